@@ -34,12 +34,12 @@ struct WordOfThread {
   }
 };
 
-// Copies the unit's [64, 128] codes between global memory and the tile, 16 bytes a thread where
+// Copies the unit's [64, 128] codes between `codes` and the tile, 16 bytes a thread where
 // rows are aligned. `copy(tile_index, global_index, count)` moves `count` codes; outside,
 // `pad(tile_index)`.
 template <typename Copy, typename Pad>
-__device__ void for_each_piece(const Layout& layout, int64_t row, int64_t unit, Copy copy,
-                               Pad pad) {
+__device__ void for_each_piece(const Layout& layout, const uint8_t* codes, int64_t row,
+                               int64_t unit, Copy copy, Pad pad) {
   const bool vector = layout.k % 16 == 0 && reinterpret_cast<uintptr_t>(codes) % 16 == 0;
   const int step = vector ? 16 : 1;
   for (int i = threadIdx.x * step; i < kColumns * kChannels; i += kThreads * step) {
