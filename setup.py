@@ -1,0 +1,328 @@
+"""Builds xgemm/_C.abi3.so: the C++ of csrc/ with g++, and its .cu files where nvcc is found.
+
+The library sees PyTorch through libtorch's stable ABI only, so it is built by a build_ext of our own:
+it writes one build.ninja and runs ninja. torch's BuildExtension refuses CUDA under a CPU-only torch,
+and knows neither depfiles for nvcc there nor flags per folder. Everything else is in pyproject.toml.
+
+Environment:
+  CUDA_HOME         where the CUDA toolkit is (else nvcc is taken from PATH)
+  XGEMM_CUDA=0      build the CPU half only
+  XGEMM_CUDA_ARCHS  editable builds only: architectures of the portable kernels, e.g. "80 86 89+PTX"
+                    or "native"; a wheel always holds the fixed list
+  CXX, MAX_JOBS     the C++ compiler, the number of parallel jobs
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
+
+ROOT = Path(__file__).resolve().parent
+TORCH_TARGET_VERSION = "0x020a000000000000"  # 2.10: the oldest torch the library loads in
+PORTABLE_ARCHS = "80+PTX"  # every GPU from Ampere on, newer ones through the PTX
+SM90_ARCH = "90a"  # folders named sm90 hold Hopper's own instructions, and run nowhere else
+CU_SECONDS_BUDGET = 360  # all .cu files, on two cores
+SO_MIB_BUDGET = 48
+
+CXX_FLAGS = (
+    "-std=c++20 -O3 -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -Wall -Wextra -Icsrc"
+)
+NVCC_FLAGS = (
+    "-std=c++20 -O3 --expt-relaxed-constexpr -Xcompiler -fPIC,-fvisibility=hidden,-Wall -Icsrc"
+)
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """A CUDA toolkit, and the architectures that the portable kernels are built for."""
+
+    nvcc: Path
+    include: Path
+    libraries: Path
+    version: str
+    archs: tuple[str, ...]
+
+    def gencode(self, source: Path) -> list[str]:
+        archs = (SM90_ARCH,) if "sm90" in source.parts else self.archs
+        flags = []
+        for arch in archs:
+            number = arch.removesuffix("+PTX")
+            flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+            if arch.endswith("+PTX"):
+                flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
+        return flags
+
+
+def parse_archs(text: str) -> tuple[str, ...]:
+    """ "80 89+PTX" -> ("80", "89+PTX"); "native" asks the driver what GPU is here."""
+    if text.strip() == "native":
+        query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+        found = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
+        return tuple(sorted({capability.replace(".", "") for capability in found}))
+    archs = tuple(re.split(r"[\s;,]+", text.strip()))
+    for arch in archs:
+        if not re.fullmatch(r"\d{2,3}[af]?(\+PTX)?", arch):
+            raise CompileError(
+                f"XGEMM_CUDA_ARCHS: expected architectures such as '80 89+PTX', got {arch!r}"
+            )
+    return archs
+
+
+def find_cuda(archs: tuple[str, ...]) -> Cuda | None:
+    """The toolkit at CUDA_HOME, else the one whose nvcc is in PATH, else none."""
+    home = os.environ.get("CUDA_HOME")
+    nvcc = Path(home, "bin", "nvcc") if home else Path(shutil.which("nvcc") or "")
+    if not nvcc.is_file():
+        if home:
+            raise CompileError(f"CUDA_HOME: expected a folder with bin/nvcc, got {home!r}")
+        return None
+    # nvcc may be a wrapper or a link outside the toolkit, so it is asked where it lives.
+    dry = subprocess.run(
+        [nvcc, "--dryrun", "-x", "cu", os.devnull], capture_output=True, text=True, check=True
+    ).stderr
+    top = re.search(r"^#\$ TOP=(.*)$", dry, re.MULTILINE)
+    base = Path(top.group(1)) if top else nvcc.resolve().parents[1]
+    version = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    release = re.search(r"release (\d+\.\d+)", version)
+    candidates = [base / "lib64", base / "targets/x86_64-linux/lib", base / "lib"]
+    libraries = next((c for c in candidates if (c / "libcudart_static.a").is_file()), None)
+    if libraries is None:
+        raise CompileError(f"libcudart_static.a: expected in one of {[str(c) for c in candidates]}")
+    if release is None:
+        raise CompileError(f"nvcc --version: expected 'release X.Y', got {version!r}")
+    return Cuda(nvcc, (base / "include").resolve(), libraries.resolve(), release.group(1), archs)
+
+
+def torch_folder() -> Path:
+    # Found, not imported: importing torch takes seconds and is of no use here.
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        raise CompileError(
+            "torch is needed to build xgemm: install it first, then build with --no-build-isolation"
+        )
+    return Path(spec.submodule_search_locations[0])
+
+
+def find_ninja() -> str:
+    if importlib.util.find_spec("ninja") is not None:
+        import ninja  # type: ignore[import-not-found,unused-ignore]
+
+        return str(Path(ninja.BIN_DIR, "ninja"))
+    found = shutil.which("ninja")
+    if found is None:
+        raise CompileError("ninja is needed to build xgemm: pip install ninja")
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of this tree, "-dirty" where tracked files differ; None outside git."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def escape(text: str) -> str:
+    return text.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+
+
+@dataclass
+class Plan:
+    """What is compiled from what, as the text of a build.ninja."""
+
+    output: str
+    rules: list[str] = field(default_factory=list)
+    edges: list[str] = field(default_factory=list)
+    objects: list[str] = field(default_factory=list)
+    cu_objects: list[str] = field(default_factory=list)
+
+    def compile(self, source: Path, rule: str, flags: list[str], variant: str = "") -> str:
+        target = f"build/obj/{source}{variant}.o"
+        self.edges.append(f"build {escape(target)}: {rule} {escape(str(source))}")
+        self.edges.append(f"  flags = {shlex.join(flags)}")
+        self.objects.append(target)
+        return target
+
+    def text(self) -> str:
+        inputs = " ".join(escape(o) for o in self.objects)
+        link = f"build {escape(self.output)}: link {inputs}\ndefault {escape(self.output)}"
+        return "\n".join(["builddir = build", *self.rules, *self.edges, link, ""])
+
+
+def make_plan(cuda: Cuda | None) -> Plan:
+    torch = torch_folder()
+    launcher = "ccache " if shutil.which("ccache") else ""
+    cxx = os.environ.get("CXX", "g++")
+    link_flags = ["-shared", "-Wl,-z,defs", "-Wl,--exclude-libs,ALL", "-Wl,--gc-sections"]
+    # --no-as-needed: libtorch must stay in NEEDED, or the weak CUDA stream symbol resolves to null.
+    libraries = [f"-L{torch / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu"]
+    if cuda is not None:
+        libraries = [f"-L{cuda.libraries}", "-lcudart_static", "-ldl", "-lrt", *libraries]
+    # Objects whose flags depend on CUDA carry it in their names: switching back rebuilds nothing.
+    variant = ".cuda" if cuda is not None else ""
+    plan = Plan(output=f"build/lib/_C{variant}.abi3.so")
+    plan.rules += [
+        "rule cxx",
+        f"  command = {launcher}{cxx} {CXX_FLAGS} $flags -MD -MF $out.d -c $in -o $out",
+        "  depfile = $out.d\n  deps = gcc\n  description = CXX $in",
+        "rule link",
+        f"  command = {cxx} {shlex.join(link_flags)} @$out.rsp {shlex.join(libraries)} -o $out",
+        "  rspfile = $out.rsp\n  rspfile_content = $in\n  description = LINK $out",
+    ]
+    if cuda is not None:
+        ccbin = f" -ccbin {shlex.split(cxx)[-1]}" if "CXX" in os.environ else ""
+        plan.rules += [
+            "rule nvcc",
+            f"  command = {launcher}{shlex.quote(str(cuda.nvcc))} {NVCC_FLAGS}{ccbin} $flags "
+            "-MD -MF $out.d -c $in -o $out",
+            "  depfile = $out.d\n  deps = gcc\n  description = NVCC $in",
+        ]
+    for path in sorted((ROOT / "csrc").rglob("*.cpp")):
+        source = path.relative_to(ROOT)
+        family = source.parts[1]
+        flags: list[str] = []
+        if family == "cuda" and cuda is None:
+            continue
+        if cuda is not None and family in ("cuda", "ops"):
+            flags += ["-DXGEMM_WITH_CUDA=1", "-isystem", str(cuda.include)]
+        if family == "ops":
+            flags += [f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}"]
+            flags += ["-isystem", str(torch / "include")]
+        plan.compile(source, "cxx", flags, variant if family == "ops" else "")
+    for path in sorted((ROOT / "csrc").rglob("*.cu")) if cuda is not None else []:
+        source = path.relative_to(ROOT)
+        archs = "" if "sm90" in source.parts else "." + "-".join(cuda.archs)
+        plan.cu_objects.append(plan.compile(source, "nvcc", cuda.gencode(source), archs))
+    return plan
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    if not path.is_file() or path.read_text() != text:
+        path.write_text(text)
+
+
+def replace_file(source: Path, target: Path) -> None:
+    """Copies by renaming into place: a process that has the old library loaded keeps it whole."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.copy2(source, partial)
+    os.replace(partial, target)
+
+
+def report_budgets(plan: Plan, library: Path) -> None:
+    """Prints the measured time of the .cu files (each one's last compilation) and the size."""
+    milliseconds: dict[str, int] = {}
+    log = ROOT / "build" / ".ninja_log"
+    for line in log.read_text().splitlines() if log.is_file() else []:
+        columns = line.split("\t")
+        if len(columns) >= 4:
+            milliseconds[columns[3]] = int(columns[1]) - int(columns[0])
+    seconds = sum(milliseconds.get(target, 0) for target in plan.cu_objects) / 1000
+    size = library.stat().st_size / 2**20
+    print(
+        f"xgemm: {len(plan.cu_objects)} .cu files, {seconds:.0f} s of compiling, {seconds / 2:.0f} s"
+        f" on two cores (budget {CU_SECONDS_BUDGET} s); {library.name} is {size:.1f} MiB (budget"
+        f" {SO_MIB_BUDGET} MiB)"
+    )
+    if seconds / 2 > CU_SECONDS_BUDGET or size > SO_MIB_BUDGET:
+        print("xgemm: warning: over budget", file=sys.stderr)
+
+
+class NinjaBuildExt(build_ext):
+    """build_ext that hands the whole extension to ninja, under a lock."""
+
+    def _cuda(self) -> Cuda | None:
+        if os.environ.get("XGEMM_CUDA") == "0":
+            print("xgemm: XGEMM_CUDA=0: building the CPU half only")
+            return None
+        if not any((ROOT / "csrc" / "cuda").rglob("*.cu")):
+            print("xgemm: csrc/cuda holds no .cu file: building the CPU half only")
+            return None
+        archs = os.environ.get("XGEMM_CUDA_ARCHS", "").strip()
+        if archs and not self._editable:
+            print(f"xgemm: a wheel holds the fixed list: XGEMM_CUDA_ARCHS={archs!r} is ignored")
+            archs = ""
+        cuda = find_cuda(parse_archs(archs or PORTABLE_ARCHS))
+        if cuda is None:
+            print("xgemm: no nvcc in CUDA_HOME or PATH: building the CPU half only")
+        return cuda
+
+    def run(self) -> None:
+        # setuptools clears `inplace` while it builds, so what kind of build this is is kept here.
+        self._editable = bool(self.inplace or self.editable_mode)
+        super().run()
+
+    def build_extension(self, ext: Extension) -> None:
+        (ROOT / "build").mkdir(exist_ok=True)
+        with open(ROOT / "build" / ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._build(ext)
+
+    def _build(self, ext: Extension) -> None:
+        cuda = self._cuda()
+        plan = make_plan(cuda)
+        ninja_file = ROOT / "build" / "build.ninja"
+        write_if_changed(ninja_file, plan.text())
+        jobs = os.environ.get("MAX_JOBS") or str(len(os.sched_getaffinity(0)))
+        command = [find_ninja(), "-f", "build/build.ninja", "-j", jobs]
+        if subprocess.run(command, cwd=ROOT).returncode != 0:
+            raise CompileError("xgemm: ninja failed; the compiler's message is above")
+        library = ROOT / plan.output
+        target = Path(self.get_ext_fullpath(ext.name))
+        replace_file(library, target)
+        self._write_info(cuda, target.parent)
+        report_budgets(plan, library)
+
+    def _write_info(self, cuda: Cuda | None, folder: Path) -> None:
+        """What the library was built for, read by xgemm._library.build_info()."""
+        cxx = shlex.split(os.environ.get("CXX", "g++"))
+        info = {
+            "version": self.distribution.get_version(),
+            "git_commit": git_commit(),
+            "cuda": cuda.version if cuda else None,
+            "cuda_archs": [*cuda.archs, SM90_ARCH] if cuda else [],
+            "torch": importlib.metadata.version("torch"),
+            "torch_target": "2.10",
+            "compiler": subprocess.run(
+                [*cxx, "--version"], capture_output=True, text=True, check=True
+            ).stdout.splitlines()[0],
+        }
+        partial = folder / f"._build_info.{os.getpid()}"
+        partial.write_text(json.dumps(info, indent=2) + "\n")
+        os.replace(partial, folder / "_build_info.json")
+
+    def copy_extensions_to_source(self) -> None:
+        build_py = self.get_finalized_command("build_py")
+        package = Path(build_py.get_package_dir("xgemm"))
+        for ext in self.extensions:
+            built = Path(self.build_lib, self.get_ext_filename(self.get_ext_fullname(ext.name)))
+            replace_file(built, package / built.name)
+            replace_file(built.with_name("_build_info.json"), package / "_build_info.json")
+
+    def get_outputs(self) -> list[str]:
+        built = super().get_outputs()
+        return [*built, *(str(Path(path).with_name("_build_info.json")) for path in built)]
+
+
+setup(
+    ext_modules=[Extension("xgemm._C", sources=[], language="c++", py_limited_api=True)],
+    cmdclass={"build_ext": NinjaBuildExt},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)
