@@ -1,8 +1,9 @@
 """Builds xgemm/_C.abi3.so: the C++ of csrc/ with g++, and its .cu files where nvcc is found.
 
-The library sees PyTorch through libtorch's stable ABI only, so it is built by a build_ext of our own:
-it writes one build.ninja and runs ninja. torch's BuildExtension refuses CUDA under a CPU-only torch,
-and knows neither depfiles for nvcc there nor flags per folder. Everything else is in pyproject.toml.
+The library sees PyTorch through libtorch's stable ABI only, so a build_ext of our own builds it:
+it writes one build.ninja and runs ninja. torch's BuildExtension refuses CUDA under a CPU-only
+torch, and knows neither depfiles for nvcc there nor flags per folder. Everything else is in
+pyproject.toml.
 
 Environment:
   CUDA_HOME         where the CUDA toolkit is (else nvcc is taken from PATH)
@@ -237,9 +238,9 @@ def report_budgets(plan: Plan, library: Path) -> None:
     seconds = sum(milliseconds.get(target, 0) for target in plan.cu_objects) / 1000
     size = library.stat().st_size / 2**20
     print(
-        f"xgemm: {len(plan.cu_objects)} .cu files, {seconds:.0f} s of compiling, {seconds / 2:.0f} s"
-        f" on two cores (budget {CU_SECONDS_BUDGET} s); {library.name} is {size:.1f} MiB (budget"
-        f" {SO_MIB_BUDGET} MiB)"
+        f"xgemm: {len(plan.cu_objects)} .cu files: {seconds:.0f} s of compiling, {seconds / 2:.0f} s"
+        f" on two cores (budget {CU_SECONDS_BUDGET} s); {library.name}: {size:.1f} MiB"
+        f" (budget {SO_MIB_BUDGET} MiB)"
     )
     if seconds / 2 > CU_SECONDS_BUDGET or size > SO_MIB_BUDGET:
         print("xgemm: warning: over budget", file=sys.stderr)

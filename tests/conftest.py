@@ -1,0 +1,43 @@
+"""Fixtures and rules that every test file shares."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import hypothesis
+import pytest
+import torch
+
+# The machine that runs the tests may be slow or shared, so an example has no deadline; and what
+# passes once passes again: examples are drawn from a fixed seed.
+hypothesis.settings.register_profile("xgemm", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("xgemm")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device, and torch sees none")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)
+
+
+def _load(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def cpp() -> ModuleType:
+    """The device-free C++ (index maps, tables, heuristics), through pybind11: tests/cpp."""
+    builder = _load("xgemm_testing_build", Path(__file__).parent / "cpp" / "build.py")
+    return _load("xgemm_testing", builder.build())

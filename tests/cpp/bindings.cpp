@@ -1,0 +1,51 @@
+// Shows the device-free C++ to pytest. Built for the tests by tests/cpp/build.py and never shipped:
+// the operators do not go through it.
+#include <pybind11/pybind11.h>
+
+#include "common/math.h"
+#include "common/parallel.h"
+#include "w4/packed_layout.h"
+
+namespace py = pybind11;
+
+namespace {
+
+void bind_layout(py::module_& m) {
+  using xgemm::w4::Layout;
+  m.attr("LAYOUT_VERSION") = xgemm::w4::kLayoutVersion;
+  m.attr("SYMMETRIC_ZERO") = xgemm::w4::kSymmetricZero;
+  py::class_<Layout>(m, "Layout")
+      .def(py::init([](int64_t n, int64_t k, int64_t group_size, bool zeros) {
+             return Layout{n, k, group_size, zeros};
+           }),
+           py::arg("n"), py::arg("k"), py::arg("group_size"), py::arg("zeros") = false)
+      .def_property_readonly("rows", &Layout::rows)
+      .def_property_readonly("units", &Layout::units)
+      .def_property_readonly("groups", &Layout::groups)
+      .def_property_readonly("strip_bytes", &Layout::strip_bytes)
+      .def_property_readonly("unit_bytes", &Layout::unit_bytes)
+      .def_property_readonly("row_bytes", &Layout::row_bytes)
+      .def_property_readonly("bytes", &Layout::bytes)
+      .def("nibble_index", &Layout::nibble_index, py::arg("column"), py::arg("channel"))
+      .def("scale_offset", &Layout::scale_offset, py::arg("column"), py::arg("group"))
+      .def("zero_offset", &Layout::zero_offset, py::arg("column"), py::arg("group"));
+}
+
+void bind_common(py::module_& m) {
+  m.def(
+      "split_range",
+      [](int64_t total, int64_t parts, int64_t i, int64_t grain) {
+        const xgemm::Range range = xgemm::split_range(total, parts, i, grain);
+        return py::make_tuple(range.begin, range.end);
+      },
+      py::arg("total"), py::arg("parts"), py::arg("i"), py::arg("grain") = 1);
+  m.def("ceil_div", &xgemm::ceil_div<int64_t>, py::arg("a"), py::arg("b"));
+  m.def("round_up", &xgemm::round_up<int64_t>, py::arg("a"), py::arg("multiple"));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(xgemm_testing, m) {
+  bind_common(m);
+  bind_layout(m);
+}
