@@ -147,11 +147,10 @@ void require_cpu(const char* op, const char* name, const TensorView& view) {
               device_of(view));
 }
 
-void require_shape(const char* op, const char* name, const TensorView& view,
-                   std::initializer_list<int64_t> shape) {
-  if (std::equal(shape.begin(), shape.end(), view.sizes, view.sizes + view.dim)) return;
-  value_error(op, ": ", name, " must have the shape ",
-              shape_of(shape.begin(), static_cast<int64_t>(shape.size())), ", got ",
+void require_shape(const char* op, const char* name, const TensorView& view, const int64_t* shape,
+                   int64_t dim) {
+  if (view.dim == dim && std::equal(shape, shape + dim, view.sizes)) return;
+  value_error(op, ": ", name, " must have the shape ", shape_of(shape, dim), ", got ",
               shape_of(view));
 }
 

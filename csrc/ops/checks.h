@@ -85,8 +85,12 @@ void require_same_dtype(const char* op, const char* name, const TensorView& view
 void require_same_device(const char* op, const char* name, const TensorView& view,
                          const char* other_name, const TensorView& other);
 void require_cpu(const char* op, const char* name, const TensorView& view);
-void require_shape(const char* op, const char* name, const TensorView& view,
-                   std::initializer_list<int64_t> shape);
+void require_shape(const char* op, const char* name, const TensorView& view, const int64_t* shape,
+                   int64_t dim);
+inline void require_shape(const char* op, const char* name, const TensorView& view,
+                          std::initializer_list<int64_t> shape) {
+  require_shape(op, name, view, shape.begin(), static_cast<int64_t>(shape.size()));
+}
 
 // A destination that an op writes: no two of its elements share an address, and it shares none
 // with an input. Interleaved views of one buffer (its left and right columns) are told apart.

@@ -1,0 +1,86 @@
+// explain: which kernel and blocking a problem gets, in words.
+#include <limits>
+#include <string>
+
+#include "cpu/sgemm/api.h"
+#include "cpu/w4a16/api.h"
+#include "ops/boxed.h"
+#include "ops/torch_parallel.h"
+#include "ops/w4_checks.h"
+
+namespace xgemm::ops {
+namespace {
+
+constexpr const char* kOp = "explain";
+
+DType parse_dtype(const std::string& op, const std::string& text) {
+  const bool fp32_only = op == "sgemm";
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    if (text == name_of(dtype) && (dtype == DType::kF32 || !fp32_only)) return dtype;
+  }
+  value_error(kOp, ": dtype of ", op, " must be ",
+              fp32_only ? "'float32'" : "'float32', 'float16' or 'bfloat16'", ", got '", text, "'");
+}
+
+void require_extent(const char* name, int64_t value) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (value < 0 || value > kMost) {
+    value_error(kOp, ": ", name, " must be in [0, ", kMost, "], got ", value);
+  }
+}
+
+// Dense operands, as row-major as transa and transb leave them.
+cpu::GemmProblem dense_problem(int64_t m, int64_t n, int64_t k, DType dtype, bool transa,
+                               bool transb) {
+  cpu::GemmProblem problem;
+  problem.m = m;
+  problem.n = n;
+  problem.k = k;
+  problem.a = {.dtype = dtype, .row_stride = transa ? 1 : k, .col_stride = transa ? m : 1};
+  problem.b = {.dtype = dtype, .row_stride = transb ? 1 : n, .col_stride = transb ? k : 1};
+  problem.d = {.dtype = dtype, .row_stride = n, .col_stride = 1};
+  return problem;
+}
+
+std::string explain(const StringArg& op, int64_t m, int64_t n, int64_t k, const StringArg& dtype,
+                    int64_t group_size, bool zeros, bool bf16_scales, bool transa, bool transb,
+                    bool batch_invariant, const StringArg& device) {
+  const std::string& name = op.text;
+  const bool quantized = name == "mul.w4a16";
+  if (!quantized && name != "mul" && name != "sgemm") {
+    value_error(kOp, ": op must be 'mul', 'mul.w4a16' or 'sgemm', got '", name, "'");
+  }
+  if (device.text != "cpu") {
+    value_error(kOp, ": device must be 'cpu', got '", device.text, "'");
+  }
+  require_extent("m", m);
+  require_extent("n", n);
+  require_extent("k", k);
+  const DType element = parse_dtype(name, dtype.text);
+  const int threads = TorchParallel().num_threads();
+  cpu::GemmProblem dense = dense_problem(m, n, k, element, transa, transb);
+  if (!quantized) return cpu::explain_gemm(dense, threads);
+
+  const w4::Layout layout = require_layout(kOp, n, k, group_size, zeros);
+  const cpu::W4Problem problem = {
+      .m = m,
+      .weight = {.data = nullptr, .layout = layout, .bf16_scales = bf16_scales},
+      .dtype = element,
+      .x_row_stride = k,
+      .y_row_stride = n,
+      .batch_invariant = batch_invariant};
+  std::string text = cpu::explain_w4a16(problem, threads);
+  if (!cpu::w4a16_streams(problem)) {
+    const cpu::W4Panels panels(problem.weight);
+    dense.b_source = &panels;
+    text += "\n" + cpu::explain_gemm(dense, threads);
+  }
+  return text;
+}
+
+}  // namespace
+}  // namespace xgemm::ops
+
+STABLE_TORCH_LIBRARY_IMPL(xgemm, CompositeExplicitAutograd, m) {
+  m.impl("explain", TORCH_BOX(&xgemm::ops::explain));
+}

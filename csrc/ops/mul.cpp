@@ -1,0 +1,102 @@
+// mul and mul_into on the CPU: activation(a b + bias), shapes as torch.matmul takes them.
+#include <optional>
+
+#include "cpu/sgemm/api.h"
+#include "ops/boxed.h"
+#include "ops/checks.h"
+#include "ops/matmul_shape.h"
+
+namespace xgemm::ops {
+namespace {
+
+using ActivationArg = EnumArg<Activation>;
+using PrecisionArg = EnumArg<Precision>;
+using MaybeTensor = std::optional<Tensor>;
+
+// The operands of one call, checked.
+struct Operands {
+  Operands(const char* op, const Tensor& a_tensor, const Tensor& b_tensor,
+           const MaybeTensor& bias_tensor, const ActivationArg& activation_arg,
+           const PrecisionArg& precision_arg)
+      : a(a_tensor),
+        b(b_tensor),
+        dtype(check_dtypes(op, precision_arg)),
+        activation(activation_arg.value(op)),
+        shape(op, a, b) {
+    if (bias_tensor) check_bias(op, bias.emplace(*bias_tensor));
+  }
+
+  void run(const TensorView& d) const {
+    if (shape.result().numel() == 0) return;
+    cpu::GemmProblem problem;
+    shape.fill(problem, d);
+    problem.a.data = a.data();
+    problem.b.data = b.data();
+    problem.d.data = d.mutable_data();
+    problem.a.dtype = problem.b.dtype = problem.d.dtype = problem.bias_dtype = dtype;
+    problem.activation = activation;
+    if (bias) {
+      problem.bias = bias->data();
+      problem.bias_stride = bias->strides[0];
+    }
+    cpu::gemm(problem, TorchParallel());
+  }
+
+  TensorView a, b;
+  std::optional<TensorView> bias;
+  DType dtype;
+  Activation activation;
+  MatmulShape shape;
+
+ private:
+  DType check_dtypes(const char* op, const PrecisionArg& precision_arg) const {
+    const DType found = require_dtype(op, "a", a, {DType::kF32, DType::kF16, DType::kBF16});
+    require_same_dtype(op, "b", b, "a", a);
+    require_cpu(op, "a", a);
+    require_cpu(op, "b", b);
+    // The CPU computes every precision in fp32, so that a model may ask for tf32 everywhere.
+    if (precision_arg.value(op) != Precision::kIeee && found != DType::kF32) {
+      value_error(op, ": precision must be 'ieee' for ", name_of(found),
+                  " operands, as it chooses how float32 ones are multiplied");
+    }
+    return found;
+  }
+
+  void check_bias(const char* op, const TensorView& view) const {
+    require_same_dtype(op, "bias", view, "a", a);
+    require_cpu(op, "bias", view);
+    require_shape(op, "bias", view, {shape.n()});
+  }
+};
+
+Tensor mul(const Tensor& a, const Tensor& b, const MaybeTensor& bias,
+           const ActivationArg& activation, const PrecisionArg& precision) {
+  const Operands operands("mul", a, b, bias, activation, precision);
+  const Sizes& sizes = operands.shape.result();
+  Tensor result = new_output(sizes.data(), sizes.dim(), operands.a.dtype_code, operands.a);
+  operands.run(TensorView(result));
+  return result;
+}
+
+void mul_into(const Tensor& dst, const Tensor& a, const Tensor& b, const MaybeTensor& bias,
+              const ActivationArg& activation, const PrecisionArg& precision) {
+  constexpr const char* kOp = "mul_into";
+  const Operands operands(kOp, a, b, bias, activation, precision);
+  const TensorView view(dst);
+  require_same_dtype(kOp, "dst", view, "a", operands.a);
+  require_cpu(kOp, "dst", view);
+  operands.shape.require_result(kOp, "dst", view);
+  require_no_self_overlap(kOp, "dst", view);
+  require_no_overlap(kOp, "dst", view, "a", operands.a);
+  require_no_overlap(kOp, "dst", view, "b", operands.b);
+  if (operands.bias) require_no_overlap(kOp, "dst", view, "bias", *operands.bias);
+  operands.run(view);
+}
+
+}  // namespace
+}  // namespace xgemm::ops
+
+STABLE_TORCH_LIBRARY_IMPL(xgemm, CPU, m) {
+  m.impl("mul", TORCH_BOX(&xgemm::ops::mul));
+  m.impl("mul_into", TORCH_BOX(&xgemm::ops::mul_into));
+}

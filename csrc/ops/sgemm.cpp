@@ -1,0 +1,94 @@
+// sgemm and sgemm_into on the CPU: alpha op(a) op(b) + beta c, as BLAS has it.
+#include <optional>
+
+#include "cpu/sgemm/api.h"
+#include "ops/boxed.h"
+#include "ops/checks.h"
+#include "ops/matmul_shape.h"
+
+namespace xgemm::ops {
+namespace {
+
+using PrecisionArg = EnumArg<Precision>;
+
+TensorView require_operand(const char* op, const char* name, const Tensor& tensor) {
+  const TensorView view(tensor);
+  require_dtype(op, name, view, {DType::kF32});
+  require_cpu(op, name, view);
+  if (view.dim < 2) {
+    value_error(op, ": ", name, " must have at least 2 dimensions, got ", shape_of(view));
+  }
+  return view;
+}
+
+// The operands of one call, checked, but for C.
+struct Operands {
+  Operands(const char* op, const Tensor& a_tensor, const Tensor& b_tensor, bool transa, bool transb,
+           double alpha_arg, double beta_arg, const PrecisionArg& precision)
+      : a(require_operand(op, "a", a_tensor)),
+        b(require_operand(op, "b", b_tensor)),
+        alpha(static_cast<float>(alpha_arg)),
+        beta(static_cast<float>(beta_arg)),
+        shape(op, a, b, transa, transb) {
+    precision.value(op);  // every precision is computed in fp32 here
+  }
+
+  void require_c(const char* op, const TensorView& c) const {
+    require_dtype(op, "c", c, {DType::kF32});
+    require_cpu(op, "c", c);
+    shape.require_result(op, "c", c);
+  }
+
+  // c: read when beta is not 0, and null otherwise; may be d.
+  void run(const TensorView& d, const TensorView* c) const {
+    if (shape.result().numel() == 0) return;
+    cpu::GemmProblem problem;
+    shape.fill(problem, d, c);
+    problem.a.data = a.data();
+    problem.b.data = b.data();
+    problem.d.data = d.mutable_data();
+    if (c != nullptr) problem.c.data = c->data();
+    problem.alpha = alpha;
+    problem.beta = beta;
+    cpu::gemm(problem, TorchParallel());
+  }
+
+  TensorView a, b;
+  float alpha, beta;
+  MatmulShape shape;
+};
+
+Tensor sgemm(const Tensor& a, const Tensor& b, const std::optional<Tensor>& c, bool transa,
+             bool transb, double alpha, double beta, const PrecisionArg& precision) {
+  constexpr const char* kOp = "sgemm";
+  const Operands operands(kOp, a, b, transa, transb, alpha, beta, precision);
+  std::optional<TensorView> c_view;
+  if (c) operands.require_c(kOp, c_view.emplace(*c));
+  if (operands.beta != 0.0f && !c) {
+    value_error(kOp, ": c must be given when beta is not 0, got None with beta=", beta);
+  }
+  const Sizes& sizes = operands.shape.result();
+  Tensor result = new_output(sizes.data(), sizes.dim(), operands.a.dtype_code, operands.a);
+  operands.run(TensorView(result), operands.beta != 0.0f ? &*c_view : nullptr);
+  return result;
+}
+
+void sgemm_into(const Tensor& c, const Tensor& a, const Tensor& b, bool transa, bool transb,
+                double alpha, double beta, const PrecisionArg& precision) {
+  constexpr const char* kOp = "sgemm_into";
+  const Operands operands(kOp, a, b, transa, transb, alpha, beta, precision);
+  const TensorView view(c);
+  operands.require_c(kOp, view);
+  require_no_self_overlap(kOp, "c", view);
+  require_no_overlap(kOp, "c", view, "a", operands.a);
+  require_no_overlap(kOp, "c", view, "b", operands.b);
+  operands.run(view, operands.beta != 0.0f ? &view : nullptr);
+}
+
+}  // namespace
+}  // namespace xgemm::ops
+
+STABLE_TORCH_LIBRARY_IMPL(xgemm, CPU, m) {
+  m.impl("sgemm", TORCH_BOX(&xgemm::ops::sgemm));
+  m.impl("sgemm_into", TORCH_BOX(&xgemm::ops::sgemm_into));
+}

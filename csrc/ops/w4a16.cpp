@@ -1,0 +1,315 @@
+// mul.w4a16, mul_into.w4a16 and the gradient in a, on the CPU: a W^T with a packed 4-bit W [n, k].
+#include <optional>
+#include <vector>
+
+#include "cpu/sgemm/api.h"
+#include "cpu/w4a16/api.h"
+#include "ops/boxed.h"
+#include "ops/matmul_shape.h"
+#include "ops/strided_copy.h"
+#include "ops/w4_checks.h"
+
+namespace xgemm::ops {
+namespace {
+
+using ActivationArg = EnumArg<Activation>;
+using MaybeTensor = std::optional<Tensor>;
+
+// A tensor [..., cols] as rows: all with one stride, or (row_stride empty) at leading dimensions
+// that have none in common.
+struct Rows {
+  explicit Rows(const TensorView& view) {
+    const int64_t leading = view.dim - 1;
+    int64_t inner = -1;  // the last leading dimension that counts
+    bool even = true;
+    for (int64_t d = leading - 1; d >= 0; --d) {
+      count *= view.sizes[d];
+      if (view.sizes[d] == 1) continue;
+      even = even && (inner < 0 || view.strides[d] == reach);
+      if (inner < 0) row_stride = view.strides[d];
+      reach = view.strides[d] * view.sizes[d];
+      inner = d;
+    }
+    if (!even) row_stride.reset();
+    if (inner < 0) row_stride = 0;
+  }
+
+  int64_t count = 1;
+  std::optional<int64_t> row_stride;
+
+ private:
+  int64_t reach = 0;
+};
+
+struct WeightArgs {
+  int64_t n, k, group_size;
+  bool bf16_scales, zeros;
+};
+
+// What the forward and the gradient have in common: x [..., channels], the weight, perm.
+struct Checked {
+  Checked(const char* op, const char* name, const Tensor& x_tensor, const Tensor& qweight_tensor,
+          const WeightArgs& args, const MaybeTensor& perm_tensor, bool gradient)
+      : x(x_tensor), rows(x), channels(gradient ? args.n : args.k) {
+    const w4::Layout layout = require_layout(op, args.n, args.k, args.group_size, args.zeros);
+    dtype = require_dtype(op, name, x, {DType::kF32, DType::kF16, DType::kBF16});
+    require_cpu(op, name, x);
+    if (x.dim == 0 || x.size(-1) != channels) {
+      value_error(op, ": the last dimension of ", name, " must be ",
+                  gradient ? "n=" : "k=", channels, ", got ", name, " ", shape_of(x));
+    }
+    const TensorView qweight(qweight_tensor);
+    require_packed(op, qweight, layout, args.bf16_scales);
+    require_cpu(op, "qweight", qweight);
+    weight = {.data = static_cast<const uint8_t*>(qweight.data()),
+              .layout = layout,
+              .bf16_scales = args.bf16_scales};
+    if (perm_tensor) {
+      const TensorView view(*perm_tensor);
+      require_perm(op, view, args.k, name, x);
+      perm = static_cast<const int32_t*>(view.data());
+      require_perm_values(op, perm, args.k);
+    }
+  }
+
+  TensorView x;
+  Rows rows;
+  int64_t channels;
+  DType dtype = DType::kF32;
+  cpu::W4Weight weight;
+  const int32_t* perm = nullptr;
+};
+
+// x's rows, their channels in the order of `from`, as a dense matrix.
+Tensor gather_rows(const Checked& checked, const int32_t* from, const Parallel& parallel) {
+  const TensorView& x = checked.x;
+  Tensor gathered = new_output({checked.rows.count, checked.channels}, x.dtype_code, x);
+  copy_rows({.rows = checked.rows.count,
+             .cols = checked.channels,
+             .item_size = element_size(checked.dtype),
+             .src = x.data(),
+             .dst = gathered.mutable_data_ptr(),
+             .tensor_is_source = true,
+             .leading_dims = x.dim - 1,
+             .leading_sizes = x.sizes,
+             .leading_strides = x.strides,
+             .tensor_col_stride = x.stride(-1),
+             .matrix_row_stride = checked.channels,
+             .from = from},
+            parallel);
+  return gathered;
+}
+
+// x as the A operand of the blocked driver; `copy` keeps what had to be copied.
+cpu::ConstMatrix matrix_of(const Checked& checked, const int32_t* from, const Parallel& parallel,
+                           std::optional<Tensor>& copy) {
+  cpu::ConstMatrix matrix = {.data = nullptr, .dtype = checked.dtype};
+  if (from == nullptr && checked.rows.row_stride) {
+    matrix.data = checked.x.data();
+    matrix.row_stride = *checked.rows.row_stride;
+    matrix.col_stride = checked.x.stride(-1);
+  } else {
+    copy = gather_rows(checked, from, parallel);
+    matrix.data = copy->const_data_ptr();
+    matrix.row_stride = checked.channels;
+    matrix.col_stride = 1;
+  }
+  return matrix;
+}
+
+// The operands of one forward call, checked.
+struct Operands : Checked {
+  Operands(const char* op, const Tensor& a, const Tensor& qweight, const WeightArgs& args,
+           const MaybeTensor& bias_tensor, const MaybeTensor& perm_tensor,
+           const ActivationArg& activation_arg, bool batch_invariant)
+      : Checked(op, "a", a, qweight, args, perm_tensor, false),
+        activation(activation_arg.value(op)),
+        batch_invariant(batch_invariant) {
+    if (bias_tensor) {
+      const TensorView& view = bias.emplace(*bias_tensor);
+      require_same_dtype(op, "bias", view, "a", x);
+      require_cpu(op, "bias", view);
+      require_shape(op, "bias", view, {args.n});
+    }
+  }
+
+  int64_t n() const { return weight.layout.n; }
+  bool empty() const { return rows.count == 0 || n() == 0; }
+
+  void run(void* y, int64_t y_row_stride, int64_t y_col_stride) const {
+    const TorchParallel parallel;
+    cpu::W4Problem problem = {.m = rows.count,
+                              .weight = weight,
+                              .dtype = dtype,
+                              .perm = perm,
+                              .activation = activation,
+                              .y = y,
+                              .y_row_stride = y_row_stride,
+                              .y_col_stride = y_col_stride,
+                              .batch_invariant = batch_invariant};
+    if (bias) {
+      problem.bias = bias->data();
+      problem.bias_stride = bias->strides[0];
+    }
+    const bool streams = weight.layout.k > 0 && cpu::w4a16_streams(problem);
+    std::optional<Tensor> copy;
+    const cpu::ConstMatrix a = matrix_of(*this, streams ? nullptr : perm, parallel, copy);
+    if (streams) {
+      problem.x = a.data;
+      problem.x_row_stride = a.row_stride;
+      problem.x_col_stride = a.col_stride;
+      cpu::w4a16_stream(problem, parallel);
+    } else {
+      run_blocked(problem, a, parallel);
+    }
+  }
+
+  std::optional<TensorView> bias;
+  Activation activation;
+  bool batch_invariant;
+
+ private:
+  void run_blocked(const cpu::W4Problem& w4, const cpu::ConstMatrix& a,
+                   const Parallel& parallel) const {
+    const cpu::W4Panels panels(weight);
+    cpu::GemmProblem problem;
+    problem.m = rows.count;
+    problem.n = n();
+    problem.k = channels;
+    problem.a = a;
+    problem.b_source = &panels;
+    problem.d = {
+        .data = w4.y, .dtype = dtype, .row_stride = w4.y_row_stride, .col_stride = w4.y_col_stride};
+    problem.bias = w4.bias;
+    problem.bias_dtype = dtype;
+    problem.bias_stride = w4.bias_stride;
+    problem.activation = activation;
+    cpu::gemm(problem, parallel);
+  }
+};
+
+// The sizes of [..., cols] with x's leading dimensions.
+Sizes sizes_with(const TensorView& x, int64_t cols) {
+  Sizes sizes;
+  for (int64_t d = 0; d < x.dim - 1; ++d) sizes.push_back(x.sizes[d]);
+  sizes.push_back(cols);
+  return sizes;
+}
+
+Tensor mul_w4a16(const Tensor& a, const Tensor& qweight, int64_t n, int64_t k, int64_t group_size,
+                 const MaybeTensor& bias, const MaybeTensor& perm, bool bf16_scales, bool zeros,
+                 const ActivationArg& activation, bool batch_invariant) {
+  const Operands operands("mul.w4a16", a, qweight, {n, k, group_size, bf16_scales, zeros}, bias,
+                          perm, activation, batch_invariant);
+  const Sizes sizes = sizes_with(operands.x, n);
+  Tensor result = new_output(sizes.data(), sizes.dim(), operands.x.dtype_code, operands.x);
+  if (!operands.empty()) operands.run(result.mutable_data_ptr(), n, 1);
+  return result;
+}
+
+void mul_into_w4a16(const Tensor& dst, const Tensor& a, const Tensor& qweight, int64_t n, int64_t k,
+                    int64_t group_size, const MaybeTensor& bias, const MaybeTensor& perm,
+                    bool bf16_scales, bool zeros, const ActivationArg& activation,
+                    bool batch_invariant) {
+  constexpr const char* kOp = "mul_into.w4a16";
+  const Operands operands(kOp, a, qweight, {n, k, group_size, bf16_scales, zeros}, bias, perm,
+                          activation, batch_invariant);
+  const TensorView view(dst);
+  require_same_dtype(kOp, "dst", view, "a", operands.x);
+  require_cpu(kOp, "dst", view);
+  const Sizes sizes = sizes_with(operands.x, n);
+  require_shape(kOp, "dst", view, sizes.data(), sizes.dim());
+  require_no_self_overlap(kOp, "dst", view);
+  require_no_overlap(kOp, "dst", view, "a", operands.x);
+  require_no_overlap(kOp, "dst", view, "qweight", TensorView(qweight));
+  if (operands.bias) require_no_overlap(kOp, "dst", view, "bias", *operands.bias);
+  if (perm) require_no_overlap(kOp, "dst", view, "perm", TensorView(*perm));
+  if (operands.empty()) return;
+
+  const Rows rows(view);
+  if (rows.row_stride) {
+    operands.run(view.mutable_data(), *rows.row_stride, view.stride(-1));
+    return;
+  }
+  Tensor dense = new_output({rows.count, n}, view.dtype_code, view);
+  operands.run(dense.mutable_data_ptr(), n, 1);
+  copy_rows({.rows = rows.count,
+             .cols = n,
+             .item_size = element_size(operands.dtype),
+             .src = dense.const_data_ptr(),
+             .dst = view.mutable_data(),
+             .tensor_is_source = false,
+             .leading_dims = view.dim - 1,
+             .leading_sizes = view.sizes,
+             .leading_strides = view.strides,
+             .tensor_col_stride = view.stride(-1),
+             .matrix_row_stride = n},
+            TorchParallel());
+}
+
+// A channel that perm names twice would need a sum, and one that it leaves out a zero.
+void require_permutation(const char* op, const int32_t* perm, int64_t k) {
+  std::vector<bool> seen(static_cast<size_t>(k));
+  for (int64_t j = 0; j < k; ++j) {
+    const auto channel = static_cast<size_t>(perm[j]);
+    if (seen[channel]) {
+      value_error(op, ": perm must hold each channel in [0, ", k, ") once, got ", channel,
+                  " again at index ", j);
+    }
+    seen[channel] = true;
+  }
+}
+
+// grad [..., n] -> grad W, [..., k], its channels put back where perm took them from.
+Tensor w4a16_grad_a(const Tensor& grad, const Tensor& qweight, int64_t n, int64_t k,
+                    int64_t group_size, const MaybeTensor& perm, bool bf16_scales, bool zeros) {
+  constexpr const char* kOp = "w4a16_grad_a";
+  const Checked checked(kOp, "grad", grad, qweight, {n, k, group_size, bf16_scales, zeros}, perm,
+                        true);
+  if (checked.perm != nullptr) require_permutation(kOp, checked.perm, k);
+  const TensorView& view = checked.x;
+  const Sizes sizes = sizes_with(view, k);
+  Tensor result = new_output(sizes.data(), sizes.dim(), view.dtype_code, view);
+  const int64_t rows = checked.rows.count;
+  if (rows == 0 || k == 0) return result;
+
+  const TorchParallel parallel;
+  const bool scatter = checked.perm != nullptr;
+  Tensor product = scatter ? new_output({rows, k}, view.dtype_code, view) : result;
+  const cpu::W4PanelsTransposed panels(checked.weight);
+  std::optional<Tensor> copy;
+  cpu::GemmProblem problem;
+  problem.m = rows;
+  problem.n = k;
+  problem.k = n;
+  problem.a = matrix_of(checked, nullptr, parallel, copy);
+  problem.b_source = &panels;
+  problem.d = {
+      .data = product.mutable_data_ptr(), .dtype = checked.dtype, .row_stride = k, .col_stride = 1};
+  cpu::gemm(problem, parallel);
+  if (scatter) {
+    copy_rows({.rows = rows,
+               .cols = k,
+               .item_size = element_size(checked.dtype),
+               .src = product.const_data_ptr(),
+               .dst = result.mutable_data_ptr(),
+               .tensor_is_source = false,
+               .leading_dims = 1,
+               .leading_sizes = &rows,
+               .leading_strides = &k,
+               .tensor_col_stride = 1,
+               .matrix_row_stride = k,
+               .to = checked.perm},
+              parallel);
+  }
+  return result;
+}
+
+}  // namespace
+}  // namespace xgemm::ops
+
+STABLE_TORCH_LIBRARY_IMPL(xgemm, CPU, m) {
+  m.impl("mul.w4a16", TORCH_BOX(&xgemm::ops::mul_w4a16));
+  m.impl("mul_into.w4a16", TORCH_BOX(&xgemm::ops::mul_into_w4a16));
+  m.impl("w4a16_grad_a", TORCH_BOX(&xgemm::ops::w4a16_grad_a));
+}
