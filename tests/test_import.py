@@ -1,0 +1,80 @@
+"""`import xgemm` is cheap: little time beyond torch's own, no thread, none of the extras."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROBE = """
+import json, os, sys, time
+import torch
+threads = set(os.listdir("/proc/self/task"))
+modules = set(sys.modules)
+start = time.perf_counter()
+import xgemm
+seconds = time.perf_counter() - start
+print(json.dumps({
+    "seconds": seconds,
+    "threads": sorted(set(os.listdir("/proc/self/task")) - threads),
+    "modules": sorted(set(sys.modules) - modules),
+    "version": xgemm.__version__,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def probes() -> list[dict]:
+    """Three fresh processes: the time is taken from the quickest, the rest must hold in each."""
+    return [
+        json.loads(
+            subprocess.run(
+                [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True
+            ).stdout
+        )
+        for _ in range(3)
+    ]
+
+
+def test_takes_under_a_fifth_of_a_second_beyond_torch(probes: list[dict]) -> None:
+    assert min(probe["seconds"] for probe in probes) < 0.2
+
+
+def test_starts_no_thread(probes: list[dict]) -> None:
+    assert [probe["threads"] for probe in probes] == [[], [], []]
+
+
+def test_imports_nothing_but_torch_and_the_standard_library(probes: list[dict]) -> None:
+    tops = {name.partition(".")[0] for probe in probes for name in probe["modules"]}
+    assert tops <= {"xgemm", "torch"} | sys.stdlib_module_names
+
+
+def test_missing_library_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    from xgemm import _library
+
+    monkeypatch.setattr(_library, "LIBRARY_PATH", tmp_path / "_C.abi3.so")
+    with pytest.raises(ImportError, match=r"op library is missing: expected .*make build"):
+        _library.load.__wrapped__()
+
+
+def test_broken_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    from xgemm import _library
+
+    path = tmp_path / "_C.abi3.so"
+    path.write_bytes(b"not a library")
+    monkeypatch.setattr(_library, "LIBRARY_PATH", path)
+    with pytest.raises(ImportError, match=r"_C\.abi3\.so did not load under torch"):
+        _library.load.__wrapped__()
+
+
+def test_build_info_says_what_the_library_was_built_for() -> None:
+    from xgemm import _library
+    from xgemm._version import __version__
+
+    info = _library.build_info()
+    assert info["version"] == __version__
+    assert bool(info["cuda"]) == bool(info["cuda_archs"])
+    assert info["torch"]
+    assert info["compiler"]
