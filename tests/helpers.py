@@ -1,0 +1,102 @@
+"""What the tests of the GEMM ops share: operands of any stride, weights, and the comparison."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from hypothesis import strategies as st
+
+from xgemm import PackedWeight, QuantizedWeight, pack
+from xgemm.reference import error_ratio
+
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+RAGGED = (0, 1, 2, 15, 16, 17, 33, 129)  # around the tiles' edges
+
+sizes = st.sampled_from(RAGGED)
+dtypes = st.sampled_from(DTYPES)
+activations = st.sampled_from(ACTIVATIONS)
+threads = st.sampled_from((1, 2))
+layouts = st.sampled_from(("contiguous", "transposed", "padded", "strided", "expanded", "offset"))
+seeds = st.integers(0, 2**31 - 1)
+
+
+@contextlib.contextmanager
+def num_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
+    """The values of x (of one row, where `expanded`) behind other strides and offsets."""
+    if layout == "transposed" and x.dim() >= 2:
+        return x.mT.contiguous().mT
+    if layout == "padded":  # a leading dimension longer than a row
+        wide = torch.full((*x.shape[:-1], x.shape[-1] + 3), float("nan"), dtype=x.dtype)
+        wide[..., : x.shape[-1]] = x
+        return wide[..., : x.shape[-1]]
+    if layout == "strided":
+        wide = torch.full((*x.shape[:-1], 2 * x.shape[-1]), float("nan"), dtype=x.dtype)
+        wide[..., ::2] = x
+        return wide[..., ::2]
+    if layout == "expanded" and x.dim() >= 2 and x.shape[-2] > 0:
+        return x[..., :1, :].expand(x.shape)
+    if layout == "offset":  # an address that no vector load is aligned to
+        return torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape)
+    return x
+
+
+def randn(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def random_weight(
+    n: int,
+    k: int,
+    group_size: int = 128,
+    zeros: str = "none",
+    scale_dtype: torch.dtype = torch.float16,
+    act_order: bool = False,
+    seed: int = 0,
+) -> QuantizedWeight:
+    """A weight of random codes; `zeros` is none, integer (GPTQ, AWQ) or real (HQQ, GGUF)."""
+    generator = torch.Generator().manual_seed(seed)
+    size = max(k, 1) if group_size == -1 else group_size
+    groups = -(-k // size)
+    codes = torch.randint(0, 16, (n, k), generator=generator, dtype=torch.uint8)
+    scales = (torch.rand(groups, n, generator=generator) * 0.02 + 0.001).to(scale_dtype)
+    points = None
+    if zeros == "integer":
+        points = torch.randint(0, 17, (groups, n), generator=generator).half()
+    elif zeros == "real":
+        points = (torch.rand(groups, n, generator=generator) * 15).half()
+    g_idx = None
+    if act_order:
+        channels = torch.randperm(k, generator=generator)
+        g_idx = (torch.arange(k) // size)[channels].int()
+    return QuantizedWeight(codes, scales, points, g_idx, group_size)
+
+
+def w4a16_args(p: PackedWeight) -> tuple[torch.Tensor, int, int, int]:
+    return p.qweight, p.n, p.k, p.group_size
+
+
+def w4a16_form(p: PackedWeight) -> dict[str, bool]:
+    return {"bf16_scales": p.bf16_scales, "zeros": p.has_zeros}
+
+
+def small_packed(n: int = 48, k: int = 64, **options: object) -> tuple[QuantizedWeight, PackedWeight]:
+    q = random_weight(n, k, **options)
+    return q, pack(q)
+
+
+def assert_within(actual: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor) -> None:
+    assert actual.shape == expected.shape
+    ratio = error_ratio(actual, expected, bound)
+    assert ratio <= 1, f"an error of {ratio:.3g} times the bound"
