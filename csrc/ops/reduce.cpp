@@ -1,0 +1,124 @@
+// The eight reductions on the CPU: dimensions checked and sorted into kept and reduced ones.
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "cpu/reduce/api.h"
+#include "ops/boxed.h"
+#include "ops/checks.h"
+
+namespace xgemm::ops {
+namespace {
+
+using cpu::ReduceOp;
+using Dims = std::optional<std::vector<int64_t>>;
+
+constexpr const char* kNames[] = {"sum",  "mean", "prod",   "amax",
+                                  "amin", "norm", "argmax", "argmin"};
+constexpr const char* name_of(ReduceOp op) { return kNames[static_cast<int>(op)]; }
+
+DType require_input(ReduceOp op, const TensorView& x) {
+  if (op == ReduceOp::kMean || op == ReduceOp::kNorm) {
+    return require_dtype(name_of(op), "x", x,
+                         {DType::kF16, DType::kBF16, DType::kF32, DType::kF64});
+  }
+  return require_dtype(name_of(op), "x", x,
+                       {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kI8,
+                        DType::kI16, DType::kI32, DType::kI64, DType::kU8, DType::kBool});
+}
+
+// Bit d is set where dimension d is reduced: all of them when none is named.
+uint64_t reduced_dims(ReduceOp op, const int64_t* dims, size_t count, int64_t ndim) {
+  if (ndim > cpu::ReduceDims::kMaxDims) {
+    value_error(name_of(op), ": x must have at most ", int{cpu::ReduceDims::kMaxDims},
+                " dimensions, got ", ndim);
+  }
+  uint64_t mask = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t bit = uint64_t{1} << wrap_dim(name_of(op), dims[i], ndim);
+    if (mask & bit) {
+      value_error(name_of(op), ": dim must name each dimension once, got ", dims[i],
+                  " again for a ", ndim, "-D tensor");
+    }
+    mask |= bit;
+  }
+  return count == 0 ? ~uint64_t{0} : mask;
+}
+
+bool has_identity(ReduceOp op, double p) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMean:
+    case ReduceOp::kProd:
+      return true;
+    case ReduceOp::kNorm:
+      return !(p < 0) && p != std::numeric_limits<double>::infinity();
+    default:
+      return false;
+  }
+}
+
+Tensor reduce(ReduceOp op, const Tensor& x, const int64_t* dims, size_t count, bool keepdim,
+              double p = 2.0) {
+  const TensorView view(x);
+  const DType dtype = require_input(op, view);
+  const uint64_t mask = reduced_dims(op, dims, count, view.dim);
+
+  cpu::ReduceProblem problem;
+  problem.op = op;
+  problem.in_dtype = dtype;
+  problem.p = p;
+  int64_t sizes[cpu::ReduceDims::kMaxDims];
+  int64_t out_dim = 0;
+  for (int64_t d = 0; d < view.dim; ++d) {
+    const bool reduced = mask >> d & 1;
+    if (reduced && view.sizes[d] == 0 && !has_identity(op, p)) {
+      index_error(name_of(op), ": dim ", d, " must not be empty where it is reduced",
+                  op == ReduceOp::kNorm ? concat(" with p=", p) : "", ", got x of shape ",
+                  shape_of(view));
+    }
+    (reduced ? problem.reduced : problem.kept).push({view.sizes[d], view.strides[d], 0});
+    if (!reduced || keepdim) sizes[out_dim++] = reduced ? 1 : view.sizes[d];
+  }
+  int64_t stride = 1;
+  for (int d = problem.kept.count - 1; d >= 0; --d) {
+    problem.kept[d].out_stride = stride;
+    stride *= problem.kept[d].size;
+  }
+
+  Tensor out = new_output(sizes, out_dim, torch_code(cpu::reduce_output_dtype(op, dtype)), view);
+  problem.in = view.data();
+  problem.out = out.mutable_data_ptr();
+  cpu::reduce(problem, TorchParallel());
+  return out;
+}
+
+template <ReduceOp kOp>
+Tensor over_dims(const Tensor& x, const Dims& dim, bool keepdim) {
+  return reduce(kOp, x, dim ? dim->data() : nullptr, dim ? dim->size() : 0, keepdim);
+}
+
+Tensor norm(const Tensor& x, const Dims& dim, bool keepdim, double p) {
+  return reduce(ReduceOp::kNorm, x, dim ? dim->data() : nullptr, dim ? dim->size() : 0, keepdim, p);
+}
+
+template <ReduceOp kOp>
+Tensor over_dim(const Tensor& x, std::optional<int64_t> dim, bool keepdim) {
+  return reduce(kOp, x, dim ? &*dim : nullptr, dim ? 1 : 0, keepdim);
+}
+
+}  // namespace
+}  // namespace xgemm::ops
+
+STABLE_TORCH_LIBRARY_IMPL(xgemm, CPU, m) {
+  using namespace xgemm::ops;
+  m.impl("sum", TORCH_BOX(&over_dims<ReduceOp::kSum>));
+  m.impl("mean", TORCH_BOX(&over_dims<ReduceOp::kMean>));
+  m.impl("prod", TORCH_BOX(&over_dims<ReduceOp::kProd>));
+  m.impl("amax", TORCH_BOX(&over_dims<ReduceOp::kAmax>));
+  m.impl("amin", TORCH_BOX(&over_dims<ReduceOp::kAmin>));
+  m.impl("norm", TORCH_BOX(&norm));
+  m.impl("argmax", TORCH_BOX(&over_dim<ReduceOp::kArgmax>));
+  m.impl("argmin", TORCH_BOX(&over_dim<ReduceOp::kArgmin>));
+}
