@@ -1,0 +1,1 @@
+"""What weights look like outside the kernels: canonical, packed, and on disk."""

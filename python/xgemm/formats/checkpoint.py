@@ -1,0 +1,377 @@
+"""save and load: a model with QuantLinear layers as a directory of safetensors.
+
+    config.json          the model's own config (transformers), and "quantization_config": format,
+                         layout version, save id, and n, k, group_size, ... of each QuantLinear
+    model.safetensors    the tensors; or model-0000i-of-0000n.safetensors and, in transformers'
+                         naming, model.safetensors.index.json
+    xgemm_manifest.json  sha256, dtype, shape and file of each tensor; which tensors are tied
+
+Every file carries the id of the save that made it, so files of two saves are told apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from xgemm.formats import atomic
+from xgemm.formats.fill import (
+    EXTRA_STATE,
+    FillPlan,
+    finish_transformers_model,
+    make_transformers_model,
+)
+from xgemm.formats.manifest import (
+    CONFIG_FILE,
+    FORMAT,
+    INDEX_FILE,
+    MANIFEST_FILE,
+    QUANT_METHOD,
+    SAVE_ID_KEY,
+    SHARD_NAME,
+    Manifest,
+    ModuleSpec,
+    TensorSpec,
+    dtype_name,
+    hash_json,
+    hash_tensor,
+    parse_manifest,
+    parse_quantization_config,
+    read_json,
+)
+from xgemm.formats.packed import LAYOUT_VERSION, check_int
+from xgemm.nn import QuantLinear
+
+DEFAULT_SHARD_BYTES = 4 << 30
+# What a tokenizer or processor leaves in a transformers directory; copied from the directory that
+# the model came from.
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model"),
+    *("chat_template.jinja", "chat_template.json", "preprocessor_config.json"),
+    "processor_config.json",
+)
+
+
+def save(
+    model: nn.Module, directory: str | Path, *, max_shard_bytes: int = DEFAULT_SHARD_BYTES
+) -> None:
+    """Write `model` to `directory`, as a whole or not at all.
+
+    The files are written to a sibling directory, synced, and swapped in: an interrupted save leaves
+    an older checkpoint as it was. Files of the old directory that are not a checkpoint's (a
+    tokenizer's, a README) are kept. A directory that holds something else than an xgemm checkpoint
+    is refused. Needs safetensors.
+
+    max_shard_bytes: bytes of tensors in one file; a larger tensor has a file of its own.
+    """
+    save_file = _safetensors("save").torch.save_file
+    check_int("save: max_shard_bytes", max_shard_bytes, 1, 2**62)
+    target = Path(os.path.realpath(directory))
+    _refuse_foreign(target)
+    tensors, tied = _tensors_of(model)
+    save_id = uuid.uuid4().hex
+    section = _quantization_config(model, save_id)
+    with atomic.replacing(target, save_id) as staging:
+        _keep_other_files(target, staging)
+        _write_model_files(model, staging, section)
+        specs: dict[str, TensorSpec] = {}
+        shards = _plan_shards(tensors, max_shard_bytes)
+        for file, names in shards.items():
+            # A copy of each: safetensors refuses tensors that share memory, and views of others do.
+            shard = {name: _to_cpu(tensors[name]) for name in names}
+            for name, tensor in shard.items():
+                dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+                specs[name] = TensorSpec(file, dtype, shape, hash_tensor(tensor))
+            save_file(shard, staging / file, metadata={"format": "pt", SAVE_ID_KEY: save_id})
+        if len(shards) > 1:
+            total = sum(t.numel() * t.element_size() for t in tensors.values())
+            weight_map = {name: file for file, names in shards.items() for name in names}
+            metadata = {"total_size": total, SAVE_ID_KEY: save_id}
+            _write_json(staging / INDEX_FILE, {"metadata": metadata, "weight_map": weight_map})
+        files = {file: (staging / file).stat().st_size for file in shards}
+        manifest = Manifest(save_id, files, specs, tied, hash_json(section))
+        _write_json(staging / MANIFEST_FILE, dataclasses.asdict(manifest))
+
+
+def load(
+    directory: str | Path,
+    model: nn.Module | None = None,
+    verify: bool = True,
+    device: torch.device | str | int | None = None,
+    dtype: torch.dtype | None = None,
+) -> nn.Module:
+    """Read what `save` wrote, and return the model.
+
+    model: the module to fill, of the architecture that was saved; its nn.Linear layers become
+        QuantLinear where the checkpoint says so. None makes a transformers model from config.json
+        (never remote code), in eval mode.
+    verify: compare each tensor with its sha256.
+    device: where tensors go; None leaves them where `model` has them (a meta tensor: the CPU).
+    dtype: of floating-point tensors; None keeps `model`'s (of a meta tensor: the checkpoint's).
+        The packed weights do not change.
+
+    A checkpoint that is damaged, mixed from two saves, of another layout version or for another
+    model is refused by file and tensor name, before `model` is changed.
+    """
+    safetensors = _safetensors("load")
+    path = atomic.recovered(Path(os.path.realpath(directory)))
+    config = read_json(path / CONFIG_FILE)
+    modules = parse_quantization_config(path / CONFIG_FILE, config)
+    manifest = parse_manifest(path / MANIFEST_FILE, read_json(path / MANIFEST_FILE))
+    _check_same_save(path, config, manifest)
+    if verify:
+        found = hash_json(config["quantization_config"])
+        if found != manifest.quantization_config_sha256:
+            raise ValueError(
+                f"load: {path / CONFIG_FILE}: quantization_config is not what was saved "
+                f"(sha256 {found}, expected {manifest.quantization_config_sha256})"
+            )
+    made_here = model is None
+    if model is None:
+        model = make_transformers_model(path, config)
+    plan = FillPlan(model, modules, manifest)
+    plan.fill(path, _read_tensors(safetensors, path, manifest, verify), device, dtype)
+    if made_here:
+        finish_transformers_model(model, path)
+    return model
+
+
+# ---- what is saved ----
+
+
+def _tensors_of(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The model's tensors by name, each once, and the names of the same tensor elsewhere."""
+    from torch.distributed.tensor import DTensor
+
+    tensors: dict[str, torch.Tensor] = {}
+    tied: dict[str, str] = {}
+    seen: dict[tuple[Any, ...], str] = {}
+    quantized = {name for name, m in model.named_modules() if isinstance(m, QuantLinear)}
+    quantized |= {
+        name
+        for name, m in model.named_modules(remove_duplicate=False)
+        if isinstance(m, QuantLinear)
+    }
+    for name, value in model.state_dict().items():
+        if name.endswith(EXTRA_STATE) and name.removesuffix(EXTRA_STATE).rstrip(".") in quantized:
+            continue
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"save: {name} must be a tensor, got {type(value).__name__}")
+        if isinstance(value, DTensor):
+            raise TypeError(f"save: {name} is a DTensor: gather the model's full tensors first")
+        if value.is_meta:
+            raise ValueError(f"save: {name} has no data (it is on the meta device)")
+        key = (value.data_ptr(), value.dtype, value.shape, value.stride(), value.device)
+        if value.numel() > 0 and key in seen:
+            tied[name] = seen[key]
+            continue
+        seen[key] = name
+        tensors[name] = value
+    return tensors, tied
+
+
+def _to_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def _plan_shards(tensors: dict[str, torch.Tensor], max_bytes: int) -> dict[str, list[str]]:
+    """File name -> names of its tensors, in the model's order."""
+    shards: list[list[str]] = [[]]
+    size = 0
+    for name, tensor in tensors.items():
+        nbytes = tensor.numel() * tensor.element_size()
+        if shards[-1] and size + nbytes > max_bytes:
+            shards.append([])
+            size = 0
+        shards[-1].append(name)
+        size += nbytes
+    if len(shards) == 1:
+        return {"model.safetensors": shards[0]}
+    count = len(shards)
+    return {f"model-{i:05d}-of-{count:05d}.safetensors": s for i, s in enumerate(shards, 1)}
+
+
+def _quantization_config(model: nn.Module, save_id: str) -> dict[str, Any]:
+    modules = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, QuantLinear):
+            spec = ModuleSpec(
+                n=module.out_features,
+                k=module.in_features,
+                group_size=module.group_size,
+                bf16_scales=module.bf16_scales,
+                zeros=module.has_zeros,
+                act_order=module.perm is not None,
+                bias=module.bias is not None,
+                activation=module.activation,
+            )
+            modules[name] = dataclasses.asdict(spec)
+    return {
+        "quant_method": QUANT_METHOD,
+        "format": FORMAT,
+        "layout_version": LAYOUT_VERSION,
+        "save_id": save_id,
+        "modules": modules,
+    }
+
+
+def _refuse_foreign(target: Path) -> None:
+    """Refuse to replace what is not an xgemm checkpoint: it could be anything of the user's."""
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise NotADirectoryError(f"save: {target} is a file, not a directory")
+    if (target / MANIFEST_FILE).is_file() or not any(target.iterdir()):
+        return
+    raise FileExistsError(f"save: {target} is neither empty nor an xgemm checkpoint")
+
+
+def _keep_other_files(target: Path, staging: Path) -> None:
+    if not target.is_dir():
+        return
+    ours = (CONFIG_FILE, MANIFEST_FILE, INDEX_FILE)
+    for path in target.iterdir():
+        if path.name in ours or SHARD_NAME.fullmatch(path.name):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, staging / path.name, symlinks=True)
+        else:
+            shutil.copy2(path, staging / path.name, follow_symlinks=False)
+
+
+def _write_model_files(model: nn.Module, staging: Path, section: dict[str, Any]) -> None:
+    """config.json, and for a transformers model its generation config and tokenizer files."""
+    config: dict[str, Any] = {}
+    own = getattr(model, "config", None)
+    if callable(getattr(own, "to_json_string", None)) and callable(getattr(own, "to_dict", None)):
+        config = json.loads(own.to_json_string())
+        config["architectures"] = [type(model).__name__]
+        generation = getattr(model, "generation_config", None)
+        if generation is not None:
+            generation.save_pretrained(staging)
+        source = Path(getattr(own, "_name_or_path", "") or "/nonexistent")
+        for name in TOKENIZER_FILES:
+            if (source / name).is_file():
+                shutil.copy2(source / name, staging / name)
+    config["quantization_config"] = section
+    _write_json(staging / CONFIG_FILE, config)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n")
+
+
+# ---- what is read ----
+
+
+def _safetensors(where: str) -> Any:
+    try:
+        import safetensors
+        import safetensors.torch
+    except ImportError:
+        raise ImportError(
+            f"{where} needs safetensors: pip install safetensors (or xgemm[hf])"
+        ) from None
+    return safetensors
+
+
+def _check_same_save(path: Path, config: dict[str, Any], manifest: Manifest) -> None:
+    found = {CONFIG_FILE: config["quantization_config"].get("save_id")}
+    if len(manifest.files) > 1:
+        metadata = read_json(path / INDEX_FILE).get("metadata")
+        found[INDEX_FILE] = metadata.get(SAVE_ID_KEY) if isinstance(metadata, dict) else None
+    for file, save_id in found.items():
+        if save_id != manifest.save_id:
+            _refuse_mixed(path / file, save_id, manifest)
+
+
+def _refuse_mixed(file: Path, save_id: Any, manifest: Manifest) -> None:
+    raise ValueError(
+        f"load: {file} is of another save than {MANIFEST_FILE} "
+        f"(save id {save_id!r}, expected {manifest.save_id!r})"
+    )
+
+
+def _read_tensors(
+    safetensors: Any, path: Path, manifest: Manifest, verify: bool
+) -> dict[str, torch.Tensor]:
+    """Every tensor of the manifest, in memory of its own, compared with what the manifest says."""
+    names: dict[str, list[str]] = {file: [] for file in manifest.files}
+    for name, spec in manifest.tensors.items():
+        names[spec.file].append(name)
+    tensors = {}
+    for file, size in manifest.files.items():
+        _check_size(path / file, size, names[file])
+        try:
+            with safetensors.safe_open(path / file, framework="pt") as opened:
+                save_id = (opened.metadata() or {}).get(SAVE_ID_KEY)
+                if save_id != manifest.save_id:
+                    _refuse_mixed(path / file, save_id, manifest)
+                if differing := set(opened.keys()) ^ set(names[file]):
+                    raise ValueError(
+                        f"load: {path / file}: {min(differing)} is in the file or in "
+                        f"{MANIFEST_FILE}, not in both"
+                    )
+                for name in names[file]:
+                    # A copy: aligned, and no longer at the mercy of the file.
+                    tensor = opened.get_tensor(name).clone()
+                    _check_tensor(path / file, name, tensor, manifest.tensors[name], verify)
+                    tensors[name] = tensor
+        except safetensors.SafetensorError as error:
+            raise ValueError(f"load: {path / file}: {error}") from None
+    return tensors
+
+
+def _check_size(file: Path, expected: int, names: list[str]) -> None:
+    if not file.is_file():
+        raise FileNotFoundError(f"load: {file} is missing; it holds {', '.join(names[:3])}")
+    size = file.stat().st_size
+    if size != expected:
+        lost = _first_tensor_past(file, size)
+        raise ValueError(
+            f"load: {file} has {size} bytes, expected {expected}"
+            + (f": truncated at tensor {lost}" if lost else "")
+        )
+
+
+def _first_tensor_past(file: Path, size: int) -> str | None:
+    """The first tensor, in the file's order, that ends after `size`; for an error message."""
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if length > size:
+            return None
+        try:
+            header = json.loads(stream.read(length))
+            ends = {
+                name: entry["data_offsets"][1]
+                for name, entry in header.items()
+                if name != "__metadata__"
+            }
+            past = {name: end for name, end in ends.items() if 8 + length + end > size}
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+            return None
+    return min(past, key=past.__getitem__) if past else None
+
+
+def _check_tensor(
+    file: Path, name: str, tensor: torch.Tensor, spec: TensorSpec, verify: bool
+) -> None:
+    dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+    if (dtype, shape) != (spec.dtype, spec.shape):
+        raise ValueError(
+            f"load: {file}: {name} is {dtype} {list(shape)}, {MANIFEST_FILE} says "
+            f"{spec.dtype} {list(spec.shape)}"
+        )
+    if verify and (found := hash_tensor(tensor)) != spec.sha256:
+        raise ValueError(
+            f"load: {file}: {name} is not what was saved (sha256 {found}, expected {spec.sha256})"
+        )

@@ -1,0 +1,11 @@
+"""Quantizers: a float weight, or a model, to 4 bits.
+
+On the package `xgemm`, the name `xgemm.quantize` is the function `quantize` of this package; its
+modules are imported as `from xgemm.quantize.rtn import ...`.
+"""
+
+from xgemm.formats.quantized import QuantizedWeight
+from xgemm.quantize.model import QuantizationReport, quantize
+from xgemm.quantize.weight import METHODS, quantize_weight
+
+__all__ = ["METHODS", "QuantizationReport", "QuantizedWeight", "quantize", "quantize_weight"]

@@ -1,0 +1,74 @@
+"""quantize_weight: one float weight to 4 bits, by any method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from xgemm.formats.packed import check_group_size
+from xgemm.formats.quantized import QuantizedWeight
+from xgemm.quantize.rtn import CLIPS, SCALE_DTYPES, quantize_rtn
+
+METHODS = ("rtn",)
+
+
+def check_method(where: str, method: Any) -> None:
+    """Refuse a method that this xgemm does not have."""
+    if method not in METHODS:
+        allowed = ", ".join(repr(name) for name in METHODS)
+        raise ValueError(f"{where}: method must be one of: {allowed}, got {method!r}")
+
+
+def quantize_weight(
+    w: torch.Tensor,
+    method: str = "rtn",
+    group_size: int = 128,
+    symmetric: bool = True,
+    clip: str = "none",
+    scale_dtype: torch.dtype | None = None,
+) -> QuantizedWeight:
+    """Quantize `w` to 4 bits a weight.
+
+    w: [N, K], fp16, bf16, fp32 or fp64, finite.
+    method: "rtn", round to nearest.
+    group_size: channels (along K) that share a scale: 32, 64, 128, or -1 for all of K. The last
+        group is short where K is not a multiple.
+    symmetric: zero point 8 everywhere, none stored; else an integer zero point for each group.
+    clip: "none", or "mse": each group's range is shrunk to where its squared error is least.
+    scale_dtype: fp16 or bf16; None takes fp16, or bf16 where a scale is out of fp16's normal range.
+
+    Returns codes uint8 [N, K], scales [groups, N], zeros fp16 [groups, N] or None, on w's device.
+    Raises ValueError where w holds NaN or infinity, or where scale_dtype cannot hold a scale.
+    """
+    check_method("quantize_weight", method)
+    check_group_size("quantize_weight: group_size", group_size)
+    if clip not in CLIPS:
+        raise ValueError(f"quantize_weight: clip must be one of {CLIPS}, got {clip!r}")
+    if scale_dtype is not None and scale_dtype not in SCALE_DTYPES:
+        raise ValueError(
+            f"quantize_weight: scale_dtype must be torch.float16, torch.bfloat16 or None, "
+            f"got {scale_dtype}"
+        )
+    if not isinstance(w, torch.Tensor):
+        raise TypeError(f"quantize_weight: w must be a tensor, got {type(w).__name__}")
+    floating = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    if w.dim() != 2 or w.dtype not in floating:
+        raise ValueError(
+            f"quantize_weight: w must be fp16, bf16, fp32 or fp64 [N, K], "
+            f"got {w.dtype} {list(w.shape)}"
+        )
+    if w.is_meta:
+        raise ValueError("quantize_weight: w has no data (it is on the meta device)")
+    w = w.detach()
+    _check_finite(w)
+    return quantize_rtn(w, group_size, symmetric, clip, scale_dtype)
+
+
+def _check_finite(w: torch.Tensor) -> None:
+    finite = torch.isfinite(w)
+    if not bool(finite.all()):
+        row, column = (~finite).nonzero()[0].tolist()
+        raise ValueError(
+            f"quantize_weight: w must be finite, got {float(w[row, column])} at [{row}, {column}]"
+        )
