@@ -1,0 +1,17 @@
+// The end of a product, one element at a time: what vector code must equal.
+#pragma once
+
+#include "cpu/isa/convert.h"
+#include "cpu/sgemm/product.h"
+
+namespace xgemm::cpu::dense {
+
+// D[i, j] from its sum; C is read only where beta is not 0.
+inline void finish_element(const Product& p, int64_t i, int64_t j, float sum) {
+  float value = p.alpha * sum;
+  if (p.beta != 0.0f) value += p.beta * load_float(at(p.c, i, j), p.c.dtype);
+  if (p.bias.data != nullptr) value += load_float(at(p.bias, i, j), p.bias.dtype);
+  store_float(at(p.d, i, j), p.d.dtype, activate(p.activation, value));
+}
+
+}  // namespace xgemm::cpu::dense

@@ -1,0 +1,69 @@
+// What a person reads about a product: its way, its kernel, its blocks.
+#include <string>
+
+#include "common/math.h"
+#include "cpu/sgemm/plan.h"
+
+namespace xgemm::cpu {
+namespace dense {
+namespace {
+
+std::string sizes(int64_t a, int64_t b) { return std::to_string(a) + "x" + std::to_string(b); }
+
+const char* why(Path path) {
+  switch (path) {
+    case Path::kNothing:
+      return "D has no element";
+    case Path::kNoSum:
+      return "k or alpha is 0, A and B are not read";
+    case Path::kDot:
+      return "few rows and B contiguous along k: B is read once, in place";
+    case Path::kAddRows:
+      return "few rows and B contiguous along n: B is read once, in place";
+    case Path::kSmall:
+      return "fits in the caches: operands are read in place where their strides allow";
+    case Path::kShort:
+      return "few rows: A packed whole, each thread packs its own columns of B";
+    case Path::kBlocked:
+      return "packed blocks of A for each thread, of B for all of them";
+  }
+  return "";
+}
+
+}  // namespace
+}  // namespace dense
+
+std::string explain_gemm(const GemmProblem& problem, int num_threads) {
+  using namespace dense;
+  Product p;
+  p.m = problem.m;
+  p.n = problem.n;
+  p.k = problem.k;
+  p.a = problem.a;
+  p.b = problem.b;
+  p.b_source = problem.b_source;
+  p.d = problem.d;
+  p.alpha = problem.alpha;
+  p.beta = problem.beta;
+  const Kernels& table = kernels();
+  const Plan plan = make_plan(p, table, num_threads);
+  const Blocking& blocking = table.blocking;
+  std::string text = std::string("cpu dense, ") + name_of(table.isa) + ": " + name_of(plan.path) +
+                     " (" + why(plan.path) + ")";
+  if (plan.transposed) text += ", computed as D^T = B^T A^T";
+  if (plan.path == Path::kSmall || plan.path == Path::kShort || plan.path == Path::kBlocked) {
+    text += ", " + sizes(blocking.mr, blocking.nr) + " micro-kernel";
+  }
+  if (plan.path == Path::kShort || plan.path == Path::kBlocked) {
+    const int64_t blocks = ceil_div<int64_t>(p.k, blocking.kc);
+    text += ", KC " + std::to_string(ceil_div(p.k, blocks)) + " (" + std::to_string(blocks) +
+            (blocks == 1 ? " block)" : " blocks)");
+  }
+  if (plan.path == Path::kBlocked) {
+    text += ", MC " + std::to_string(blocking.mc) + ", NC " + std::to_string(blocking.nc);
+  }
+  text += ", threads " + sizes(plan.threads_m, plan.threads_n);
+  return text;
+}
+
+}  // namespace xgemm::cpu

@@ -1,0 +1,16 @@
+#include "cpu/sgemm/kernels.h"
+
+namespace xgemm::cpu::dense {
+
+const Kernels& kernels() {
+  switch (isa()) {
+    case Isa::kGeneric:
+      return kGenericKernels;
+    case Isa::kAvx2:
+    case Isa::kAvx512:
+      return kGenericKernels;
+  }
+  return kGenericKernels;
+}
+
+}  // namespace xgemm::cpu::dense

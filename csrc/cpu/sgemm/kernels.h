@@ -1,0 +1,63 @@
+// The inner kernels of the family, one table for each instruction set.
+#pragma once
+
+#include "cpu/sgemm/blocking.h"
+#include "cpu/sgemm/product.h"
+
+namespace xgemm::cpu::dense {
+
+// out[i, j] (+)= sum over p of a[i * a_row + p * a_col] * b[p * ldb + j] for a fixed tile of rows
+// and columns; out has unit column stride, ldo between rows. The sum runs in the order of p.
+using MicroKernel = void (*)(int64_t kc, const float* a, int64_t a_row, int64_t a_col,
+                             const float* b, int64_t ldb, float* out, int64_t ldo, bool accumulate);
+
+// Writes x [extent, k] as fp32 panels of `width` rows: out[(i / width) * k * width + p * width + i
+// % width] = x(i, p); the last panel is filled up with zeros. At most kMaxPanelWidth wide.
+using PackPanels = void (*)(const ConstMatrix& x, int64_t extent, int64_t k, int64_t width,
+                            float* out);
+
+// D[i0 + i, j0 + j] = activation(alpha * sums[i * ld + j] + beta * C + bias), rounded once. `sums`
+// may be D itself.
+using Finish = void (*)(const Product& p, int64_t i0, int64_t j0, int64_t rows, int64_t cols,
+                        const float* sums, int64_t ld);
+
+// For each column j of `cols` columns of B (k contiguous: column j is at b + j * ldb elements of
+// `b_dtype`) and each of `rows` rows of A (fp32, k contiguous, lda apart):
+// sums[i * lds + j] = dot(A[i, :], B[:, j]).
+using DotColumns = void (*)(int64_t rows, int64_t cols, int64_t k, const float* a, int64_t lda,
+                            const void* b, DType b_dtype, int64_t ldb, float* sums, int64_t lds);
+
+// sums[i * lds + j] += sum over p < k of A[i * lda + p] * B[p, j], B with unit column stride and
+// ldb elements of `b_dtype` between rows.
+using AddRows = void (*)(int64_t rows, int64_t cols, int64_t k, const float* a, int64_t lda,
+                         const void* b, DType b_dtype, int64_t ldb, float* sums, int64_t lds);
+
+inline constexpr int kMaxRows = 6;
+inline constexpr int kMaxPanelWidth = 32;
+
+struct Kernels {
+  Isa isa;
+  Blocking blocking;
+  // [rows - 1][0]: half of NR columns, [rows - 1][1]: NR columns.
+  MicroKernel micro[kMaxRows][2];
+  // MR x NR over packed panels: a_row 1, a_col MR, ldb NR are built in.
+  MicroKernel micro_packed;
+  PackPanels pack;
+  Finish finish;
+  DotColumns dot_columns;
+  AddRows add_rows;
+};
+
+extern const Kernels kGenericKernels;
+extern const Kernels kAvx2Kernels;
+
+// The table for isa().
+const Kernels& kernels();
+
+// The tile kernel for `rows` rows and `cols` columns, cols at most NR; it computes NR / 2 or NR
+// columns.
+inline MicroKernel micro_for(const Kernels& table, int64_t rows, int64_t cols) {
+  return table.micro[rows - 1][2 * cols > table.blocking.nr ? 1 : 0];
+}
+
+}  // namespace xgemm::cpu::dense

@@ -1,0 +1,41 @@
+// Which way a product is computed: a pure function of the problem, the kernels and the threads.
+#pragma once
+
+#include "cpu/sgemm/kernels.h"
+
+namespace xgemm::cpu::dense {
+
+enum class Path : int8_t {
+  kNothing,  // D has no element
+  kNoSum,    // k or alpha is 0: D = activation(beta C + bias)
+  kDot,      // few rows of A, B contiguous along k: dot products, B is read once and never copied
+  kAddRows,  // few rows of A, B contiguous along n: rows of B are added up, B is never copied
+  kSmall,    // everything fits in the caches: operands are read where they lie
+  kShort,    // few blocks of rows: A is packed whole, each thread packs the columns of B it owns
+  kBlocked,  // Goto's loops: blocks of B shared by the threads, blocks of A packed by each
+};
+
+struct Plan {
+  Path path = Path::kNothing;
+  bool transposed = false;           // computed as D^T = B^T A^T
+  int threads_m = 1, threads_n = 1;  // the grid of threads over D
+};
+
+Plan make_plan(const Product& p, const Kernels& table, int num_threads);
+
+const char* name_of(Path path);
+
+// The ways, each for a product that already is transposed where the plan says so.
+void run_no_sum(const Product& p, const Plan& plan, const Kernels& table, const Parallel& parallel);
+void run_dot(const Product& p, const Plan& plan, const Kernels& table, const Parallel& parallel);
+void run_add_rows(const Product& p, const Plan& plan, const Kernels& table,
+                  const Parallel& parallel);
+void run_small(const Product& p, const Kernels& table);
+void run_short(const Product& p, const Plan& plan, const Kernels& table, const Parallel& parallel);
+void run_blocked(const Product& p, const Plan& plan, const Kernels& table,
+                 const Parallel& parallel);
+
+// One product, whichever way.
+void run_product(const Product& p, const Parallel& parallel);
+
+}  // namespace xgemm::cpu::dense

@@ -1,0 +1,51 @@
+// One matrix product inside the family, and what the kernels of the family hand each other.
+#pragma once
+
+#include "cpu/sgemm/api.h"
+
+namespace xgemm::cpu::dense {
+
+// GemmProblem without its batch; the bias is a matrix of which one stride is 0, so that a problem
+// can be transposed as a whole.
+struct Product {
+  int64_t m = 0, n = 0, k = 0;
+  ConstMatrix a;  // [m, k]
+  ConstMatrix b;  // [k, n]
+  const PanelSource* b_source = nullptr;
+  ConstMatrix c;     // [m, n]
+  Matrix d;          // [m, n]
+  ConstMatrix bias;  // [m, n]; data is null where there is none
+  float alpha = 1.0f, beta = 0.0f;
+  Activation activation = Activation::kNone;
+
+  bool has_epilogue() const {
+    return alpha != 1.0f || beta != 0.0f || bias.data != nullptr || activation != Activation::kNone;
+  }
+};
+
+inline ConstMatrix transpose(const ConstMatrix& x) {
+  return {x.data, x.dtype, x.col_stride, x.row_stride};
+}
+
+// The same product seen as D^T = B^T A^T; only where there is no b_source.
+inline Product transpose(const Product& p) {
+  Product t = p;
+  t.m = p.n;
+  t.n = p.m;
+  t.a = transpose(p.b);
+  t.b = transpose(p.a);
+  t.c = transpose(p.c);
+  t.d = {p.d.data, p.d.dtype, p.d.col_stride, p.d.row_stride};
+  t.bias = transpose(p.bias);
+  return t;
+}
+
+inline const void* at(const ConstMatrix& x, int64_t i, int64_t j) {
+  return static_cast<const char*>(x.data) +
+         (i * x.row_stride + j * x.col_stride) * element_size(x.dtype);
+}
+inline void* at(const Matrix& x, int64_t i, int64_t j) {
+  return static_cast<char*>(x.data) + (i * x.row_stride + j * x.col_stride) * element_size(x.dtype);
+}
+
+}  // namespace xgemm::cpu::dense

@@ -1,0 +1,70 @@
+// Few blocks of rows: A is packed once and whole, and each thread packs and uses the columns of B
+// that it owns while they are in its L2 cache. One meeting of the threads, however long k is.
+#include <algorithm>
+
+#include "common/math.h"
+#include "cpu/sgemm/buffer.h"
+#include "cpu/sgemm/plan.h"
+#include "cpu/sgemm/tiles.h"
+
+namespace xgemm::cpu::dense {
+namespace {
+
+// Columns that a thread packs at a time.
+constexpr int64_t kColumns = 128;
+
+struct Blocks {
+  int64_t count, k, grain;
+  Range operator[](int64_t i) const { return split_range(k, count, i, grain); }
+};
+
+}  // namespace
+
+void run_short(const Product& p, const Plan& plan, const Kernels& table, const Parallel& parallel) {
+  const Blocking& blocking = table.blocking;
+  const int64_t mr = panel_rows(p.m, blocking.mr), rows = round_up(p.m, mr);
+  const Blocks blocks{ceil_div<int64_t>(p.k, blocking.kc), p.k, k_grain(p)};
+  Buffer packed_a(Slot::kPackedA, rows * p.k);
+  parallel.for_each(std::min<int64_t>(plan.threads_n, blocks.count), [&](int64_t task) {
+    const int64_t tasks = std::min<int64_t>(plan.threads_n, blocks.count);
+    for (int64_t block = task; block < blocks.count; block += tasks) {
+      const Range part = blocks[block];
+      const ConstMatrix a{at(p.a, 0, part.begin), p.a.dtype, p.a.row_stride, p.a.col_stride};
+      table.pack(a, p.m, part.end - part.begin, mr, packed_a.data() + rows * part.begin);
+    }
+  });
+
+  const bool in_place = sums_in_place(p);
+  const bool partial = blocks.count > 1 && !in_place;
+  parallel.for_each(plan.threads_n, [&](int64_t thread) {
+    const Range mine = split_range(p.n, plan.threads_n, thread, n_grain(p, table));
+    Buffer packed_b(Slot::kPackedB, kColumns * std::min<int64_t>(p.k, blocking.kc));
+    Buffer sums(Slot::kPartial, partial ? p.m * kColumns : 0);
+    for (int64_t j = mine.begin; j < mine.end; j += kColumns) {
+      TileBlock tiles{};
+      tiles.rows = p.m;
+      tiles.j0 = j;
+      tiles.cols = std::min(kColumns, mine.end - j);
+      tiles.panel_rows = mr;
+      tiles.b = packed_b.data();
+      if (in_place) {
+        tiles.sums = static_cast<float*>(at(p.d, 0, j));
+        tiles.lds = p.d.row_stride;
+      } else if (partial) {
+        tiles.sums = sums.data();
+        tiles.lds = kColumns;
+      }
+      for (int64_t block = 0; block < blocks.count; ++block) {
+        const Range part = blocks[block];
+        tiles.kc = part.end - part.begin;
+        tiles.a = packed_a.data() + rows * part.begin;
+        tiles.first = block == 0;
+        tiles.last = block + 1 == blocks.count;
+        pack_b(p, table, part.begin, tiles.kc, j, tiles.cols, packed_b.data());
+        multiply_block(p, table, tiles);
+      }
+    }
+  });
+}
+
+}  // namespace xgemm::cpu::dense

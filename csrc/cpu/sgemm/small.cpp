@@ -1,0 +1,52 @@
+// Products that fit in the caches: no blocks, no threads, and no copy of what can be read in place.
+#include <algorithm>
+
+#include "common/math.h"
+#include "cpu/sgemm/buffer.h"
+#include "cpu/sgemm/plan.h"
+#include "cpu/sgemm/tiles.h"
+
+namespace xgemm::cpu::dense {
+namespace {
+
+// Where the tile loop reads a panel of columns of B.
+struct Panel {
+  const float* data;
+  int64_t ld;
+};
+
+}  // namespace
+
+void run_small(const Product& p, const Kernels& table) {
+  const int64_t nr = table.blocking.nr, mr = panel_rows(p.m, table.blocking.mr);
+  const bool read_a = p.a.dtype == DType::kF32;
+  const bool read_b = p.b.dtype == DType::kF32 && p.b.col_stride == 1;
+  // A kernel reads NR or NR / 2 columns: a narrower last panel has to be filled up.
+  const int64_t read_cols = !read_b ? 0 : p.n - (2 * (p.n % nr) == nr ? 0 : p.n % nr);
+  Buffer packed_a(Slot::kPackedA, read_a ? 0 : round_up(p.m, mr) * p.k);
+  Buffer packed_b(Slot::kPackedB, round_up(p.n - read_cols, nr) * p.k);
+  if (!read_a) table.pack(p.a, p.m, p.k, mr, packed_a.data());
+  pack_b(p, table, 0, p.k, read_cols, p.n - read_cols, packed_b.data());
+
+  const bool in_place = sums_in_place(p), plain = in_place && !p.has_epilogue();
+  alignas(64) float tile[kMaxRows * kMaxPanelWidth];
+  for (int64_t j = 0; j < p.n; j += nr) {
+    const int64_t cols = std::min(nr, p.n - j);
+    const bool whole = cols == nr || 2 * cols == nr;
+    const Panel b = j < read_cols ? Panel{static_cast<const float*>(at(p.b, 0, j)), p.b.row_stride}
+                                  : Panel{packed_b.data() + (j - read_cols) * p.k, nr};
+    for (int64_t i = 0; i < p.m; i += mr) {
+      const int64_t rows = std::min(mr, p.m - i);
+      const MicroKernel micro = micro_for(table, rows, cols);
+      const float* a =
+          read_a ? static_cast<const float*>(at(p.a, i, 0)) : packed_a.data() + i * p.k;
+      const int64_t a_row = read_a ? p.a.row_stride : 1, a_col = read_a ? p.a.col_stride : mr;
+      float* sums = in_place && whole ? static_cast<float*>(at(p.d, i, j)) : tile;
+      const int64_t lds = in_place && whole ? p.d.row_stride : nr;
+      micro(p.k, a, a_row, a_col, b.data, b.ld, sums, lds, false);
+      if (!plain || !whole) table.finish(p, i, j, rows, cols, sums, lds);
+    }
+  }
+}
+
+}  // namespace xgemm::cpu::dense
