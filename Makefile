@@ -51,7 +51,7 @@ test: build $(STAMPS)/test $(STAMPS)/model
 lint: build $(STAMPS)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	find csrc tests -name '*.cpp' -o -name '*.cu' -o -name '*.h' -o -name '*.cuh' | xargs $(BIN)/clang-format --dry-run -Werror
+	find csrc tests -regex '.*\.\(cpp\|cu\|h\|cuh\|inl\)' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/mypy
 
 wheel: $(STAMPS)/tools

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
+SOURCE_SUFFIXES = {".h", ".inl", ".cpp", ".cu", ".cuh"}
 
 # The stable ABI, and nothing else of libtorch.
 STABLE_TORCH = (

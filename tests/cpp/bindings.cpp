@@ -4,6 +4,8 @@
 
 #include "common/math.h"
 #include "common/parallel.h"
+#include "cpu/isa/isa.h"
+#include "cpu/sgemm/blocking.h"
 #include "w4/packed_layout.h"
 
 namespace py = pybind11;
@@ -43,9 +45,28 @@ void bind_common(py::module_& m) {
   m.def("round_up", &xgemm::round_up<int64_t>, py::arg("a"), py::arg("multiple"));
 }
 
+void bind_blocking(py::module_& m) {
+  using xgemm::cpu::dense::Blocking;
+  py::class_<Blocking>(m, "Blocking")
+      .def_readonly("mr", &Blocking::mr)
+      .def_readonly("nr", &Blocking::nr)
+      .def_readonly("mc", &Blocking::mc)
+      .def_readonly("kc", &Blocking::kc)
+      .def_readonly("nc", &Blocking::nc);
+  py::dict table;
+  for (const auto isa :
+       {xgemm::cpu::Isa::kGeneric, xgemm::cpu::Isa::kAvx2, xgemm::cpu::Isa::kAvx512}) {
+    table[xgemm::cpu::name_of(isa)] = xgemm::cpu::dense::blocking_of(isa);
+  }
+  m.attr("BLOCKING") = table;
+  m.def("isa", [] { return xgemm::cpu::name_of(xgemm::cpu::isa()); });
+  m.def("panel_rows", &xgemm::cpu::dense::panel_rows, py::arg("m"), py::arg("mr"));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(xgemm_testing, m) {
   bind_common(m);
   bind_layout(m);
+  bind_blocking(m);
 }

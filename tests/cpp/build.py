@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT_FOLDER = ROOT / "build" / "tests"
 # The bindings, and the sources of csrc/ they call: none needs torch or a CUDA toolkit.
-SOURCES = ("tests/cpp/bindings.cpp",)
+SOURCES = ("tests/cpp/bindings.cpp", "csrc/cpu/isa/isa.cpp")
 
 RULES = """\
 rule cxx

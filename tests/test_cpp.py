@@ -1,0 +1,56 @@
+"""The device-free C++ that divides work: ranges, roundings, and the CPU GEMM's blocking table."""
+
+from __future__ import annotations
+
+import itertools
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+L1_BYTES, L2_BYTES = 32 * 1024, 256 * 1024  # the smallest of any x86-64 CPU with AVX2
+
+
+@given(
+    total=st.integers(0, 10_000),
+    parts=st.integers(1, 70),
+    grain=st.sampled_from([1, 2, 6, 16, 64, 100]),
+)
+def test_ranges_cover_the_whole_once(cpp: ModuleType, total: int, parts: int, grain: int) -> None:
+    ranges = [cpp.split_range(total, parts, i, grain) for i in range(parts)]
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == total
+    for (_, end), (begin, _) in itertools.pairwise(ranges):
+        assert end == begin
+    for begin, end in ranges:
+        assert begin <= end
+        assert begin % grain == 0 or begin == total
+    units = [-(-(end - begin) // grain) for begin, end in ranges]
+    assert max(units) - min(units) <= 1
+
+
+@given(a=st.integers(0, 2**40), b=st.integers(1, 2**20))
+def test_roundings(cpp: ModuleType, a: int, b: int) -> None:
+    assert cpp.ceil_div(a, b) == -(-a // b)
+    assert cpp.round_up(a, b) == -(-a // b) * b
+
+
+@given(m=st.integers(0, 5000), mr=st.integers(1, 32))
+def test_panels_are_as_few_as_can_be_and_nearly_equal(cpp: ModuleType, m: int, mr: int) -> None:
+    rows = cpp.panel_rows(m, mr)
+    assert 1 <= rows <= mr
+    assert -(-m // rows) == -(-m // mr)
+
+
+@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512"])
+def test_blocks_hold_whole_tiles_and_fit_their_caches(cpp: ModuleType, isa: str) -> None:
+    blocking = cpp.BLOCKING[isa]
+    assert blocking.mc % blocking.mr == 0
+    assert blocking.nc % blocking.nr == 0
+    assert blocking.kc * blocking.nr * 4 <= L1_BYTES
+    assert blocking.mc * blocking.kc * 4 <= L2_BYTES
+
+
+def test_chosen_instruction_set_is_in_the_table(cpp: ModuleType) -> None:
+    assert cpp.isa() in cpp.BLOCKING
