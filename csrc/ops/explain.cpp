@@ -73,7 +73,7 @@ std::string explain(const StringArg& op, int64_t m, int64_t n, int64_t k, const 
   if (!cpu::w4a16_streams(problem)) {
     const cpu::W4Panels panels(problem.weight);
     dense.b_source = &panels;
-    text += "\n" + cpu::explain_gemm(dense, threads);
+    text += cpu::explain_gemm(dense, threads);
   }
   return text;
 }
