@@ -14,4 +14,12 @@ inline void finish_element(const Product& p, int64_t i, int64_t j, float sum) {
   store_float(at(p.d, i, j), p.d.dtype, activate(p.activation, value));
 }
 
+// As Finish.
+inline void finish_elements(const Product& p, int64_t i0, int64_t j0, int64_t rows, int64_t cols,
+                            const float* sums, int64_t ld) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < cols; ++j) finish_element(p, i0 + i, j0 + j, sums[i * ld + j]);
+  }
+}
+
 }  // namespace xgemm::cpu::dense

@@ -8,7 +8,7 @@ const Kernels& kernels() {
       return kGenericKernels;
     case Isa::kAvx2:
     case Isa::kAvx512:
-      return kGenericKernels;
+      return kAvx2Kernels;
   }
   return kGenericKernels;
 }

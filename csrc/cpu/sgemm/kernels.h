@@ -28,7 +28,8 @@ using DotColumns = void (*)(int64_t rows, int64_t cols, int64_t k, const float* 
                             const void* b, DType b_dtype, int64_t ldb, float* sums, int64_t lds);
 
 // sums[i * lds + j] += sum over p < k of A[i * lda + p] * B[p, j], B with unit column stride and
-// ldb elements of `b_dtype` between rows.
+// ldb elements of `b_dtype` between rows; at most 4 rows. Rows of sums are rewritten up to the next
+// multiple of 8 columns.
 using AddRows = void (*)(int64_t rows, int64_t cols, int64_t k, const float* a, int64_t lda,
                          const void* b, DType b_dtype, int64_t ldb, float* sums, int64_t lds);
 

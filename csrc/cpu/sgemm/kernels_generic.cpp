@@ -1,6 +1,7 @@
 // The inner kernels in plain C++, for any CPU.
 #include "cpu/sgemm/epilogue.h"
 #include "cpu/sgemm/kernels.h"
+#include "cpu/sgemm/pack.h"
 
 namespace xgemm::cpu::dense {
 namespace {
@@ -26,23 +27,6 @@ void micro(int64_t kc, const float* a, int64_t a_row, int64_t a_col, const float
 void micro_packed(int64_t kc, const float* a, int64_t, int64_t, const float* b, int64_t, float* out,
                   int64_t ldo, bool accumulate) {
   micro<kSizes.mr, kSizes.nr>(kc, a, 1, kSizes.mr, b, kSizes.nr, out, ldo, accumulate);
-}
-
-void pack(const ConstMatrix& x, int64_t extent, int64_t k, int64_t width, float* out) {
-  for (int64_t i0 = 0; i0 < extent; i0 += width) {
-    for (int64_t p = 0; p < k; ++p) {
-      for (int64_t i = i0; i < i0 + width; ++i) {
-        *out++ = i < extent ? load_float(at(x, i, p), x.dtype) : 0.0f;
-      }
-    }
-  }
-}
-
-void finish(const Product& p, int64_t i0, int64_t j0, int64_t rows, int64_t cols, const float* sums,
-            int64_t ld) {
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < cols; ++j) finish_element(p, i0 + i, j0 + j, sums[i * ld + j]);
-  }
 }
 
 void dot_columns(int64_t rows, int64_t cols, int64_t k, const float* a, int64_t lda, const void* b,
@@ -82,8 +66,8 @@ constexpr Kernels kGenericKernels = {
               {micro<3, 4>, micro<3, 8>},
               {micro<4, 4>, micro<4, 8>}},
     .micro_packed = micro_packed,
-    .pack = pack,
-    .finish = finish,
+    .pack = pack_any,
+    .finish = finish_elements,
     .dot_columns = dot_columns,
     .add_rows = add_rows,
 };
