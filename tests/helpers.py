@@ -91,7 +91,9 @@ def w4a16_form(p: PackedWeight) -> dict[str, bool]:
     return {"bf16_scales": p.bf16_scales, "zeros": p.has_zeros}
 
 
-def small_packed(n: int = 48, k: int = 64, **options: object) -> tuple[QuantizedWeight, PackedWeight]:
+def small_packed(
+    n: int = 48, k: int = 64, **options: object
+) -> tuple[QuantizedWeight, PackedWeight]:
     q = random_weight(n, k, **options)
     return q, pack(q)
 

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xgemm import reference
+from xgemm.activations import activate
 
 mul = torch.ops.xgemm.mul.default
 
@@ -128,7 +129,7 @@ def test_non_finite_operands(dtype, value, activation):
         bias = randn((19,), dtype, 2)
         bias[3] = value
         result = mul(randn((m, 33), dtype), b, bias, activation=activation)
-        expected = reference.activate(torch.tensor(value), activation)
+        expected = activate(torch.tensor(value), activation)
         assert torch.equal(result[:, 3].isfinite(), expected.isfinite().expand(m))
         assert torch.equal(result[:, 3].isnan(), expected.isnan().expand(m))
 
@@ -186,5 +187,3 @@ def test_packet_and_named_arguments():
     expected = mul(a, b, bias, activation="relu")
     assert torch.equal(torch.ops.xgemm.mul(a, b, bias, activation="relu"), expected)
     assert torch.equal(torch.ops.xgemm.mul(a=a, b=b, bias=bias, activation="relu"), expected)
-
-
