@@ -193,7 +193,8 @@ int64_t wrap_dim(const char* op, int64_t dim, int64_t ndim) {
   return dim < 0 ? dim + bound : dim;
 }
 
-Tensor new_output(const int64_t* sizes, int64_t dim, int32_t dtype_code, const TensorView& like) {
+OwnedTensor new_owned(const int64_t* sizes, int64_t dim, int32_t dtype_code,
+                      const TensorView& like) {
   constexpr int64_t kInline = 8;
   int64_t few[kInline];
   std::vector<int64_t> many(dim > kInline ? static_cast<size_t>(dim) : 0);
@@ -206,7 +207,7 @@ Tensor new_output(const int64_t* sizes, int64_t dim, int32_t dtype_code, const T
   AtenTensorHandle handle = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dim, sizes, strides, dtype_code, like.device_type,
                                                   like.device_index, &handle));
-  return Tensor(handle);
+  return OwnedTensor(handle);
 }
 
 }  // namespace xgemm::ops

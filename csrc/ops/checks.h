@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,9 +24,23 @@ int32_t torch_code(DType dtype);
 std::optional<DType> find_dtype(int32_t code);
 std::string dtype_name(int32_t code);
 
+// A tensor as the dispatcher hands it over, for the ops that are called often: a Tensor counts its
+// references, which costs an allocation for each argument.
+struct DeleteTensor {
+  void operator()(AtenTensorHandle handle) const { aoti_torch_delete_tensor_object(handle); }
+};
+using OwnedTensor = std::unique_ptr<AtenTensorOpaque, DeleteTensor>;
+// What such an op returns: the reference itself, which the dispatcher takes over.
+struct ReturnedTensor {
+  explicit ReturnedTensor(OwnedTensor tensor) : handle(tensor.release()) {}
+  AtenTensorHandle handle;
+};
+
 // A tensor's description, read once through the C shim; borrows from the tensor.
 struct TensorView {
-  explicit TensorView(const Tensor& tensor) : handle(tensor.get()) {
+  explicit TensorView(const Tensor& tensor) : TensorView(tensor.get()) {}
+  explicit TensorView(const OwnedTensor& tensor) : TensorView(tensor.get()) {}
+  explicit TensorView(AtenTensorHandle handle) : handle(handle) {
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dim));
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &sizes));
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(handle, &strides));
@@ -102,10 +117,26 @@ void require_no_overlap(const char* op, const char* name, const TensorView& writ
 int64_t wrap_dim(const char* op, int64_t dim, int64_t ndim);
 
 // A contiguous tensor on `like`'s device, its contents not set.
-Tensor new_output(const int64_t* sizes, int64_t dim, int32_t dtype_code, const TensorView& like);
+OwnedTensor new_owned(const int64_t* sizes, int64_t dim, int32_t dtype_code,
+                      const TensorView& like);
+inline Tensor new_output(const int64_t* sizes, int64_t dim, int32_t dtype_code,
+                         const TensorView& like) {
+  return Tensor(new_owned(sizes, dim, dtype_code, like).release());
+}
 inline Tensor new_output(std::initializer_list<int64_t> sizes, int32_t dtype_code,
                          const TensorView& like) {
   return new_output(sizes.begin(), static_cast<int64_t>(sizes.size()), dtype_code, like);
 }
 
 }  // namespace xgemm::ops
+
+HIDDEN_NAMESPACE_BEGIN(torch, stable, detail)
+
+template <>
+struct ToImpl<xgemm::ops::OwnedTensor> {
+  static xgemm::ops::OwnedTensor call(StableIValue value, uint64_t, bool) {
+    return xgemm::ops::OwnedTensor(to<AtenTensorHandle>(value));
+  }
+};
+
+HIDDEN_NAMESPACE_END(torch, stable, detail)

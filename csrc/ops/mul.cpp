@@ -1,5 +1,6 @@
 // mul and mul_into on the CPU: activation(a b + bias), shapes as torch.matmul takes them.
 #include <optional>
+#include <utility>
 
 #include "cpu/sgemm/api.h"
 #include "ops/boxed.h"
@@ -15,7 +16,7 @@ using MaybeTensor = std::optional<Tensor>;
 
 // The operands of one call, checked.
 struct Operands {
-  Operands(const char* op, const Tensor& a_tensor, const Tensor& b_tensor,
+  Operands(const char* op, const OwnedTensor& a_tensor, const OwnedTensor& b_tensor,
            const MaybeTensor& bias_tensor, const ActivationArg& activation_arg,
            const PrecisionArg& precision_arg)
       : a(a_tensor),
@@ -69,17 +70,18 @@ struct Operands {
   }
 };
 
-Tensor mul(const Tensor& a, const Tensor& b, const MaybeTensor& bias,
-           const ActivationArg& activation, const PrecisionArg& precision) {
+ReturnedTensor mul(const OwnedTensor& a, const OwnedTensor& b, const MaybeTensor& bias,
+                   const ActivationArg& activation, const PrecisionArg& precision) {
   const Operands operands("mul", a, b, bias, activation, precision);
   const Sizes& sizes = operands.shape.result();
-  Tensor result = new_output(sizes.data(), sizes.dim(), operands.a.dtype_code, operands.a);
+  OwnedTensor result = new_owned(sizes.data(), sizes.dim(), operands.a.dtype_code, operands.a);
   operands.run(TensorView(result));
-  return result;
+  return ReturnedTensor(std::move(result));
 }
 
-void mul_into(const Tensor& dst, const Tensor& a, const Tensor& b, const MaybeTensor& bias,
-              const ActivationArg& activation, const PrecisionArg& precision) {
+void mul_into(const OwnedTensor& dst, const OwnedTensor& a, const OwnedTensor& b,
+              const MaybeTensor& bias, const ActivationArg& activation,
+              const PrecisionArg& precision) {
   constexpr const char* kOp = "mul_into";
   const Operands operands(kOp, a, b, bias, activation, precision);
   const TensorView view(dst);

@@ -1,5 +1,6 @@
 // sgemm and sgemm_into on the CPU: alpha op(a) op(b) + beta c, as BLAS has it.
 #include <optional>
+#include <utility>
 
 #include "cpu/sgemm/api.h"
 #include "ops/boxed.h"
@@ -11,7 +12,7 @@ namespace {
 
 using PrecisionArg = EnumArg<Precision>;
 
-TensorView require_operand(const char* op, const char* name, const Tensor& tensor) {
+TensorView require_operand(const char* op, const char* name, const OwnedTensor& tensor) {
   const TensorView view(tensor);
   require_dtype(op, name, view, {DType::kF32});
   require_cpu(op, name, view);
@@ -23,8 +24,8 @@ TensorView require_operand(const char* op, const char* name, const Tensor& tenso
 
 // The operands of one call, checked, but for C.
 struct Operands {
-  Operands(const char* op, const Tensor& a_tensor, const Tensor& b_tensor, bool transa, bool transb,
-           double alpha_arg, double beta_arg, const PrecisionArg& precision)
+  Operands(const char* op, const OwnedTensor& a_tensor, const OwnedTensor& b_tensor, bool transa,
+           bool transb, double alpha_arg, double beta_arg, const PrecisionArg& precision)
       : a(require_operand(op, "a", a_tensor)),
         b(require_operand(op, "b", b_tensor)),
         alpha(static_cast<float>(alpha_arg)),
@@ -58,8 +59,9 @@ struct Operands {
   MatmulShape shape;
 };
 
-Tensor sgemm(const Tensor& a, const Tensor& b, const std::optional<Tensor>& c, bool transa,
-             bool transb, double alpha, double beta, const PrecisionArg& precision) {
+ReturnedTensor sgemm(const OwnedTensor& a, const OwnedTensor& b, const std::optional<Tensor>& c,
+                     bool transa, bool transb, double alpha, double beta,
+                     const PrecisionArg& precision) {
   constexpr const char* kOp = "sgemm";
   const Operands operands(kOp, a, b, transa, transb, alpha, beta, precision);
   std::optional<TensorView> c_view;
@@ -68,13 +70,13 @@ Tensor sgemm(const Tensor& a, const Tensor& b, const std::optional<Tensor>& c, b
     value_error(kOp, ": c must be given when beta is not 0, got None with beta=", beta);
   }
   const Sizes& sizes = operands.shape.result();
-  Tensor result = new_output(sizes.data(), sizes.dim(), operands.a.dtype_code, operands.a);
+  OwnedTensor result = new_owned(sizes.data(), sizes.dim(), operands.a.dtype_code, operands.a);
   operands.run(TensorView(result), operands.beta != 0.0f ? &*c_view : nullptr);
-  return result;
+  return ReturnedTensor(std::move(result));
 }
 
-void sgemm_into(const Tensor& c, const Tensor& a, const Tensor& b, bool transa, bool transb,
-                double alpha, double beta, const PrecisionArg& precision) {
+void sgemm_into(const OwnedTensor& c, const OwnedTensor& a, const OwnedTensor& b, bool transa,
+                bool transb, double alpha, double beta, const PrecisionArg& precision) {
   constexpr const char* kOp = "sgemm_into";
   const Operands operands(kOp, a, b, transa, transb, alpha, beta, precision);
   const TensorView view(c);

@@ -1,5 +1,6 @@
 // mul.w4a16, mul_into.w4a16 and the gradient in a, on the CPU: a W^T with a packed 4-bit W [n, k].
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "cpu/sgemm/api.h"
@@ -48,8 +49,9 @@ struct WeightArgs {
 
 // What the forward and the gradient have in common: x [..., channels], the weight, perm.
 struct Checked {
-  Checked(const char* op, const char* name, const Tensor& x_tensor, const Tensor& qweight_tensor,
-          const WeightArgs& args, const MaybeTensor& perm_tensor, bool gradient)
+  Checked(const char* op, const char* name, const OwnedTensor& x_tensor,
+          const OwnedTensor& qweight_tensor, const WeightArgs& args, const MaybeTensor& perm_tensor,
+          bool gradient)
       : x(x_tensor), rows(x), channels(gradient ? args.n : args.k) {
     const w4::Layout layout = require_layout(op, args.n, args.k, args.group_size, args.zeros);
     dtype = require_dtype(op, name, x, {DType::kF32, DType::kF16, DType::kBF16});
@@ -119,7 +121,7 @@ cpu::ConstMatrix matrix_of(const Checked& checked, const int32_t* from, const Pa
 
 // The operands of one forward call, checked.
 struct Operands : Checked {
-  Operands(const char* op, const Tensor& a, const Tensor& qweight, const WeightArgs& args,
+  Operands(const char* op, const OwnedTensor& a, const OwnedTensor& qweight, const WeightArgs& args,
            const MaybeTensor& bias_tensor, const MaybeTensor& perm_tensor,
            const ActivationArg& activation_arg, bool batch_invariant)
       : Checked(op, "a", a, qweight, args, perm_tensor, false),
@@ -196,21 +198,22 @@ Sizes sizes_with(const TensorView& x, int64_t cols) {
   return sizes;
 }
 
-Tensor mul_w4a16(const Tensor& a, const Tensor& qweight, int64_t n, int64_t k, int64_t group_size,
-                 const MaybeTensor& bias, const MaybeTensor& perm, bool bf16_scales, bool zeros,
-                 const ActivationArg& activation, bool batch_invariant) {
+ReturnedTensor mul_w4a16(const OwnedTensor& a, const OwnedTensor& qweight, int64_t n, int64_t k,
+                         int64_t group_size, const MaybeTensor& bias, const MaybeTensor& perm,
+                         bool bf16_scales, bool zeros, const ActivationArg& activation,
+                         bool batch_invariant) {
   const Operands operands("mul.w4a16", a, qweight, {n, k, group_size, bf16_scales, zeros}, bias,
                           perm, activation, batch_invariant);
   const Sizes sizes = sizes_with(operands.x, n);
-  Tensor result = new_output(sizes.data(), sizes.dim(), operands.x.dtype_code, operands.x);
-  if (!operands.empty()) operands.run(result.mutable_data_ptr(), n, 1);
-  return result;
+  OwnedTensor result = new_owned(sizes.data(), sizes.dim(), operands.x.dtype_code, operands.x);
+  if (!operands.empty()) operands.run(TensorView(result).mutable_data(), n, 1);
+  return ReturnedTensor(std::move(result));
 }
 
-void mul_into_w4a16(const Tensor& dst, const Tensor& a, const Tensor& qweight, int64_t n, int64_t k,
-                    int64_t group_size, const MaybeTensor& bias, const MaybeTensor& perm,
-                    bool bf16_scales, bool zeros, const ActivationArg& activation,
-                    bool batch_invariant) {
+void mul_into_w4a16(const OwnedTensor& dst, const OwnedTensor& a, const OwnedTensor& qweight,
+                    int64_t n, int64_t k, int64_t group_size, const MaybeTensor& bias,
+                    const MaybeTensor& perm, bool bf16_scales, bool zeros,
+                    const ActivationArg& activation, bool batch_invariant) {
   constexpr const char* kOp = "mul_into.w4a16";
   const Operands operands(kOp, a, qweight, {n, k, group_size, bf16_scales, zeros}, bias, perm,
                           activation, batch_invariant);
@@ -261,21 +264,24 @@ void require_permutation(const char* op, const int32_t* perm, int64_t k) {
 }
 
 // grad [..., n] -> grad W, [..., k], its channels put back where perm took them from.
-Tensor w4a16_grad_a(const Tensor& grad, const Tensor& qweight, int64_t n, int64_t k,
-                    int64_t group_size, const MaybeTensor& perm, bool bf16_scales, bool zeros) {
+ReturnedTensor w4a16_grad_a(const OwnedTensor& grad, const OwnedTensor& qweight, int64_t n,
+                            int64_t k, int64_t group_size, const MaybeTensor& perm,
+                            bool bf16_scales, bool zeros) {
   constexpr const char* kOp = "w4a16_grad_a";
   const Checked checked(kOp, "grad", grad, qweight, {n, k, group_size, bf16_scales, zeros}, perm,
                         true);
   if (checked.perm != nullptr) require_permutation(kOp, checked.perm, k);
   const TensorView& view = checked.x;
   const Sizes sizes = sizes_with(view, k);
-  Tensor result = new_output(sizes.data(), sizes.dim(), view.dtype_code, view);
+  OwnedTensor result = new_owned(sizes.data(), sizes.dim(), view.dtype_code, view);
   const int64_t rows = checked.rows.count;
-  if (rows == 0 || k == 0) return result;
+  if (rows == 0 || k == 0) return ReturnedTensor(std::move(result));
 
   const TorchParallel parallel;
   const bool scatter = checked.perm != nullptr;
-  Tensor product = scatter ? new_output({rows, k}, view.dtype_code, view) : result;
+  void* const result_data = TensorView(result).mutable_data();
+  std::optional<Tensor> product;  // with the channels in the weight's order, where that is another
+  if (scatter) product = new_output({rows, k}, view.dtype_code, view);
   const cpu::W4PanelsTransposed panels(checked.weight);
   std::optional<Tensor> copy;
   cpu::GemmProblem problem;
@@ -284,15 +290,17 @@ Tensor w4a16_grad_a(const Tensor& grad, const Tensor& qweight, int64_t n, int64_
   problem.k = n;
   problem.a = matrix_of(checked, nullptr, parallel, copy);
   problem.b_source = &panels;
-  problem.d = {
-      .data = product.mutable_data_ptr(), .dtype = checked.dtype, .row_stride = k, .col_stride = 1};
+  problem.d = {.data = scatter ? product->mutable_data_ptr() : result_data,
+               .dtype = checked.dtype,
+               .row_stride = k,
+               .col_stride = 1};
   cpu::gemm(problem, parallel);
   if (scatter) {
     copy_rows({.rows = rows,
                .cols = k,
                .item_size = element_size(checked.dtype),
-               .src = product.const_data_ptr(),
-               .dst = result.mutable_data_ptr(),
+               .src = product->const_data_ptr(),
+               .dst = result_data,
                .tensor_is_source = false,
                .leading_dims = 1,
                .leading_sizes = &rows,
@@ -302,7 +310,7 @@ Tensor w4a16_grad_a(const Tensor& grad, const Tensor& qweight, int64_t n, int64_
                .to = checked.perm},
               parallel);
   }
-  return result;
+  return ReturnedTensor(std::move(result));
 }
 
 }  // namespace
