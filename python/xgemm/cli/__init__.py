@@ -1,0 +1,45 @@
+"""The command `xgemm`. Needs the extra: pip install 'xgemm[cli]'."""
+
+from __future__ import annotations
+
+import sys
+
+EXIT_FAILURE = 1  # the command ran and failed; 2 is a usage error, 130 an interrupt
+
+
+def main() -> None:
+    """The console script: errors in one line, unless --debug stands anywhere before a `--`."""
+    arguments, debug = _take_debug(sys.argv[1:])
+    try:
+        import rich  # noqa: F401
+        import typer  # noqa: F401
+    except ImportError as error:
+        print(
+            f"xgemm: the command line needs {error.name}: pip install 'xgemm[cli]'", file=sys.stderr
+        )
+        sys.exit(EXIT_FAILURE)
+    from xgemm.cli.app import app
+
+    try:
+        app(args=arguments, prog_name="xgemm")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        if debug:
+            raise
+        print(f"xgemm: {_one_line(error)} (--debug shows where)", file=sys.stderr)
+        sys.exit(EXIT_FAILURE)
+
+
+def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    kept = [argument for argument in arguments[:end] if argument != "--debug"]
+    return kept + arguments[end:], len(kept) < end
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        return f"this command needs {package}, which is not installed: pip install 'xgemm[demo]'"
+    text = " ".join(str(error).split())
+    return text or type(error).__name__

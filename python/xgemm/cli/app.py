@@ -1,0 +1,112 @@
+"""Every command, on one page; each lives in a module of its own, imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Matrix multiplication kernels for PyTorch. Exit codes: 0 success, 1 failure, 2 usage. "
+    "With --debug, given anywhere, an error shows its traceback.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout; all else on stderr.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's choice if absent.")]
+Plot = Annotated[Path | None, typer.Option(dir_okay=False, help="Write a PNG plot here.")]
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """Versions, devices and what the library was built for; tests each op against float64."""
+    from xgemm.cli.doctor import run
+
+    raise typer.Exit(run(as_json=json))
+
+
+@app.command()
+def demo(
+    question: Annotated[str, typer.Argument(help="What to ask.")] = "What is the capital of France?",
+    threads: Threads = None,
+    json: Json = False,
+    plot: Annotated[Path, typer.Option(dir_okay=False, help="Where the PNG goes.")] = Path(
+        "xgemm-demo.png"
+    ),
+    max_tokens: Annotated[int, typer.Option(min=1, help="The answer's greatest length.")] = 64,
+    offline_model: Annotated[
+        bool, typer.Option("--offline-model", help="Use a small Llama with random weights.")
+    ] = False,
+) -> None:
+    """A language model on 4-bit linears answers a question, beside plain torch."""
+    from xgemm.cli.demo import run
+
+    run(question, threads, json, plot, max_tokens, offline_model)
+
+
+@app.command()
+def quantize(
+    source: Annotated[Path, typer.Argument(exists=True, file_okay=False, metavar="SRC")],
+    destination: Annotated[Path, typer.Argument(file_okay=False, metavar="DST")],
+    method: Annotated[str, typer.Option(help="rtn: round to nearest.")] = "rtn",
+    group_size: Annotated[int, typer.Option(help="32, 64, 128, or -1: all of K.")] = 128,
+    asymmetric: Annotated[
+        bool, typer.Option("--asymmetric", help="A zero point for each group.")
+    ] = False,
+    skip: Annotated[
+        list[str] | None, typer.Option(help="Leave this layer (a name or pattern); repeatable.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Quantize a transformers directory SRC to an xgemm directory DST."""
+    from xgemm.cli.quantize import run
+
+    run(source, destination, method, group_size, not asymmetric, skip or [], json)
+
+
+@app.command()
+def inspect(
+    directory: Annotated[Path, typer.Argument(exists=True, file_okay=False, metavar="DIR")],
+    json: Json = False,
+) -> None:
+    """What an xgemm checkpoint holds."""
+    from xgemm.cli.inspect import run
+
+    run(directory, json)
+
+
+@app.command()
+def bench(
+    family: Annotated[str, typer.Argument(help="mul, w4a16 or reduce.")],
+    shapes: Annotated[
+        str, typer.Option(help="Sets of shapes, separated by commas; 'help' lists them.")
+    ] = "quick",
+    dtype: Annotated[str, typer.Option(help="float32, float16 or bfloat16.")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    threads: Threads = None,
+    seed: Annotated[int | None, typer.Option(help="Of the ragged set; fresh if absent.")] = None,
+    json: Json = False,
+    output: Annotated[Path | None, typer.Option(dir_okay=False, help="Write JSON here.")] = None,
+    plot: Plot = None,
+) -> None:
+    """Time an op family against torch, checked against float64 before a time is taken."""
+    from xgemm.cli.bench import run
+
+    run(family, shapes, dtype, device, threads, seed, json, output, plot)
+
+
+@app.command()
+def layout(
+    n: Annotated[int, typer.Argument(min=0, help="Output features.")],
+    k: Annotated[int, typer.Argument(min=0, help="Input features.")],
+    group_size: Annotated[int, typer.Argument(help="32, 64, 128 or -1.")] = 128,
+    zeros: Annotated[bool, typer.Option("--zeros", help="The format stores zero points.")] = False,
+    json: Json = False,
+) -> None:
+    """The packed layout of a weight [n, k]: its bytes, and where they lie."""
+    from xgemm.cli.layout import run
+
+    run(n, k, group_size, zeros, json)

@@ -1,0 +1,41 @@
+"""The demo's picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from xgemm.hf.demo import BF16, FP32, FREE, XGEMM, DemoReport
+
+COLOURS = {FP32: "#9aa5b1", BF16: "#5d8aa8", XGEMM: "#d1495b"}
+SHORT = {FP32: "torch fp32", BF16: "torch bf16", XGEMM: "xgemm W4"}
+
+
+def plot_demo(report: DemoReport, path: Path) -> None:
+    """Writes decode speed, prefill speed and bytes of the three models to `path`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = [report.row(name) for name in COLOURS]
+    panels = [
+        ("decode, tokens/s", [row.decode_tokens_per_s for row in rows], "{:.1f}"),
+        ("prefill, tokens/s", [row.prefill_tokens_per_s or 0.0 for row in rows], "{:.0f}"),
+        ("linear weights, MB", [(row.linear_bytes or 0) / 1e6 for row in rows], "{:.0f}"),
+        ("perplexity", [row.perplexity or 0.0 for row in rows], "{:.3f}"),
+    ]
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(3.2 * len(panels), 3.6))
+    for axis, (title, values, form) in zip(axes, panels, strict=True):
+        bars = axis.bar([SHORT[row.name] for row in rows], values, color=list(COLOURS.values()))
+        axis.bar_label(bars, [form.format(value) for value in values])
+        axis.set_title(title)
+        axis.margins(y=0.15)
+        axis.tick_params(axis="x", labelsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+    limit = report.row(FREE).decode_tokens_per_s
+    axes[0].axhline(limit, color="black", linestyle=":", linewidth=1)
+    axes[0].text(-0.4, limit, "linears free", fontsize=8, va="bottom")
+    figure.suptitle(f"{report.model}, {report.threads} threads", fontsize=10)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
