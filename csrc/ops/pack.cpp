@@ -11,26 +11,22 @@
 namespace xgemm::ops {
 namespace {
 
-void require_codes(const char* op, const uint8_t* codes, int64_t n, int64_t k) {
+void require_codes(const char* op, const uint8_t* codes, const w4::Layout& layout) {
+  const int64_t count = layout.n * layout.k;
   uint8_t bits = 0;
-  for (int64_t i = 0; i < n * k; ++i) bits |= codes[i];
+  for (int64_t i = 0; i < count; ++i) bits |= codes[i];
   if (bits <= 15) return;
-  for (int64_t i = 0; i < n * k; ++i) {
-    if (codes[i] > 15) {
-      value_error(op, ": codes must be in 0..15, got ", int{codes[i]}, " at [", i / k, ", ", i % k,
-                  "]");
-    }
+  for (int64_t i = 0; i < count; ++i) {
+    if (codes[i] > 15) reject_code(op, codes[i], i, layout);
   }
 }
 
-// exponent: the bits that are all set in an infinity or a NaN.
-void require_finite(const char* op, const char* name, const uint16_t* values, int64_t groups,
-                    int64_t n, uint16_t exponent) {
-  for (int64_t i = 0; i < groups * n; ++i) {
-    if ((values[i] & exponent) != exponent) continue;
-    const bool infinite = (values[i] & 0x7fff) == exponent;
-    value_error(op, ": ", name, " must be finite, got ", infinite ? "inf" : "nan", " at [", i / n,
-                ", ", i % n, "]");
+void require_finite(const char* op, const char* name, const uint16_t* values,
+                    const w4::Layout& layout, uint16_t exponent) {
+  for (int64_t i = 0; i < layout.groups() * layout.n; ++i) {
+    if ((values[i] & exponent) == exponent) {
+      reject_non_finite(op, name, values[i], exponent, i, layout);
+    }
   }
 }
 
@@ -50,10 +46,9 @@ Tensor pack_w4(const Tensor& codes, const Tensor& scales, const std::optional<Te
   const auto* scale_data = static_cast<const uint16_t*>(dense_scales.const_data_ptr());
   const auto* zero_data = static_cast<const uint16_t*>(dense_zeros.const_data_ptr());
   const bool bf16_scales = scales_view.dtype_code == torch_code(DType::kBF16);
-  require_codes(kOp, code_data, layout.n, layout.k);
-  require_finite(kOp, "scales", scale_data, layout.groups(), layout.n,
-                 bf16_scales ? 0x7f80 : 0x7c00);
-  if (zeros) require_finite(kOp, "zeros", zero_data, layout.groups(), layout.n, 0x7c00);
+  require_codes(kOp, code_data, layout);
+  require_finite(kOp, "scales", scale_data, layout, exponent_bits(bf16_scales));
+  if (zeros) require_finite(kOp, "zeros", zero_data, layout, exponent_bits(false));
 
   Tensor packed = new_packed(layout, codes_view);
   if (layout.bytes() > 0) {

@@ -74,6 +74,18 @@ w4::Layout require_pack_inputs(const char* op, const TensorView& codes, const Te
   return layout;
 }
 
+void reject_code(const char* op, int code, int64_t index, const w4::Layout& layout) {
+  value_error(op, ": codes must be in 0..15, got ", code, " at [", index / layout.k, ", ",
+              index % layout.k, "]");
+}
+
+void reject_non_finite(const char* op, const char* name, uint16_t bits, uint16_t exponent,
+                       int64_t index, const w4::Layout& layout) {
+  const bool infinite = (bits & 0x7fff) == exponent;
+  value_error(op, ": ", name, " must be finite, got ", infinite ? "inf" : "nan", " at [",
+              index / layout.n, ", ", index % layout.n, "]");
+}
+
 Tensor new_packed(const w4::Layout& layout, const TensorView& like) {
   return new_output({layout.rows(), layout.row_bytes()}, torch_code(DType::kU8), like);
 }

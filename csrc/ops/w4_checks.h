@@ -27,6 +27,14 @@ void require_perm_values(const char* op, const int32_t* perm, int64_t k);
 w4::Layout require_pack_inputs(const char* op, const TensorView& codes, const TensorView& scales,
                                const TensorView* zeros, int64_t group_size);
 
+// What pack_w4 says of a code above 15 and of a scale or zero that is not finite, at position
+// `index` of the contiguous tensor.
+[[noreturn]] void reject_code(const char* op, int code, int64_t index, const w4::Layout& layout);
+[[noreturn]] void reject_non_finite(const char* op, const char* name, uint16_t bits,
+                                    uint16_t exponent, int64_t index, const w4::Layout& layout);
+// The bits that are all set in an infinity or a NaN.
+inline uint16_t exponent_bits(bool bf16) { return bf16 ? 0x7f80 : 0x7c00; }
+
 // Outputs of pack_w4 and unpack_w4, on `like`'s device.
 Tensor new_packed(const w4::Layout& layout, const TensorView& like);
 struct Unpacked {
