@@ -1,0 +1,142 @@
+#include "cpu/w4a16/rows.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "cpu/isa/convert.h"
+#include "cpu/w4a16/dequant.h"
+
+namespace xgemm::cpu::w4a16 {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+
+// stream_channel, as a table: [tig / 2][h][lane].
+constexpr auto kChannels = [] {
+  std::array<uint8_t, kHalfK> table{};
+  for (int64_t i = 0; i < kHalfK; ++i) {
+    table[i] = static_cast<uint8_t>(stream_channel(i / 32, i / 8 % 4, i % 8));
+  }
+  return table;
+}();
+
+template <typename Load>
+void gather_row(const W4Problem& problem, int64_t row, Load load, float* values) {
+  const int64_t k = problem.weight.layout.k, step = problem.x_col_stride;
+  const int64_t base = row * problem.x_row_stride;
+  if (problem.perm != nullptr) {
+    for (int64_t i = 0; i < k; ++i) values[i] = load(base + problem.perm[i] * step);
+  } else if (step == 1) {
+    for (int64_t i = 0; i < k; ++i) values[i] = load(base + i);
+  } else {
+    for (int64_t i = 0; i < k; ++i) values[i] = load(base + i * step);
+  }
+}
+
+// Row `row` of X in fp32, channels in the weight's order, 0 from K to the end of the last unit.
+void load_row(const W4Problem& problem, int64_t row, float* values) {
+  const w4::Layout& layout = problem.weight.layout;
+  const auto* floats = static_cast<const float*>(problem.x);
+  const auto* halves = static_cast<const uint16_t*>(problem.x);
+  switch (problem.dtype) {
+    case DType::kF16:
+      gather_row(problem, row, [=](int64_t i) { return half_to_float(halves[i]); }, values);
+      break;
+    case DType::kBF16:
+      gather_row(problem, row, [=](int64_t i) { return bf16_to_float(halves[i]); }, values);
+      break;
+    default:
+      gather_row(problem, row, [=](int64_t i) { return floats[i]; }, values);
+  }
+  std::fill(values + layout.k, values + layout.units() * w4::kUnitK, 0.0f);
+}
+
+// The power of two that brings a row of very large or very small finite values into the range where
+// neither 2^28 times a code overflows nor 2^-24 of a value underflows; 1 for all others.
+float safe_power(const float* values, int64_t count) {
+  uint32_t largest = 0;  // magnitudes compare as integers
+  for (int64_t i = 0; i < count; ++i) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(values[i]) & 0x7fffffff);
+  }
+  const float bound = std::bit_cast<float>(largest);
+  if (largest < 0x7f800000 && bound > 0x1p80f) return 0x1p-60f;
+  return bound != 0.0f && bound < 0x1p-60f ? 0x1p60f : 1.0f;
+}
+
+float sum_of(const float* values, int64_t count) {
+  float lanes[kLanes] = {};
+  for (int64_t i = 0; i < count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += values[i + lane];
+  }
+  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
+         ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+}
+
+void arrange_row(const W4Problem& problem, int64_t row, int slot, RowBlock& block, float* values) {
+  const w4::Layout& layout = problem.weight.layout;
+  const int64_t padded = layout.units() * w4::kUnitK;
+  load_row(problem, row, values);
+  const float power = safe_power(values, padded);
+  block.unscale[slot] = 1.0f / power;
+  if (power != 1.0f) {
+    for (int64_t i = 0; i < padded; ++i) values[i] *= power;
+  }
+  const int64_t group_size = layout.per_channel() ? padded : layout.group_size;
+  for (int64_t group = 0; group < layout.groups(); ++group) {
+    block.sums[group * block.rows + slot] = sum_of(values + group * group_size, group_size);
+  }
+  constexpr float kPower[4] = {1.0f, 0x1p-8f, 0x1p-16f, 0x1p-24f};
+  for (int64_t half = 0; half < padded; half += kHalfK) {
+    for (int64_t i = 0; i < kHalfK; i += kLanes) {
+      float* out = block.x + half * block.rows + (i / kLanes * block.rows + slot) * kLanes;
+      for (int64_t lane = 0; lane < kLanes; ++lane) {
+        out[lane] = values[half + kChannels[i + lane]] * kPower[i / kLanes % 4];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void check_perm(const W4Problem& problem) {
+  if (problem.perm == nullptr) return;
+  const int64_t k = problem.weight.layout.k;
+  for (int64_t i = 0; i < k; ++i) {
+    if (problem.perm[i] >= 0 && problem.perm[i] < k) continue;
+    throw std::out_of_range("w4a16: perm must hold channels in [0, " + std::to_string(k) +
+                            "), got perm[" + std::to_string(i) +
+                            "]=" + std::to_string(problem.perm[i]));
+  }
+}
+
+void RowBlocks::Free::operator()(float* memory) const { ::operator delete[](memory, kAlignment); }
+
+RowBlocks::RowBlocks(const W4Problem& problem, const Parallel& parallel) {
+  const w4::Layout& layout = problem.weight.layout;
+  const int64_t padded = layout.units() * w4::kUnitK;
+  const int64_t groups = round_up<int64_t>(layout.groups(), 16);  // keeps the blocks aligned
+  const int64_t count = ceil_div<int64_t>(problem.m, kMaxRows);
+  blocks_.resize(count);
+  const auto floats = static_cast<size_t>(problem.m * (padded + groups) + count * padded);
+  memory_.reset(new (kAlignment) float[floats]);
+  float* next = memory_.get();
+  float* scratch = next + problem.m * (padded + groups);
+  for (int64_t i = 0; i < count; ++i) {
+    RowBlock& block = blocks_[i];
+    block.rows = static_cast<int>(std::min<int64_t>(problem.m - i * kMaxRows, kMaxRows));
+    block.x = next;
+    block.sums = next + block.rows * padded;
+    next += block.rows * (padded + groups);
+  }
+  parallel.for_each(count, [&](int64_t i) {
+    for (int slot = 0; slot < blocks_[i].rows; ++slot) {
+      arrange_row(problem, i * kMaxRows + slot, slot, blocks_[i], scratch + i * padded);
+    }
+  });
+}
+
+}  // namespace xgemm::cpu::w4a16
