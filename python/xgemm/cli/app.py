@@ -30,7 +30,9 @@ def doctor(json: Json = False) -> None:
 
 @app.command()
 def demo(
-    question: Annotated[str, typer.Argument(help="What to ask.")] = "What is the capital of France?",
+    question: Annotated[
+        str, typer.Argument(help="What to ask.")
+    ] = "What is the capital of France?",
     threads: Threads = None,
     json: Json = False,
     plot: Annotated[Path, typer.Option(dir_okay=False, help="Where the PNG goes.")] = Path(

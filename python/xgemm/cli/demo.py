@@ -89,9 +89,7 @@ def _print(report: DemoReport) -> None:
         "", "decode, tokens/s", "prefill, tokens/s", "linears, MB", "perplexity", "max |dlogit|"
     ]  # fmt: skip
     same = "the same tokens as" if report.same_answer_as_fp32 else "NOT the tokens of"
-    out.print(
-        table(f"{report.model}, {report.threads} threads, measured in turns", columns, rows)
-    )
+    out.print(table(f"{report.model}, {report.threads} threads, measured in turns", columns, rows))
     out.print(
         f"The answer's {report.answer_tokens} tokens are {same} torch fp32. Perplexity of"
         f" {report.text_tokens} tokens of {report.text}; dlogit: difference from fp32's logits"

@@ -119,7 +119,9 @@ def _library_findings() -> list[Finding]:
 def _cpu() -> Finding:
     model, flags = _cpuinfo()
     present = [flag for flag in CPU_FLAGS if flag in flags]
-    detail = f"{model or platform.processor() or 'unknown'}; {' '.join(present) or 'no features read'}"
+    detail = (
+        f"{model or platform.processor() or 'unknown'}; {' '.join(present) or 'no features read'}"
+    )
     if {"avx2", "fma", "f16c"} <= flags:
         return Finding("CPU", OK, detail)
     remedy = "none: the generic kernels run, slower, with the same results"
@@ -184,5 +186,7 @@ def _gpu(index: int) -> Finding:
     name = torch.cuda.get_device_name(index)
     detail = f"{name}, compute capability {major}.{minor}, {memory:.0f} GiB"
     if (major, minor) < (8, 0):
-        return Finding(f"GPU {index}", WARNING, detail, "xgemm's kernels need 8.0 (Ampere) or newer")
+        return Finding(
+            f"GPU {index}", WARNING, detail, "xgemm's kernels need 8.0 (Ampere) or newer"
+        )
     return Finding(f"GPU {index}", OK, detail)

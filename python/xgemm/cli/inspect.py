@@ -46,13 +46,13 @@ def _facts(
         size = Layout(spec.n, spec.k, spec.group_size, spec.zeros).nbytes
         linears[name] = {**asdict(spec), "bytes": size}
     others = {}
-    for name, spec in manifest.tensors.items():
+    for name, tensor in manifest.tensors.items():
         module, _, leaf = name.rpartition(".")
         if module in modules and leaf == "qweight":
             continue
-        itemsize = getattr(torch, spec.dtype).itemsize
-        size = math.prod(spec.shape) * itemsize
-        others[name] = {"dtype": spec.dtype, "shape": list(spec.shape), "bytes": size}
+        itemsize = getattr(torch, tensor.dtype).itemsize
+        size = math.prod(tensor.shape) * itemsize
+        others[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "bytes": size}
     return {
         "directory": str(directory),
         "architectures": config.get("architectures"),
@@ -84,7 +84,9 @@ def _print(facts: dict[str, Any]) -> None:
         markup=False,
         soft_wrap=True,
     )
-    out.print(table("4-bit linears", columns, [[cell.replace("[", r"\[") for cell in r] for r in rows]))
+    out.print(
+        table("4-bit linears", columns, [[cell.replace("[", r"\[") for cell in r] for r in rows])
+    )
     others = facts["other_tensors"]
     size = sum(tensor["bytes"] for tensor in others.values())
     out.print(f"other tensors: {len(others)}, {size / 1e6:.2f} MB; tied: {len(facts['tied'])}")

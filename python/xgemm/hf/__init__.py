@@ -1,1 +1,1 @@
-"""Models of the Hugging Face ecosystem on xgemm's kernels. Needs the extra: pip install xgemm[hf]."""
+"""Hugging Face models on xgemm's kernels. Needs the extra: pip install 'xgemm[hf]'."""

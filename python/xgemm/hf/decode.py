@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -34,7 +34,8 @@ class FreeLinear(nn.Module):
 def without_linears(model: nn.Module, names: list[str]) -> nn.Module:
     """`model`, in place, with the modules `names` replaced by FreeLinears."""
     for name in names:
-        model.set_submodule(name, FreeLinear(model.get_submodule(name).out_features))
+        linear = cast(nn.Linear, model.get_submodule(name))
+        model.set_submodule(name, FreeLinear(linear.out_features))
     return model
 
 

@@ -119,7 +119,7 @@ def run_demo(
     say(f"perplexity of {text.numel()} tokens, window {sizes.text_window}")
     perplexity, difference = decode.compare_on_text(models, text, sizes.text_window)
 
-    weights = sum(model.reference.get_submodule(name).weight.numel() for name in model.linears)
+    weights = linear_bytes(model.reference, model.linears) // torch.float32.itemsize
     rows = [
         DemoRow(
             name=name,

@@ -187,9 +187,7 @@ def random_llama(
     reference.requires_grad_(False)
     quantized = sharing_copy(reference)
     linears = [
-        f"model.layers.{layer}.{kind}"
-        for layer in range(layers)
-        for kind in LLAMA_LINEARS.values()
+        f"model.layers.{layer}.{kind}" for layer in range(layers) for kind in LLAMA_LINEARS.values()
     ]
     for name in linears:
         linear = reference.get_submodule(name)

@@ -1,0 +1,1 @@
+"""Benchmarks against torch: `xgemm bench`, and the scripts in benchmarks/. They assert nothing."""

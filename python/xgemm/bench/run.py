@@ -1,0 +1,186 @@
+"""Runs a family's benchmark: operands, a check against float64, times, one record a case."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+import xgemm
+from xgemm import _library
+from xgemm.bench import peers, shapes
+from xgemm.bench.timing import Call, time_calls
+
+FAMILIES = ("mul", "w4a16", "reduce")
+REDUCE_OPS = ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin")
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+ROUNDING = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+GROUP_SIZE = 128
+CHECKED_ROWS, CHECKED_COLUMNS = 16, 256  # a corner of a product is what is compared
+
+
+@dataclass(frozen=True)
+class Record:
+    """A case: its sizes, the seconds of each library, and the work that a rate is made of."""
+
+    case: str
+    size: str
+    seconds: dict[str, float]
+    flops: float  # 0 where bytes are what counts
+    bytes: float
+    error_of_bound: float  # xgemm's largest error against float64, as a share of what is allowed
+
+    def speedup(self) -> dict[str, float]:
+        """How many times faster than each peer."""
+        ours = self.seconds[peers.OURS]
+        return {name: t / ours for name, t in self.seconds.items() if name != peers.OURS}
+
+
+def run_benchmark(
+    family: str,
+    sets: str,
+    dtype: str,
+    device: str,
+    seed: int,
+    on_record: Callable[[Record], None] = lambda record: None,
+) -> dict[str, Any]:
+    """Everything measured, ready for JSON; on_record hears each case as it comes."""
+    if family not in FAMILIES:
+        raise ValueError(f"bench: family must be one of {', '.join(FAMILIES)}, got {family!r}")
+    if dtype not in DTYPES:
+        raise ValueError(f"bench: dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"bench: device must be cpu or cuda, got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("bench: device cuda: torch sees no GPU here")
+    make = {"mul": _mul, "w4a16": _w4a16, "reduce": _reduce}[family]
+    records = []
+    with torch.inference_mode():
+        for record in make(sets, DTYPES[dtype], device, seed):
+            records.append(record)
+            on_record(record)
+    return {
+        "family": family,
+        "dtype": dtype,
+        "seed": seed,
+        **environment(device),
+        "records": [{**asdict(record), "speedup": record.speedup()} for record in records],
+    }
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Where a benchmark ran, and of what."""
+    name = torch.cuda.get_device_name() if device == "cuda" else _cpu_name()
+    return {
+        "device": name,
+        "threads": torch.get_num_threads(),
+        "xgemm": xgemm.__version__,
+        "commit": _library.build_info().get("git_commit"),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.partition(":")[2].strip() for line in file if "model name" in line]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _random(seed: int, device: str, *shape: int) -> torch.Tensor:
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randn(*shape, generator=generator, device=device)
+
+
+def _check_product(y: torch.Tensor, x: torch.Tensor, w: torch.Tensor, rounded_w: bool) -> float:
+    """Largest error of a corner of y = x w^T against float64, as a share of its bound."""
+    rows, columns = x[:CHECKED_ROWS].double(), w[:CHECKED_COLUMNS].double()
+    expected = rows @ columns.t()
+    magnitude = rows.abs() @ columns.abs().t()
+    rounding = ROUNDING[y.dtype]
+    bound = (x.shape[1] + 8) * 2.0**-24 * magnitude + rounding * expected.abs() + 2.0**-24
+    if rounded_w:  # W may be rounded once to the activations' type
+        bound += 16 * rounding * magnitude
+    corner = y[:CHECKED_ROWS, :CHECKED_COLUMNS].double()
+    return _share("product", corner, expected, bound)
+
+
+def _share(what: str, result: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor) -> float:
+    share = float(((result - expected).abs() / bound).max())
+    if not share <= 1:  # NaN too: a wrong result is not worth a time
+        raise ArithmeticError(f"bench: {what} differs from float64 by {share:.3g} of its bound")
+    return share
+
+
+def _record(
+    case: str, size: str, calls: dict[str, Call], device: str, work: tuple[float, float], e: float
+) -> Record:
+    return Record(case, size, time_calls(calls, device), work[0], work[1], e)
+
+
+def _mul(sets: str, dtype: torch.dtype, device: str, seed: int) -> Iterator[Record]:
+    for p in shapes.products(shapes.choose(sets, shapes.PRODUCT_SETS), device, seed):
+        x = _random(seed, device, p.m, p.k).to(dtype)
+        w = _random(seed + 1, device, p.n, p.k).to(dtype)
+        calls = peers.mul_calls(x, w)
+        error = _check_product(torch.ops.xgemm.mul.default(x, w.t()), x, w, rounded_w=False)
+        moved = (p.m * p.k + p.n * p.k + p.m * p.n) * dtype.itemsize
+        work = (2.0 * p.m * p.n * p.k, float(moved))
+        yield _record(p.name, f"{p.m}x{p.n}x{p.k}", calls, device, work, error)
+
+
+def _w4a16(sets: str, dtype: torch.dtype, device: str, seed: int) -> Iterator[Record]:
+    made: tuple[Any, ...] = ()
+    weight_of: tuple[int, int] | None = None
+    for p in shapes.products(shapes.choose(sets, shapes.PRODUCT_SETS), device, seed):
+        if weight_of != (p.n, p.k):  # successive cases often share a weight
+            q = xgemm.quantize_weight(
+                _random(seed + 1, device, p.n, p.k), group_size=GROUP_SIZE,
+                scale_dtype=torch.float16,
+            )  # fmt: skip
+            made, weight_of = (xgemm.pack(q), q.dequantize(dtype), q), (p.n, p.k)
+        packed, dense, q = made
+        x = _random(seed, device, p.m, p.k).to(dtype)
+        calls = peers.w4a16_calls(x, packed, dense, q)
+        y = xgemm.linear(x, packed)
+        error = _check_product(y, x, q.dequantize(torch.float32), rounded_w=True)
+        moved = packed.nbytes + (p.m * p.k + p.m * p.n) * dtype.itemsize
+        work = (2.0 * p.m * p.n * p.k, float(moved))
+        yield _record(p.name, f"{p.m}x{p.n}x{p.k}", calls, device, work, error)
+
+
+def _reduce(sets: str, dtype: torch.dtype, device: str, seed: int) -> Iterator[Record]:
+    for case in shapes.reductions(shapes.choose(sets, shapes.REDUCE_SETS), device, seed):
+        x = _random(seed, device, *case.shape).to(dtype)
+        size = "x".join(map(str, case.shape))
+        for op in REDUCE_OPS:
+            calls = peers.reduce_calls(op, x, case.dims)
+            error = _check_reduction(op, x, case.dims)
+            work = (0.0, float(x.numel() * dtype.itemsize))
+            yield _record(f"{op} {case.name}", size, calls, device, work, error)
+
+
+def _check_reduction(op: str, x: torch.Tensor, dims: tuple[int, ...]) -> float:
+    result = peers.reduce_calls(op, x, dims)[peers.OURS]()
+    expected = peers.reduce_calls(op, x.double(), dims)[peers.TORCH]()
+    assert isinstance(result, torch.Tensor)
+    assert isinstance(expected, torch.Tensor)
+    if op in ("argmax", "argmin"):  # equal values may stand at several positions
+        picked = x.double().gather(dims[0], result.unsqueeze(dims[0])).squeeze(dims[0])
+        extreme = x.double().amax(dims) if op == "argmax" else x.double().amin(dims)
+        return _share(op, picked, extreme, torch.full_like(extreme, 1e-30))
+    count = x.numel() // max(expected.numel(), 1)
+    magnitude = x.double().abs().sum(dims)
+    if op == "mean":
+        magnitude = magnitude / count
+    elif op != "sum":
+        magnitude = expected.abs()
+    bound = (count + 8) * 2.0**-23 * magnitude + ROUNDING[x.dtype] * expected.abs() + 2.0**-24
+    return _share(op, result.double(), expected, bound)
