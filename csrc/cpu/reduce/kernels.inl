@@ -5,15 +5,32 @@
 constexpr int64_t kRunBlock = 4096;
 constexpr int64_t kRowBlock = 64;  // the same for columns: rows between two foldings
 
+template <typename Op, typename V>
+XGEMM_INLINE typename Op::Acc fold_halves(V v) {
+  constexpr int kLanes = sizeof(V) / sizeof(typename Op::Acc);
+  if constexpr (kLanes == 2) {
+    return Op::combine(v[0], v[1]);
+  } else {
+    Vec<typename Op::Acc, kLanes / 2> half[2];
+    std::memcpy(half, &v, sizeof(v));
+    return fold_halves<Op>(Op::meet(half[0], half[1]));
+  }
+}
+
 template <typename Op>
 XGEMM_INLINE typename Op::Acc fold_lanes(Vec<typename Op::Lane> v) {
-  constexpr int kLanes = sizeof(v) / sizeof(typename Op::Lane);
-  typename Op::Acc acc[kLanes];
-  for (int i = 0; i < kLanes; ++i) acc[i] = Op::widen(v[i]);
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) acc[i] = Op::combine(acc[i], acc[i + half]);
+  using Lane = typename Op::Lane;
+  using Acc = typename Op::Acc;
+  if constexpr (std::is_same_v<Lane, Acc>) {
+    return fold_halves<Op>(v);
+  } else {
+    constexpr int kHalf = sizeof(v) / sizeof(Lane) / 2;
+    Vec<Lane, kHalf> half[2];
+    std::memcpy(half, &v, sizeof(v));
+    using Wide = Vec<Acc, kHalf>;
+    return fold_halves<Op>(
+        Op::meet(__builtin_convertvector(half[0], Wide), __builtin_convertvector(half[1], Wide)));
   }
-  return acc[0];
 }
 
 template <typename Op>
@@ -46,6 +63,17 @@ typename Op::Acc reduce_block(const typename Op::Elem* x, int64_t n, const Param
   return acc;
 }
 
+// reduce_block, done again where its lanes may have lost something.
+template <typename Op>
+XGEMM_INLINE typename Op::Acc reduce_block_checked(const typename Op::Elem* x, int64_t n,
+                                                   const Params& params) {
+  const typename Op::Acc acc = reduce_block<Op>(x, n, params);
+  if constexpr (requires { Op::doubtful(acc); }) {
+    if (Op::doubtful(acc)) return reduce_block<typename Op::Exact>(x, n, params);
+  }
+  return acc;
+}
+
 template <typename Op>
 struct Plain {
   using Elem = typename Op::Elem;
@@ -64,15 +92,18 @@ struct Plain {
     Acc* acc = static_cast<Acc*>(acc_);
     for (int64_t r = 0; r < rows; ++r, x += row_stride) {
       if (n < kLanes) {
+        using Exact = typename ExactOf<Op>::Type;
+        using ExactLane = typename Exact::Lane;
         for (int64_t i = 0; i < n; ++i) {
-          const Lane lane = Op::step(Lane(Op::kIdentity), load_one<Lane>(x + i), params);
-          acc[r] = Op::combine(acc[r], Op::widen(lane));
+          const ExactLane lane =
+              Exact::step(ExactLane(Exact::kIdentity), load_one<ExactLane>(x + i), params);
+          acc[r] = Op::combine(acc[r], Exact::widen(lane));
         }
         continue;
       }
       for (int64_t i = 0; i < n; i += kRunBlock) {
         const int64_t block = std::min(kRunBlock, n - i);
-        acc[r] = Op::combine(acc[r], reduce_block<Op>(x + i, block, params));
+        acc[r] = Op::combine(acc[r], reduce_block_checked<Op>(x + i, block, params));
       }
     }
   }
@@ -99,17 +130,35 @@ struct Plain {
     }
   }
 
+  // lanes[j] = op over n rows of column j
+  XGEMM_INLINE static void reduce_rows(const Elem* x, int64_t row_stride, int64_t n, int64_t cols,
+                                       Lane* lanes, const Params& params) {
+    std::fill_n(lanes, cols, Lane(Op::kIdentity));
+    int64_t r = 0;
+    for (; r + 4 <= n; r += 4) add_rows<4>(x + r * row_stride, row_stride, cols, lanes, params);
+    for (; r < n; ++r) add_rows<1>(x + r * row_stride, row_stride, cols, lanes, params);
+  }
+
   static void cols(const void* x_, int64_t row_stride, int64_t n, int64_t cols, void* acc_,
                    int64_t /*base*/, const Params& params) {
     const Elem* x = static_cast<const Elem*>(x_);
     Acc* acc = static_cast<Acc*>(acc_);
     alignas(64) Lane lanes[kMaxTile];
     for (int64_t begin = 0; begin < n; begin += kRowBlock) {
-      const int64_t end = std::min(begin + kRowBlock, n);
-      std::fill_n(lanes, cols, Lane(Op::kIdentity));
-      int64_t r = begin;
-      for (; r + 4 <= end; r += 4) add_rows<4>(x + r * row_stride, row_stride, cols, lanes, params);
-      for (; r < end; ++r) add_rows<1>(x + r * row_stride, row_stride, cols, lanes, params);
+      const int64_t rows = std::min(kRowBlock, n - begin);
+      const Elem* block = x + begin * row_stride;
+      reduce_rows(block, row_stride, rows, cols, lanes, params);
+      if constexpr (requires { Op::doubtful(Acc(0)); }) {
+        bool doubtful = false;
+        for (int64_t j = 0; j < cols; ++j) doubtful |= Op::doubtful(lanes[j]);
+        if (doubtful) {
+          using Exact = typename Op::Exact;
+          alignas(64) typename Exact::Lane exact[kMaxTile];
+          Plain<Exact>::reduce_rows(block, row_stride, rows, cols, exact, params);
+          for (int64_t j = 0; j < cols; ++j) acc[j] = Op::combine(acc[j], exact[j]);
+          continue;
+        }
+      }
       for (int64_t j = 0; j < cols; ++j) acc[j] = Op::combine(acc[j], Op::widen(lanes[j]));
     }
   }

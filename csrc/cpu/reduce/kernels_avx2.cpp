@@ -11,7 +11,7 @@
 
 #include "cpu/reduce/kernel_table.h"
 
-#define XGEMM_REDUCE_F16C 1
+#define XGEMM_REDUCE_AVX2 1
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")

@@ -10,7 +10,7 @@
 
 #include "cpu/reduce/kernel_table.h"
 
-#define XGEMM_REDUCE_F16C 0
+#define XGEMM_REDUCE_AVX2 0
 
 namespace xgemm::cpu::reduce_detail {
 namespace {

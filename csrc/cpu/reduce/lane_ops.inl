@@ -160,14 +160,36 @@ struct NormOne : Additive<T, Comparable<T>> {
   static T finish(double acc, const Params&) { return from_double<T>(acc); }
 };
 
-// The square of an fp16 number is in fp32's range; that of a bf16 or fp32 one may not be.
-template <typename T>
-struct NormTwo : Additive<T, std::conditional_t<std::is_same_v<T, F16>, float, double>> {
+template <typename T, typename Lane>
+struct SumOfSquares : Additive<T, Lane> {
   template <typename V>
   XGEMM_INLINE static V step(V acc, V x, const Params&) {
     return acc + x * x;
   }
   static T finish(double acc, const Params&) { return from_double<T>(std::sqrt(acc)); }
+};
+
+// The square of an fp16 number is in fp32's range. That of a bf16 or fp32 one may not be: a block
+// whose sum is so large or small that squares may have overflowed or vanished is summed again in
+// double.
+template <typename T>
+struct NormTwo : SumOfSquares<T, Comparable<T>> {};
+template <typename T>
+  requires(std::is_same_v<T, BF16> || std::is_same_v<T, float>)
+struct NormTwo<T> : SumOfSquares<T, float> {
+  using Exact = SumOfSquares<T, double>;
+  XGEMM_INLINE static bool doubtful(double sum) { return !(sum > 1e-25 && sum < 1e37); }
+};
+
+// Op in lanes that lose nothing.
+template <typename Op>
+struct ExactOf {
+  using Type = Op;
+};
+template <typename Op>
+  requires requires { typename Op::Exact; }
+struct ExactOf<Op> {
+  using Type = typename Op::Exact;
 };
 
 template <typename T, bool kMax>

@@ -40,7 +40,7 @@ XGEMM_INLINE Vec<float, kLanes> widen_f16_bits(Vec<uint16_t, kLanes> half) {
 
 template <int kLanes>
 XGEMM_INLINE Vec<float, kLanes> widen_f16(Vec<uint16_t, kLanes> half) {
-#if XGEMM_REDUCE_F16C
+#if XGEMM_REDUCE_AVX2
   if constexpr (kLanes == 8) {
     return bit_cast_to<Vec<float, 8>>(_mm256_cvtph_ps(bit_cast_to<__m128i>(half)));
   } else if constexpr (kLanes == 4) {
@@ -53,19 +53,48 @@ XGEMM_INLINE Vec<float, kLanes> widen_f16(Vec<uint16_t, kLanes> half) {
 #endif
 }
 
+// Integers to wider ones of the same sign. The compiler splits a conversion that more than doubles
+// the width, or goes from half a register, into several steps; the instruction does it in one.
+template <typename C, int kLanes, typename T>
+XGEMM_INLINE Vec<C, kLanes> widen_integers(const T* x) {
+#if XGEMM_REDUCE_AVX2
+  if constexpr (kLanes * sizeof(C) == 32 && (sizeof(C) == 4 || sizeof(T) == 4)) {
+    __m128i narrow = _mm_setzero_si128();
+    std::memcpy(&narrow, x, kLanes * sizeof(T));
+    __m256i wide;
+    if constexpr (std::is_same_v<T, int8_t>) {
+      wide = _mm256_cvtepi8_epi32(narrow);
+    } else if constexpr (std::is_same_v<T, uint8_t>) {
+      wide = _mm256_cvtepu8_epi32(narrow);
+    } else if constexpr (std::is_same_v<T, int16_t>) {
+      wide = _mm256_cvtepi16_epi32(narrow);
+    } else if constexpr (std::is_same_v<T, uint16_t>) {
+      wide = _mm256_cvtepu16_epi32(narrow);
+    } else {
+      static_assert(std::is_same_v<T, int32_t>);
+      wide = _mm256_cvtepi32_epi64(narrow);
+    }
+    return bit_cast_to<Vec<C, kLanes>>(wide);
+  }
+#endif
+  Vec<T, kLanes> narrow;
+  std::memcpy(&narrow, x, sizeof(narrow));
+  return __builtin_convertvector(narrow, Vec<C, kLanes>);
+}
+
 // kLanes contiguous elements of type T as lanes of type C; x needs no alignment.
 template <typename C, typename T, int kLanes = kVectorBytes / int(sizeof(C))>
 XGEMM_INLINE Vec<C, kLanes> load(const T* x) {
   using V = Vec<C, kLanes>;
   if constexpr (std::is_same_v<T, F16> || std::is_same_v<T, BF16>) {
-    Vec<uint16_t, kLanes> bits;
-    std::memcpy(&bits, x, sizeof(bits));
     Vec<float, kLanes> wide;
     if constexpr (std::is_same_v<T, F16>) {
+      Vec<uint16_t, kLanes> bits;
+      std::memcpy(&bits, x, sizeof(bits));
       wide = widen_f16<kLanes>(bits);
     } else {
-      using U = Vec<uint32_t, kLanes>;
-      wide = bit_cast_to<Vec<float, kLanes>>(__builtin_convertvector(bits, U) << 16);
+      const uint16_t* bits = &x->bits;
+      wide = bit_cast_to<Vec<float, kLanes>>(widen_integers<uint32_t, kLanes>(bits) << 16);
     }
     if constexpr (std::is_same_v<C, float>) {
       return wide;
@@ -76,6 +105,8 @@ XGEMM_INLINE Vec<C, kLanes> load(const T* x) {
     V v;
     std::memcpy(&v, x, sizeof(v));
     return v;
+  } else if constexpr (std::is_integral_v<T>) {
+    return widen_integers<C, kLanes>(x);
   } else {
     Vec<T, kLanes> narrow;
     std::memcpy(&narrow, x, sizeof(narrow));
@@ -86,7 +117,7 @@ XGEMM_INLINE Vec<C, kLanes> load(const T* x) {
 template <typename C, typename T>
 XGEMM_INLINE C load_one(const T* x) {
   if constexpr (std::is_same_v<T, F16>) {
-#if XGEMM_REDUCE_F16C
+#if XGEMM_REDUCE_AVX2
     return C(_cvtsh_ss(x->bits));
 #else
     const Vec<uint16_t, 4> bits = {x->bits};

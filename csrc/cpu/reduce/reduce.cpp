@@ -14,8 +14,10 @@ namespace reduce_detail {
 namespace {
 
 constexpr int64_t kMaxAccBytes = 16;
-constexpr int64_t kGatherBytes = 16384;    // elements that lie apart are brought together in this
-constexpr int64_t kTaskElements = 32768;   // less is not worth waking a thread for
+constexpr int64_t kGatherBytes = 16384;   // elements that lie apart are brought together in this
+constexpr int64_t kTaskElements = 32768;  // less is not worth waking a thread for
+constexpr int64_t kFewColumns = 32;
+constexpr int64_t kWideColumns = 256;
 constexpr int64_t kScratchOnStack = 4096;  // bytes of the pieces' results
 
 Kind norm_kind(double p) {
@@ -87,6 +89,10 @@ struct Run {
       return kernels.rows(x, kept_stride, outputs, n, acc, base, params);
     }
     if (plan.direction == Direction::kColumns && (kept_stride == 1 || outputs == 1)) {
+      if (outputs <= kFewColumns && reduced_stride == outputs && !positions() &&
+          n >= kWideColumns) {
+        return fold_few_columns(x, outputs, n, acc);
+      }
       return kernels.cols(x, reduced_stride, n, outputs, acc, base, params);
     }
     alignas(64) char block[kGatherBytes];
@@ -112,6 +118,24 @@ struct Run {
                    block);
       kernels.cols(block, outputs, rows, outputs, acc, base + i, params);
     }
+  }
+
+  bool positions() const {
+    return problem.op == ReduceOp::kArgmax || problem.op == ReduceOp::kArgmin;
+  }
+
+  // Columns too few to fill vectors: several rows that follow each other are taken for one.
+  void fold_few_columns(const char* x, int64_t cols, int64_t n, char* acc) const {
+    alignas(64) char wide[kWideColumns * kMaxAccBytes];
+    const int64_t together = kWideColumns / cols;
+    const int64_t rows = n / together;
+    kernels.init(wide, together * cols);
+    kernels.cols(x, together * cols, rows, together * cols, wide, 0, params);
+    for (int64_t i = 0; i < together; ++i) {
+      kernels.combine(acc, wide + i * cols * kernels.acc_bytes, cols);
+    }
+    const int64_t done = rows * together;
+    kernels.cols(x + done * cols * elem, cols, n - done, cols, acc, done, params);
   }
 
   struct Tile {
