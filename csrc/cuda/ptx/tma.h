@@ -1,0 +1,54 @@
+// Bulk tensor copies (TMA, sm_90) over 3-D tensor maps: inner, outer, batch.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "cuda/ptx/mbarrier.h"
+
+namespace xgemm::ptx {
+
+__device__ inline void prefetch_tensormap(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+__device__ inline void tma_load_3d(void* dst, const CUtensorMap* map, uint64_t* barrier, int inner,
+                                   int outer, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(smem_address(dst)),
+      "l"(map), "r"(smem_address(barrier)), "r"(inner), "r"(outer), "r"(batch)
+      : "memory");
+}
+
+// The same box into the same offsets of every CTA in `cta_mask`, each counted by its own barrier.
+__device__ inline void tma_load_multicast_3d(void* dst, const CUtensorMap* map, uint64_t* barrier,
+                                             uint16_t cta_mask, int inner, int outer, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%4, %5, %6}], [%2], %3;" ::"r"(smem_address(dst)),
+      "l"(map), "r"(smem_address(barrier)), "h"(cta_mask), "r"(inner), "r"(outer), "r"(batch)
+      : "memory");
+}
+
+__device__ inline void tma_store_3d(const CUtensorMap* map, const void* src, int inner, int outer,
+                                    int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+      "r"(smem_address(src)), "r"(inner), "r"(outer), "r"(batch)
+      : "memory");
+}
+
+__device__ inline void bulk_commit_group() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Waits until all but the last kPending of this thread's bulk stores have read their shared memory,
+// so that it may be written again.
+template <int kPending>
+__device__ inline void bulk_wait_group_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace xgemm::ptx
