@@ -304,13 +304,6 @@ def test_trains_a_quantized_model_with_lora():
     assert losses[-1] < 0.95 * losses[0]
 
 
-def test_functional_transforms():
-    a, b = randn((4, 5), torch.float32), randn((5, 3), torch.float32, 1)
-    found = torch.func.grad(lambda a: mul(a, b, activation="gelu").sum())(a)
-    expected = torch.func.grad(lambda a: activate(a @ b, "gelu").sum())(a.double().float())
-    torch.testing.assert_close(found, expected)
-
-
 def test_random_weight_has_no_gradient_in_its_bytes():
     q = random_weight(48, 64, 32)
     p = xgemm.pack(q)

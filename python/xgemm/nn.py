@@ -153,16 +153,25 @@ class QuantLinear(nn.Module):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         # Straight from the dictionaries: nn.Module.__getattr__ is a Python call for each tensor.
+        # The usual call is written out, because unpacking no keywords costs time too.
         parameters = self._parameters
-        bias, perm = parameters["bias"], self._buffers["perm"]
-        if perm is None and bias is None:
+        bias, perm, options = parameters["bias"], self._buffers["perm"], self._options
+        if perm is None and not options:
+            if bias is None:
+                return _mul_w4a16(
+                    input,
+                    parameters["qweight"],
+                    self.out_features,
+                    self.in_features,
+                    self.group_size,
+                )
             return _mul_w4a16(
                 input,
                 parameters["qweight"],
                 self.out_features,
                 self.in_features,
                 self.group_size,
-                **self._options,
+                bias,
             )
         return _mul_w4a16(
             input,
@@ -172,7 +181,7 @@ class QuantLinear(nn.Module):
             self.group_size,
             bias,
             perm,
-            **self._options,
+            **options,
         )
 
     def get_extra_state(self) -> dict[str, int | bool]:

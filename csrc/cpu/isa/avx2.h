@@ -73,12 +73,6 @@ XGEMM_INLINE_AVX2 void store_some(typename Element<kType>::Type* out, __m256 x, 
   for (int64_t i = 0; i < count; ++i) out[i] = padded[i];
 }
 
-XGEMM_INLINE_AVX2 float sum8(__m256 x) {
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-}
-
 // exp to about 1 ulp: 2^n times a polynomial of degree 5 on [-ln2 / 2, ln2 / 2] (Cephes). NaN stays
 // NaN; beyond the range of a float the result is infinity or 0.
 XGEMM_INLINE_AVX2 __m256 exp8(__m256 x) {

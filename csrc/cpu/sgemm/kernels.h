@@ -45,6 +45,8 @@ struct Kernels {
   MicroKernel micro_packed;
   PackPanels pack;
   Finish finish;
+  // Up to so many rows of A it pays to stream B instead of packing it.
+  int dot_rows, add_rows_rows;
   DotColumns dot_columns;
   AddRows add_rows;
 };

@@ -93,6 +93,8 @@ constexpr Kernels kAvx2Kernels = {
     .micro_packed = micro_avx2<6, 2, 6, 16>,
     .pack = pack_avx2,
     .finish = finish_avx2,
+    .dot_rows = 32,
+    .add_rows_rows = 4,
     .dot_columns = dot_columns_avx2,
     .add_rows = add_rows_avx2,
 };

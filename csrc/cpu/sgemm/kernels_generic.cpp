@@ -68,6 +68,8 @@ constexpr Kernels kGenericKernels = {
     .micro_packed = micro_packed,
     .pack = pack_any,
     .finish = finish_elements,
+    .dot_rows = 2,
+    .add_rows_rows = 4,
     .dot_columns = dot_columns,
     .add_rows = add_rows,
 };

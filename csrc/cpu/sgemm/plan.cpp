@@ -7,9 +7,6 @@
 namespace xgemm::cpu::dense {
 namespace {
 
-// Up to this many rows B is streamed instead of packed.
-constexpr int64_t kDotRows = 8;
-constexpr int64_t kAddRowsRows = 4;
 // A product of at most kSmallWork multiplications whose operands have at most kSmallPanel elements
 // runs on one thread without packing what it can read in place.
 constexpr int64_t kSmallWork = 64 * 64 * 64;
@@ -19,23 +16,40 @@ constexpr int64_t kShortFloats = int64_t{4} << 20;
 // Below this many multiplications a second thread costs more than it brings.
 constexpr int64_t kParallelWork = 160 * 1024;
 
-bool few_rows(const Product& p) {
-  return p.b_source == nullptr && ((p.m <= kDotRows && p.b.row_stride == 1 && p.k > 1) ||
-                                   (p.m <= kAddRowsRows && p.b.col_stride == 1));
-}
-
-bool should_transpose(const Product& p) {
-  if (p.b_source != nullptr) return false;
-  if (few_rows(p)) return false;
-  if (few_rows(transpose(p))) return true;
-  // The kernels write rows of D: let the contiguous direction be the rows.
-  return p.d.row_stride == 1 && p.d.col_stride != 1;
-}
-
 // a * b, or the largest value where that does not fit.
 int64_t saturating_product(int64_t a, int64_t b) {
   int64_t result;
   return __builtin_mul_overflow(a, b, &result) ? INT64_MAX : result;
+}
+
+int64_t work_of(const Product& p) {
+  return saturating_product(saturating_product(p.m, p.n), std::max<int64_t>(p.k, 1));
+}
+
+bool streams_along_k(const Product& p, const Kernels& table) {
+  return p.b_source == nullptr && p.m <= table.dot_rows && p.b.row_stride == 1 && p.k > 1;
+}
+bool streams_along_n(const Product& p, const Kernels& table) {
+  return p.b_source == nullptr && p.m <= table.add_rows_rows && p.b.col_stride == 1;
+}
+bool streams(const Product& p, const Kernels& table) {
+  return streams_along_k(p, table) || streams_along_n(p, table);
+}
+
+bool is_small(const Product& p, const Kernels& table) {
+  return p.b_source == nullptr && std::min(p.m, p.n) > table.add_rows_rows &&
+         work_of(p) <= kSmallWork && saturating_product(p.m, p.k) <= kSmallPanel &&
+         saturating_product(p.n, p.k) <= kSmallPanel;
+}
+
+bool should_transpose(const Product& p, const Kernels& table) {
+  if (p.b_source != nullptr) return false;
+  if (!is_small(p, table)) {
+    if (streams(p, table)) return false;
+    if (streams(transpose(p), table)) return true;
+  }
+  // The kernels write rows of D: let the contiguous direction be the rows.
+  return p.d.row_stride == 1 && p.d.col_stride != 1;
 }
 
 // The grid of threads whose largest share of D, counted in register tiles, is the smallest; of
@@ -60,22 +74,22 @@ void choose_grid(const Product& p, const Blocking& blocking, int threads, Plan& 
 Plan make_plan(const Product& original, const Kernels& table, int num_threads) {
   Plan plan;
   if (original.m == 0 || original.n == 0) return plan;
-  plan.transposed = should_transpose(original);
+  plan.transposed = should_transpose(original, table);
   const Product p = plan.transposed ? transpose(original) : original;
   const int64_t mn = saturating_product(p.m, p.n);
-  const int64_t work = saturating_product(mn, std::max<int64_t>(p.k, 1));
-  const int threads = work < kParallelWork ? 1 : num_threads;
+  const int threads = work_of(p) < kParallelWork ? 1 : num_threads;
   plan.threads_n = static_cast<int>(std::min<int64_t>(threads, ceil_div<int64_t>(p.n, 16)));
   if (p.k == 0 || p.alpha == 0.0f) {
     plan.path = Path::kNoSum;
     plan.threads_n = 1;
     plan.threads_m = static_cast<int>(std::min<int64_t>(mn < kParallelWork ? 1 : threads, p.m));
-  } else if (few_rows(p)) {
-    plan.path = p.b.row_stride == 1 && p.k > 1 ? Path::kDot : Path::kAddRows;
-  } else if (p.b_source == nullptr && work <= kSmallWork && p.m * p.k <= kSmallPanel &&
-             p.n * p.k <= kSmallPanel) {
+  } else if (is_small(p, table)) {
     plan.path = Path::kSmall;
     plan.threads_n = 1;
+  } else if (streams_along_k(p, table)) {
+    plan.path = Path::kDot;
+  } else if (streams_along_n(p, table)) {
+    plan.path = Path::kAddRows;
   } else if (p.m <= table.blocking.mc && p.k <= kShortFloats / p.m) {
     plan.path = Path::kShort;
   } else {

@@ -8,6 +8,9 @@
 namespace xgemm::cpu::w4a16 {
 namespace {
 
+// About a unit ahead: the hardware's prefetcher stops at the end of a 4 KiB page.
+constexpr int64_t kPrefetchBytes = 4096;
+
 // How often a group ends: with the whole sum, a unit (128 k), half a unit, or a quarter.
 enum class Grouping { kChannel, kUnit, kHalf, kQuarter };
 
@@ -33,24 +36,22 @@ XGEMM_INLINE_AVX2 __m256 scale_of(const UnitScales& scales, int half, int column
 
 // sums += zero * scale * sum(x) for the strip's 16 columns, and keeps the scales for the products.
 template <Grouping kGrouping, int kRows>
-XGEMM_INLINE_AVX2 void load_unit(const StreamTask& task, int64_t column, int64_t unit,
-                                 UnitScales& scales, float* offsets) {
+XGEMM_INLINE_AVX2 void load_unit(const W4Weight& weight, const uint8_t* strip, const float* sums,
+                                 int64_t valid_groups, UnitScales& scales, float* offsets) {
   constexpr int kGroups = kGrouping == Grouping::kUnit ? 1 : kGrouping == Grouping::kHalf ? 2 : 4;
-  const W4Weight& weight = *task.weight;
-  const w4::Layout& layout = weight.layout;
+  constexpr int64_t kGroupBytes = kColumns * w4::kScaleBytes;
   for (int i = 0; i < 2; ++i) {
     __m256 scale[kGroups];
     for (int g = 0; g < kGroups; ++g) {
-      const int64_t group = unit * kGroups + g;
-      if (group < layout.groups()) {
-        const uint8_t* bytes = weight.data + layout.scale_offset(column, group) + 16 * i;
+      if (g < valid_groups) {
+        const uint8_t* bytes = strip + w4::kStripCodeBytes + g * kGroupBytes + 16 * i;
         scale[g] = load_8_scales(bytes, weight.bf16_scales);
-        const __m256 zero = layout.zeros ? load_8_fp16(bytes + kGroups * kColumns * w4::kScaleBytes)
-                                         : _mm256_set1_ps(w4::kSymmetricZero);
+        const __m256 zero = weight.layout.zeros ? load_8_fp16(bytes + kGroups * kGroupBytes)
+                                                : _mm256_set1_ps(w4::kSymmetricZero);
         const __m256 product = _mm256_mul_ps(zero, scale[g]);
         for (int row = 0; row < kRows; ++row) {
           float* offset = offsets + row * kColumns + 8 * i;
-          const __m256 sum = _mm256_broadcast_ss(task.block->sums + group * kRows + row);
+          const __m256 sum = _mm256_broadcast_ss(sums + g * kRows + row);
           _mm256_store_ps(offset, _mm256_fmadd_ps(product, sum, _mm256_load_ps(offset)));
         }
       } else {
@@ -82,6 +83,7 @@ XGEMM_INLINE_AVX2 void dot_half(const uint8_t* codes, const float* x,
   for (int t = 0; t < 2; ++t) {
 #pragma GCC unroll 4
     for (int pair = 0; pair < kPairs; ++pair) {
+      if (t == 0) _mm_prefetch(codes + pair * 64 + kPrefetchBytes, _MM_HINT_T0);
       const __m256i words =
           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + pair * 64 + t * 32));
       const __m256i shifted = _mm256_srli_epi32(words, 4);
@@ -189,17 +191,24 @@ XGEMM_TARGET_AVX2 void stream_rows(const StreamTask& task) {
   alignas(64) float totals[4 * kStripTotals] = {};
   alignas(64) float offsets[4 * kRows * kColumns] = {};
   alignas(64) UnitScales scales;
-  const w4::Layout& layout = task.weight->layout;
+  const W4Weight& weight = *task.weight;
+  const w4::Layout& layout = weight.layout;
+  // Out of the loop: the layout's arithmetic divides.
+  const int64_t units = layout.units(), unit_bytes = layout.unit_bytes();
+  const int64_t strip_bytes = layout.strip_bytes(), groups = layout.groups();
+  const int64_t groups_per_unit = layout.groups_per_unit();
+  const uint8_t* first = weight.data + layout.strip_offset(task.column, 0);
   // Unit by unit over all strips: the bytes of a row of qweight are read in their order.
-  for (int64_t unit = 0; unit < layout.units(); ++unit) {
+  for (int64_t unit = 0; unit < units; ++unit) {
     const float* x = task.block->x + unit * w4::kUnitK * kRows;
-    for (int64_t strip = 0; strip < task.strips; ++strip) {
-      const int64_t column = task.column + strip * kColumns;
+    const int64_t group = unit * groups_per_unit;
+    for (int64_t i = 0; i < task.strips; ++i) {
+      const uint8_t* strip = first + unit * unit_bytes + i * strip_bytes;
       if constexpr (kGrouping != Grouping::kChannel) {
-        load_unit<kGrouping, kRows>(task, column, unit, scales, offsets + strip * kRows * kColumns);
+        load_unit<kGrouping, kRows>(weight, strip, task.block->sums + group * kRows, groups - group,
+                                    scales, offsets + i * kRows * kColumns);
       }
-      stream_strip<kGrouping, kRows>(task.weight->data + layout.strip_offset(column, unit), x,
-                                     scales, totals + strip * kStripTotals);
+      stream_strip<kGrouping, kRows>(strip, x, scales, totals + i * kStripTotals);
     }
   }
   for (int64_t strip = 0; strip < task.strips; ++strip) {

@@ -290,15 +290,17 @@ def _validate(q: QuantizedWeight) -> None:
         )
     check_group_size("pack: group_size", q.group_size)
     layout = Layout(q.n, q.k, q.group_size, q.zeros is not None)
-    _check_group_values("scales", q.scales, (torch.float16, torch.bfloat16), layout)
-    if q.zeros is not None:
-        _check_group_values("zeros", q.zeros, (torch.float16,), layout)
+    if q.codes.is_meta:
+        raise ValueError("pack: codes has no data (it is on the meta device)")
     for name, tensor in (("scales", q.scales), ("zeros", q.zeros), ("g_idx", q.g_idx)):
         if tensor is not None and tensor.device != q.codes.device:
             raise ValueError(
                 f"pack: {name} must be on the device of codes ({q.codes.device}), "
                 f"got {tensor.device}"
             )
+    _check_group_values("scales", q.scales, (torch.float16, torch.bfloat16), layout)
+    if q.zeros is not None:
+        _check_group_values("zeros", q.zeros, (torch.float16,), layout)
     if q.codes.numel() > 0 and int(q.codes.max()) > 15:
         raise ValueError(f"pack: codes must be within 0..15, got {int(q.codes.max())}")
 
