@@ -1,10 +1,12 @@
-// mul and mul_into on the CPU: activation(a b + bias), shapes as torch.matmul takes them.
+// mul and mul_into, on the CPU and on CUDA: activation(a b + bias), shapes as torch.matmul takes
+// them.
 #include <optional>
 #include <utility>
 
 #include "cpu/sgemm/api.h"
 #include "ops/boxed.h"
 #include "ops/checks.h"
+#include "ops/dense.h"
 #include "ops/matmul_shape.h"
 
 namespace xgemm::ops {
@@ -27,7 +29,7 @@ struct Operands {
     if (bias_tensor) check_bias(op, bias.emplace(*bias_tensor));
   }
 
-  void run(const TensorView& d) const {
+  void run(const char* op, const TensorView& d) const {
     if (shape.result().numel() == 0) return;
     cpu::GemmProblem problem;
     shape.fill(problem, d);
@@ -40,7 +42,7 @@ struct Operands {
       problem.bias = bias->data();
       problem.bias_stride = bias->strides[0];
     }
-    cpu::gemm(problem, TorchParallel());
+    run_dense(op, problem, a);
   }
 
   TensorView a, b;
@@ -53,9 +55,8 @@ struct Operands {
   DType check_dtypes(const char* op, const PrecisionArg& precision_arg) const {
     const DType found = require_dtype(op, "a", a, {DType::kF32, DType::kF16, DType::kBF16});
     require_same_dtype(op, "b", b, "a", a);
-    require_cpu(op, "a", a);
-    require_cpu(op, "b", b);
-    // The CPU computes every precision in fp32, so that a model may ask for tf32 everywhere.
+    require_same_device(op, "b", b, "a", a);
+    // Every precision is computed in fp32 here, so that a model may ask for tf32 everywhere.
     if (precision_arg.value(op) != Precision::kIeee && found != DType::kF32) {
       value_error(op, ": precision must be 'ieee' for ", name_of(found),
                   " operands, as it chooses how float32 ones are multiplied");
@@ -65,7 +66,7 @@ struct Operands {
 
   void check_bias(const char* op, const TensorView& view) const {
     require_same_dtype(op, "bias", view, "a", a);
-    require_cpu(op, "bias", view);
+    require_same_device(op, "bias", view, "a", a);
     require_shape(op, "bias", view, {shape.n()});
   }
 };
@@ -75,7 +76,7 @@ ReturnedTensor mul(const OwnedTensor& a, const OwnedTensor& b, const MaybeTensor
   const Operands operands("mul", a, b, bias, activation, precision);
   const Sizes& sizes = operands.shape.result();
   OwnedTensor result = new_owned(sizes.data(), sizes.dim(), operands.a.dtype_code, operands.a);
-  operands.run(TensorView(result));
+  operands.run("mul", TensorView(result));
   return ReturnedTensor(std::move(result));
 }
 
@@ -86,13 +87,13 @@ void mul_into(const OwnedTensor& dst, const OwnedTensor& a, const OwnedTensor& b
   const Operands operands(kOp, a, b, bias, activation, precision);
   const TensorView view(dst);
   require_same_dtype(kOp, "dst", view, "a", operands.a);
-  require_cpu(kOp, "dst", view);
+  require_same_device(kOp, "dst", view, "a", operands.a);
   operands.shape.require_result(kOp, "dst", view);
   require_no_self_overlap(kOp, "dst", view);
   require_no_overlap(kOp, "dst", view, "a", operands.a);
   require_no_overlap(kOp, "dst", view, "b", operands.b);
   if (operands.bias) require_no_overlap(kOp, "dst", view, "bias", *operands.bias);
-  operands.run(view);
+  operands.run(kOp, view);
 }
 
 }  // namespace
@@ -102,3 +103,10 @@ STABLE_TORCH_LIBRARY_IMPL(xgemm, CPU, m) {
   m.impl("mul", TORCH_BOX(&xgemm::ops::mul));
   m.impl("mul_into", TORCH_BOX(&xgemm::ops::mul_into));
 }
+
+#ifdef XGEMM_WITH_CUDA
+STABLE_TORCH_LIBRARY_IMPL(xgemm, CUDA, m) {
+  m.impl("mul", TORCH_BOX(&xgemm::ops::mul));
+  m.impl("mul_into", TORCH_BOX(&xgemm::ops::mul_into));
+}
+#endif

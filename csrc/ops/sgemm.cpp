@@ -1,10 +1,11 @@
-// sgemm and sgemm_into on the CPU: alpha op(a) op(b) + beta c, as BLAS has it.
+// sgemm and sgemm_into, on the CPU and on CUDA: alpha op(a) op(b) + beta c, as BLAS has it.
 #include <optional>
 #include <utility>
 
 #include "cpu/sgemm/api.h"
 #include "ops/boxed.h"
 #include "ops/checks.h"
+#include "ops/dense.h"
 #include "ops/matmul_shape.h"
 
 namespace xgemm::ops {
@@ -15,7 +16,6 @@ using PrecisionArg = EnumArg<Precision>;
 TensorView require_operand(const char* op, const char* name, const OwnedTensor& tensor) {
   const TensorView view(tensor);
   require_dtype(op, name, view, {DType::kF32});
-  require_cpu(op, name, view);
   if (view.dim < 2) {
     value_error(op, ": ", name, " must have at least 2 dimensions, got ", shape_of(view));
   }
@@ -31,17 +31,18 @@ struct Operands {
         alpha(static_cast<float>(alpha_arg)),
         beta(static_cast<float>(beta_arg)),
         shape(op, a, b, transa, transb) {
+    require_same_device(op, "b", b, "a", a);
     precision.value(op);  // every precision is computed in fp32 here
   }
 
   void require_c(const char* op, const TensorView& c) const {
     require_dtype(op, "c", c, {DType::kF32});
-    require_cpu(op, "c", c);
+    require_same_device(op, "c", c, "a", a);
     shape.require_result(op, "c", c);
   }
 
   // c: read when beta is not 0, and null otherwise; may be d.
-  void run(const TensorView& d, const TensorView* c) const {
+  void run(const char* op, const TensorView& d, const TensorView* c) const {
     if (shape.result().numel() == 0) return;
     cpu::GemmProblem problem;
     shape.fill(problem, d, c);
@@ -51,7 +52,7 @@ struct Operands {
     if (c != nullptr) problem.c.data = c->data();
     problem.alpha = alpha;
     problem.beta = beta;
-    cpu::gemm(problem, TorchParallel());
+    run_dense(op, problem, a);
   }
 
   TensorView a, b;
@@ -71,7 +72,7 @@ ReturnedTensor sgemm(const OwnedTensor& a, const OwnedTensor& b, const std::opti
   }
   const Sizes& sizes = operands.shape.result();
   OwnedTensor result = new_owned(sizes.data(), sizes.dim(), operands.a.dtype_code, operands.a);
-  operands.run(TensorView(result), operands.beta != 0.0f ? &*c_view : nullptr);
+  operands.run(kOp, TensorView(result), operands.beta != 0.0f ? &*c_view : nullptr);
   return ReturnedTensor(std::move(result));
 }
 
@@ -84,7 +85,7 @@ void sgemm_into(const OwnedTensor& c, const OwnedTensor& a, const OwnedTensor& b
   require_no_self_overlap(kOp, "c", view);
   require_no_overlap(kOp, "c", view, "a", operands.a);
   require_no_overlap(kOp, "c", view, "b", operands.b);
-  operands.run(view, operands.beta != 0.0f ? &view : nullptr);
+  operands.run(kOp, view, operands.beta != 0.0f ? &view : nullptr);
 }
 
 }  // namespace
@@ -94,3 +95,10 @@ STABLE_TORCH_LIBRARY_IMPL(xgemm, CPU, m) {
   m.impl("sgemm", TORCH_BOX(&xgemm::ops::sgemm));
   m.impl("sgemm_into", TORCH_BOX(&xgemm::ops::sgemm_into));
 }
+
+#ifdef XGEMM_WITH_CUDA
+STABLE_TORCH_LIBRARY_IMPL(xgemm, CUDA, m) {
+  m.impl("sgemm", TORCH_BOX(&xgemm::ops::sgemm));
+  m.impl("sgemm_into", TORCH_BOX(&xgemm::ops::sgemm_into));
+}
+#endif

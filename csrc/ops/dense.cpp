@@ -1,0 +1,70 @@
+#include "ops/dense.h"
+
+#ifdef XGEMM_WITH_CUDA
+#include <algorithm>
+
+#include "cuda/gemm/api.h"
+#include "ops/cuda_context.h"
+#endif
+
+namespace xgemm::ops {
+#ifdef XGEMM_WITH_CUDA
+namespace {
+
+const void* advance(const void* data, DType dtype, int64_t elements) {
+  if (data == nullptr) return nullptr;
+  return static_cast<const char*>(data) + elements * element_size(dtype);
+}
+
+cuda::gemm::Problem to_cuda(const cpu::GemmProblem& p) {
+  cuda::gemm::Problem problem;
+  problem.m = p.m, problem.n = p.n, problem.k = p.k;
+  problem.dtype = p.d.dtype;
+  problem.a = {p.a.data, p.a.row_stride, p.a.col_stride};
+  problem.b = {p.b.data, p.b.row_stride, p.b.col_stride};
+  problem.c = {p.c.data, p.c.row_stride, p.c.col_stride};
+  problem.d = p.d.data, problem.d_row_stride = p.d.row_stride,
+  problem.d_col_stride = p.d.col_stride;
+  problem.alpha = p.alpha, problem.beta = p.beta;
+  problem.bias = p.bias, problem.bias_stride = p.bias_stride;
+  problem.activation = p.activation;
+  problem.batch_dims = static_cast<int>(p.batch.size());
+  std::transform(p.batch.begin(), p.batch.end(), problem.batch, [](const cpu::BatchDim& dim) {
+    return cuda::gemm::BatchDim{dim.size, dim.a, dim.b, dim.c, dim.d};
+  });
+  return problem;
+}
+
+void run_on_stream(const char* op, const cpu::GemmProblem& p, cudaStream_t stream) {
+  if (p.batch.size() <= cuda::gemm::kMaxBatchDims) {
+    return require_ok(op, cuda::gemm::launch(to_cuda(p), stream));
+  }
+  // More dimensions than a launch takes, none of which merge: one launch for each of the outermost.
+  cpu::GemmProblem inner = p;
+  inner.batch.erase(inner.batch.begin());
+  const cpu::BatchDim outer = p.batch.front();
+  for (int64_t i = 0; i < outer.size; ++i) {
+    inner.a.data = advance(p.a.data, p.a.dtype, i * outer.a);
+    inner.b.data = advance(p.b.data, p.b.dtype, i * outer.b);
+    inner.c.data = advance(p.c.data, p.d.dtype, i * outer.c);
+    inner.d.data = const_cast<void*>(advance(p.d.data, p.d.dtype, i * outer.d));
+    run_on_stream(op, inner, stream);
+  }
+}
+
+}  // namespace
+#endif  // XGEMM_WITH_CUDA
+
+void run_dense(const char* op, const cpu::GemmProblem& problem, const TensorView& like) {
+#ifdef XGEMM_WITH_CUDA
+  if (like.device_type == aoti_torch_device_type_cuda()) {
+    const torch::stable::accelerator::DeviceGuard guard(like.device_index);
+    return run_on_stream(op, problem, current_stream(like.device_index));
+  }
+#else
+  (void)op, (void)like;  // only CPU tensors get here
+#endif
+  cpu::gemm(problem, TorchParallel());
+}
+
+}  // namespace xgemm::ops

@@ -1,0 +1,12 @@
+// Runs a dense product on the device that holds its operands.
+#pragma once
+
+#include "cpu/sgemm/api.h"
+#include "ops/checks.h"
+
+namespace xgemm::ops {
+
+// `like` is any operand: all are on one device. The problem is not empty.
+void run_dense(const char* op, const cpu::GemmProblem& problem, const TensorView& like);
+
+}  // namespace xgemm::ops
