@@ -283,7 +283,8 @@ def _register_into(library: torch.library.Library, op: Any) -> None:
                 if index < len(args) and args[index] is not None and args[index].requires_grad:
                     raise ValueError(
                         f"{full_name}: {argument} must not require a gradient, as an op that "
-                        f"writes {written} has none: call it under torch.no_grad(), or call {functional}"
+                        f"writes {written} has none: call it under torch.no_grad(), or "
+                        f"call {functional}"
                     )
         op.redispatch(keys & _BELOW_AUTOGRAD, *args, **options)
         torch.autograd.graph.increment_version(args[0])
