@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -141,3 +143,22 @@ def test_rows_split_and_join_in_n(n: int, k: int, group_size: int, zeros: bool, 
 def test_bad_layouts_are_refused(arguments: tuple, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         Layout(*arguments)
+
+
+def test_the_example_of_the_documentation_holds() -> None:
+    page = Path(__file__).parents[1] / "docs" / "packed-layout.md"
+    examples = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+    assert len(examples) == 1
+    exec(compile(examples[0], str(page), "exec"), {})
+
+
+@given(cut=st.integers(1, 3), zeros=st.booleans(), group_size=st.sampled_from((32, 64, 128)))
+def test_units_split_in_k(cut: int, zeros: bool, group_size: int) -> None:
+    layout = Layout(70, 500, group_size, zeros)
+    codes, scales, zero = random_weight(layout, False)
+    qweight = torch.ops.xgemm.pack_w4(codes, scales, zero, group_size)
+    k, group = cut * 128, cut * 128 // group_size
+    head = torch.ops.xgemm.pack_w4(
+        codes[:, :k], scales[:group], None if zero is None else zero[:group], group_size
+    )
+    assert torch.equal(qweight.narrow(1, 0, cut * layout.unit_bytes), head)

@@ -4,29 +4,20 @@ The operators are `torch.ops.xgemm.*` (mul, sgemm, sum, ...); this module adds 4
 (quantize_weight, pack, linear), models (quantize, save, load) and `xgemm.nn.QuantLinear`.
 """
 
-import importlib
-import importlib.util
-
 from xgemm import _library
 from xgemm._version import __version__
 
 _library.load()
 
 # What the operators need from Python: fake kernels, gradients, autocast. Each registers on import.
-for _module in ("fake", "reduce", "autograd", "autocast"):
-    if importlib.util.find_spec(f"xgemm.{_module}") is not None:
-        importlib.import_module(f"xgemm.{_module}")
-
-from xgemm import nn  # noqa: E402
+from xgemm import autocast, autograd, fake, nn, reductions  # noqa: E402, F401
 from xgemm.formats.checkpoint import load, save  # noqa: E402
 from xgemm.formats.packed import PackedWeight, pack, unpack  # noqa: E402
+from xgemm.ops import linear  # noqa: E402
 
 # `xgemm.quantize` is a package and, on this module, the function of that name: the import of the
 # package binds its name here first, and this line then binds the function over it.
 from xgemm.quantize import QuantizedWeight, quantize, quantize_weight  # noqa: E402
-
-if importlib.util.find_spec("xgemm.ops") is not None:
-    from xgemm.ops import linear
 
 __all__ = [
     "PackedWeight",

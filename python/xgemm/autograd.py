@@ -267,6 +267,9 @@ def _register_into(library: torch.library.Library, op: Any) -> None:
     The version counter is what tells another op's backward that a tensor it saved was overwritten.
     """
     name = op._schema.name.partition("::")[2]
+    overload = op._schema.overload_name
+    full_name = f"{name}.{overload}" if overload else name
+    functional = full_name.replace("_into", "")
     written = op._schema.arguments[0].name
     tensors = [
         (index, argument.name)
@@ -279,14 +282,14 @@ def _register_into(library: torch.library.Library, op: Any) -> None:
             for index, argument in tensors:
                 if index < len(args) and args[index] is not None and args[index].requires_grad:
                     raise ValueError(
-                        f"{name}: {argument} must not require a gradient, as an op that writes "
-                        f"{written} has none: call it under torch.no_grad(), or call {name[:-5]}"
+                        f"{full_name}: {argument} must not require a gradient, as an op that "
+                        f"writes {written} has none: call it under torch.no_grad(), or "
+                        f"call {functional}"
                     )
         op.redispatch(keys & _BELOW_AUTOGRAD, *args, **options)
         torch.autograd.graph.increment_version(args[0])
 
-    overload = op._schema.overload_name
-    library.impl(f"{name}.{overload}" if overload else name, kernel, "Autograd", with_keyset=True)
+    library.impl(full_name, kernel, "Autograd", with_keyset=True)
 
 
 _library = torch.library.Library("xgemm", "IMPL")

@@ -14,8 +14,10 @@ from .op_docs import DOCS
 
 __all__ = ["DOCS", "linear"]
 
-# The overload itself: looking it up through the packet costs more than the call.
-_w4a16 = torch.ops.xgemm.mul.w4a16
+# The overload itself: looking it up through the packet costs more than the call. The callable
+# within it saves a Python frame, a fifth of a small call; Dynamo traces the overload only.
+_w4a16_traced = torch.ops.xgemm.mul.w4a16
+_w4a16_direct = _w4a16_traced._op
 
 
 def linear(
@@ -44,6 +46,7 @@ def linear(
     """
     if not isinstance(p, PackedWeight):
         raise TypeError(f"linear: p must be a PackedWeight, got {type(p).__name__}")
+    w4a16 = _w4a16_traced if torch.compiler.is_dynamo_compiling() else _w4a16_direct
     # Defaults are left out: each argument that is given costs the dispatcher time.
     options: dict[str, Any] = {}
     if p.bf16_scales:
@@ -55,10 +58,10 @@ def linear(
     if batch_invariant:
         options["batch_invariant"] = True
     if p.perm is not None:
-        return _w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, p.perm, **options)
+        return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, p.perm, **options)
     if bias is not None:
-        return _w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, **options)
-    return _w4a16(x, p.qweight, p.n, p.k, p.group_size, **options)
+        return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, **options)
+    return w4a16(x, p.qweight, p.n, p.k, p.group_size, **options)
 
 
 for _name, _text in DOCS.items():

@@ -11,8 +11,7 @@ constexpr int64_t kRowTileElements = 32768;  // read for one tile of rows
 constexpr int64_t kUnits = 64;               // tiles times pieces to have work for many threads
 constexpr int64_t kManyRows = 64;
 constexpr int64_t kShortRunBytes = 32;
-constexpr int64_t kShortSearch = 32;  // elements
-constexpr int64_t kFewColumns = 4;
+constexpr int64_t kShortSearch = 32;       // elements
 constexpr int64_t kPieceElements = 65536;  // no piece is smaller
 
 // Dimensions whose elements are all the same one go outermost: they are the cheapest to loop over.
@@ -73,8 +72,6 @@ Plan make_plan(const ReduceProblem& problem) {
     // Runs too short to fill a vector, or to search for a position, are transposed while gathered.
     const int64_t bytes = reduced.size * element_size(problem.in_dtype);
     rows = positions ? reduced.size > kShortSearch : bytes >= kShortRunBytes;
-  } else if (positions && kept.size <= kFewColumns && reduced.size >= kManyRows) {
-    rows = true;
   }
   plan.direction = rows ? Direction::kRows : Direction::kColumns;
   plan.tile = std::min<int64_t>(kept.size, kMaxTile);

@@ -57,7 +57,8 @@ void run_dot(const Product& p, const Plan& plan, const Kernels& table, const Par
 void run_add_rows(const Product& p, const Plan& plan, const Kernels& table,
                   const Parallel& parallel) {
   const Rows rows(p, table);
-  const int64_t chunk = kSumFloats / p.m / 16 * 16;
+  // No wider than the product: the sums are cleared, which a small product would notice.
+  const int64_t chunk = std::min(kSumFloats / p.m / 16 * 16, round_up<int64_t>(p.n, 16));
   parallel.for_each(plan.threads_n, [&](int64_t thread) {
     alignas(64) float sums[kSumFloats];
     const Range mine = split_range(p.n, plan.threads_n, thread, 16);

@@ -15,16 +15,38 @@ struct GroupAffine {
   __m256 scale[2], offset[2];
 };
 
-XGEMM_INLINE_AVX2 GroupAffine load_affine(const W4Weight& weight, int64_t column, int64_t channel) {
-  const w4::Layout& layout = weight.layout;
-  const int64_t group = group_of(layout, channel);
-  const uint8_t* scales = weight.data + layout.scale_offset(column, group);
+// Where a half strip's codes and its first group's parameters lie; a group of 32 has the next 16
+// scales. One look at the layout for all of them: its arithmetic divides.
+struct HalfStrip {
+  const uint8_t* codes;
+  const uint8_t* scales;
+  const uint8_t* zeros;  // null where the format has none
+  bool bf16;
+
+  HalfStrip(const W4Weight& weight, int64_t column, int64_t channel)
+      : codes(half_codes(weight, column, channel)), zeros(nullptr), bf16(weight.bf16_scales) {
+    const w4::Layout& layout = weight.layout;
+    int64_t zero_bytes = w4::kRowColumns * w4::kScaleBytes;  // from a scale to its zero point
+    if (layout.per_channel()) {
+      scales = weight.data + layout.scale_offset(column, 0);
+    } else {
+      const int64_t in_unit = channel % w4::kUnitK;
+      const int64_t group = in_unit / layout.group_size;
+      scales = codes - in_unit / kHalfK * kHalfBytes + w4::kStripCodeBytes +
+               group * kColumns * w4::kScaleBytes;
+      zero_bytes = layout.groups_per_unit() * kColumns * w4::kScaleBytes;
+    }
+    if (layout.zeros) zeros = scales + zero_bytes;
+  }
+};
+
+XGEMM_INLINE_AVX2 GroupAffine load_affine(const HalfStrip& half, int group) {
   GroupAffine affine;
   for (int i = 0; i < 2; ++i) {
-    affine.scale[i] = load_8_scales(scales + 16 * i, weight.bf16_scales);
-    const __m256 zero = layout.zeros
-                            ? load_8_fp16(weight.data + layout.zero_offset(column, group) + 16 * i)
-                            : _mm256_set1_ps(static_cast<float>(w4::kSymmetricZero));
+    const int64_t offset = (group * kColumns + 8 * i) * w4::kScaleBytes;
+    affine.scale[i] = load_8_scales(half.scales + offset, half.bf16);
+    const __m256 zero = half.zeros != nullptr ? load_8_fp16(half.zeros + offset)
+                                              : _mm256_set1_ps(w4::kSymmetricZero);
     // fp16 times fp16 or bf16 is exact in fp32: the fma below rounds once.
     affine.offset[i] = _mm256_fnmadd_ps(zero, affine.scale[i], _mm256_setzero_ps());
   }
@@ -64,7 +86,7 @@ XGEMM_INLINE_AVX2 void store_block(__m256i words, int tig, const __m256 scale[2]
   }
 }
 
-// 32 channels, one group at most: blocks j and j + 1.
+// Blocks [first, last) of 16 channels, all of one group.
 XGEMM_INLINE_AVX2 void dequant_blocks(const uint8_t* codes, const GroupAffine& affine, int first,
                                       int last, float* out, int64_t stride) {
   __m256 scale[2][4];
@@ -121,30 +143,30 @@ XGEMM_INLINE_AVX2 void store_pair(const uint8_t* codes, int gid, const float* sc
 
 XGEMM_TARGET_AVX2 void dequant_half_avx2(const W4Weight& weight, int64_t column, int64_t channel,
                                          float* out, int64_t stride) {
-  const uint8_t* codes = half_codes(weight, column, channel);
-  const GroupAffine affine = load_affine(weight, column, channel);
+  const HalfStrip half(weight, column, channel);
+  const GroupAffine affine = load_affine(half, 0);
   if (weight.layout.group_size != 32) {
-    dequant_blocks(codes, affine, 0, 4, out, stride);
+    dequant_blocks(half.codes, affine, 0, 4, out, stride);
     return;
   }
-  dequant_blocks(codes, affine, 0, 2, out, stride);
-  dequant_blocks(codes, load_affine(weight, column, channel + 32), 2, 4, out, stride);
+  dequant_blocks(half.codes, affine, 0, 2, out, stride);
+  dequant_blocks(half.codes, load_affine(half, 1), 2, 4, out, stride);
 }
 
 XGEMM_TARGET_AVX2 void dequant_half_transposed_avx2(const W4Weight& weight, int64_t column,
                                                     int64_t channel, float* const out[4],
                                                     int64_t stride) {
-  const uint8_t* codes = half_codes(weight, column, channel);
+  const HalfStrip half(weight, column, channel);
   const int groups = weight.layout.group_size == 32 ? 2 : 1;
   for (int g = 0; g < groups; ++g) {
-    const GroupAffine affine = load_affine(weight, column, channel + 32 * g);
+    const GroupAffine affine = load_affine(half, g);
     alignas(32) float scale[16], offset[16];
     for (int i = 0; i < 2; ++i) {
       _mm256_store_ps(scale + 8 * i, affine.scale[i]);
       _mm256_store_ps(offset + 8 * i, affine.offset[i]);
     }
     for (int gid = 0; gid < 8; ++gid) {
-      store_pair(codes, gid, scale, offset, g * 4 / groups, (g + 1) * 4 / groups, out, stride);
+      store_pair(half.codes, gid, scale, offset, g * 4 / groups, (g + 1) * 4 / groups, out, stride);
     }
   }
 }

@@ -65,6 +65,21 @@ struct Overlap {
   bool whole(int64_t size) const { return first == 0 && last == size; }
 };
 
+// Fetches the half strip that comes two after (column, channel) when strips are read one after the
+// other, each over [k0, k0 + kc): its units lie a page apart, which hides them from the hardware's
+// prefetcher.
+void prefetch_later_half(const W4Weight& weight, int64_t column, int64_t channel, int64_t k0,
+                         int64_t kc, int64_t column_end) {
+  int64_t later = channel + 2 * kHalfK;
+  if (later >= k0 + kc) {
+    later = std::min(k0 / kHalfK * kHalfK + channel % w4::kUnitK, channel);
+    column += kColumns;
+    if (column >= column_end) return;
+  }
+  const uint8_t* codes = w4a16::half_codes(weight, column, later);
+  for (int64_t byte = 0; byte < w4a16::kHalfBytes; byte += 64) __builtin_prefetch(codes + byte);
+}
+
 }  // namespace
 
 void W4Panels::pack(int64_t k0, int64_t kc, int64_t n0, int64_t nc, int64_t nr,
@@ -78,6 +93,7 @@ void W4Panels::pack(int64_t k0, int64_t kc, int64_t n0, int64_t nc, int64_t nr,
     const bool one_panel = columns.whole(kColumns) && (column - n0) % nr + kColumns <= nr;
     for (int64_t channel = k0 / kHalfK * kHalfK; channel < k0 + kc; channel += kHalfK) {
       const Overlap channels(channel, kHalfK, k0, k0 + kc);
+      prefetch_later_half(weight_, column, channel, k0, kc, n0 + nc);
       if (one_panel && channels.whole(kHalfK)) {
         dequant(weight_, column, channel, view.at(channel - k0, column - n0), nr);
         continue;

@@ -2,7 +2,6 @@
 #include "cpu/w4a16/stream.h"
 
 #include <algorithm>
-#include <cmath>
 #include <sstream>
 
 #include "cpu/isa/convert.h"
@@ -18,7 +17,7 @@ using w4a16::kColumns;
 using w4a16::RowBlock;
 
 // From here on the blocked driver, which dequantizes once for all rows, is faster.
-constexpr int64_t kStreamMaxRows = 12;
+constexpr int64_t kStreamMaxRows = 16;
 
 // Columns [column, column + count) of a row of Y.
 void store_row(const W4Problem& problem, int64_t row, int64_t column, int64_t count, float unscale,

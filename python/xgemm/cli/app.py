@@ -100,7 +100,7 @@ def bench(
     run(family, shapes, dtype, device, threads, seed, json, output, plot)
 
 
-@app.command()
+@app.command(context_settings={"ignore_unknown_options": True})  # so that -1 is an argument
 def layout(
     n: Annotated[int, typer.Argument(min=0, help="Output features.")],
     k: Annotated[int, typer.Argument(min=0, help="Input features.")],

@@ -251,7 +251,7 @@ def _keep_other_files(target: Path, staging: Path) -> None:
 def _write_model_files(model: nn.Module, staging: Path, section: dict[str, Any]) -> None:
     """config.json, and for a transformers model its generation config and tokenizer files."""
     config: dict[str, Any] = {}
-    own = getattr(model, "config", None)
+    own: Any = getattr(model, "config", None)
     if callable(getattr(own, "to_json_string", None)) and callable(getattr(own, "to_dict", None)):
         config = json.loads(own.to_json_string())
         config["architectures"] = [type(model).__name__]

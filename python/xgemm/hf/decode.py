@@ -70,11 +70,17 @@ def generate(
 
 
 def decode_seconds(
-    models: dict[str, nn.Module], prompt: torch.Tensor, rounds: int, tokens: int
+    models: dict[str, nn.Module], prompt: torch.Tensor, rounds: int, tokens: int, limit_s: float
 ) -> dict[str, float]:
-    """Median seconds a token at batch 1; the models take turns within each round."""
+    """Median seconds a token at batch 1; the models take turns within each round.
+
+    No round is begun after limit_s seconds, but the first.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in models}
-    for _ in range(rounds):
+    stop = time.perf_counter() + limit_s
+    for done in range(rounds):
+        if done and time.perf_counter() > stop:
+            break
         for name, model in models.items():
             decoder = Decoder(model, prompt)
             decoder.step()  # untimed: first-call costs
@@ -86,14 +92,20 @@ def decode_seconds(
 
 
 def prefill_seconds(
-    models: dict[str, nn.Module], prompt: torch.Tensor, rounds: int
+    models: dict[str, nn.Module], prompt: torch.Tensor, rounds: int, limit_s: float
 ) -> dict[str, float]:
-    """Median seconds of a whole prompt, logits of the last position only; models take turns."""
+    """Median seconds of a whole prompt, logits of the last position only; models take turns.
+
+    No round is begun after limit_s seconds, but the first.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in models}
+    stop = time.perf_counter() + limit_s
     with torch.inference_mode():
         for model in models.values():
             model(prompt[:, :64], logits_to_keep=1)  # untimed: first-call costs
-        for _ in range(rounds):
+        for done in range(rounds):
+            if done and time.perf_counter() > stop:
+                break
             for name, model in models.items():
                 start = time.perf_counter()
                 model(prompt, use_cache=True, logits_to_keep=1)

@@ -27,6 +27,7 @@ class DemoSizes:
     decode_tokens: int = 12  # a round
     prefill_tokens: int = 512
     prefill_rounds: int = 5
+    limit_s: float = 25.0  # of decoding and of prefill: a busy machine gets fewer rounds
     text_tokens: int = 4096
     text_window: int = 512
 
@@ -109,12 +110,12 @@ def run_demo(
     free = decode.without_linears(sharing_copy(model.reference), model.linears)
     say(f"decoding, {sizes.decode_rounds} rounds of {sizes.decode_tokens} tokens, in turns")
     per_token = decode.decode_seconds(
-        {**models, FREE: free}, prompt, sizes.decode_rounds, sizes.decode_tokens
+        {**models, FREE: free}, prompt, sizes.decode_rounds, sizes.decode_tokens, sizes.limit_s
     )
     text = model.encode_text(bundled_text())
     say(f"prefill of {sizes.prefill_tokens} tokens, {sizes.prefill_rounds} rounds, in turns")
     prefill_prompt = text[None, : sizes.prefill_tokens]
-    prefill = decode.prefill_seconds(models, prefill_prompt, sizes.prefill_rounds)
+    prefill = decode.prefill_seconds(models, prefill_prompt, sizes.prefill_rounds, sizes.limit_s)
     text = text[: sizes.text_tokens]
     say(f"perplexity of {text.numel()} tokens, window {sizes.text_window}")
     perplexity, difference = decode.compare_on_text(models, text, sizes.text_window)

