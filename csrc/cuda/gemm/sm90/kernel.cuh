@@ -10,18 +10,13 @@
 
 #include "common/activation.h"
 #include "common/math.h"
+#include "cuda/gemm/sm90/params.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/stmatrix.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma.h"
 
 namespace xgemm::cuda::gemm::sm90 {
-
-inline constexpr int kWarpgroup = 128;
-inline constexpr int kConsumers = 2;
-inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-inline constexpr int kSwizzleElements = 64;  // 128 bytes of a 16-bit type: the swizzle's row
-inline constexpr int kBlockK = 64;
 
 // What the kernel is compiled for.
 template <int kBlockM_, int kBlockN_, int kStages_, int kCluster_>
@@ -32,18 +27,6 @@ struct TileConfig {
   static constexpr int kMmaBlocks = kBlockM / (64 * kConsumers);  // 64-row blocks of a warpgroup
   static_assert(kBlockM % (64 * kConsumers) == 0, "BLOCK_M must be a multiple of 128");
   static_assert(kBlockN % (64 * kCluster) == 0, "a CTA loads whole 64-column boxes of B");
-};
-
-struct Params {
-  CUtensorMap a, b, d;  // 3-D: inner, outer, batch
-  int m, n, k, batch;
-  bool a_batched, b_batched;  // else the operand is the same for every batch
-  bool tma_store;             // else D is written element by element
-  void* d_data;               // for !tma_store, strides in elements
-  int64_t d_row_stride, d_col_stride, d_batch_stride;
-  const void* bias;  // [n] or null
-  int64_t bias_stride;
-  Activation activation;
 };
 
 template <typename T, typename Config>

@@ -1,0 +1,34 @@
+// What the host tells the sm_90a kernel, and the sizes both must agree on.
+#pragma once
+
+#include <cuda.h>
+
+#include "cuda/gemm/api.h"
+
+namespace xgemm::cuda::gemm::sm90 {
+
+inline constexpr int kWarpgroup = 128;
+inline constexpr int kConsumers = 2;
+inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+inline constexpr int kSwizzleElements = 64;  // 128 bytes of a 16-bit type: the swizzle's row
+inline constexpr int kBlockK = 64;
+
+struct Params {
+  CUtensorMap a, b, d;  // 3-D: inner, outer, batch
+  int m, n, k, batch;
+  bool a_batched, b_batched;  // else the operand is the same for every batch
+  bool tma_store;             // else D is written element by element
+  void* d_data;               // for !tma_store, strides in elements
+  int64_t d_row_stride, d_col_stride, d_batch_stride;
+  const void* bias;  // [n] or null
+  int64_t bias_stride;
+  Activation activation;
+};
+
+// One translation unit for each type: they take most of the build's time.
+Status launch_f16(const Params& params, const Config& config, bool a_mn, bool b_mn,
+                  cudaStream_t stream);
+Status launch_bf16(const Params& params, const Config& config, bool a_mn, bool b_mn,
+                   cudaStream_t stream);
+
+}  // namespace xgemm::cuda::gemm::sm90
