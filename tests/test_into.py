@@ -64,7 +64,6 @@ def test_mul_into(m, n, k, dtype, layout, dst_layout, activation, with_bias, see
     dtypes,
     destinations,
     activations,
-    assert_within,
     st.booleans(),
     seeds,
 )
