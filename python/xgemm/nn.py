@@ -22,7 +22,9 @@ __all__ = ["QuantLinear"]
 
 
 # The resolved overload: the packet would try `mul` first, at 24 us a call instead of 4.
-_mul_w4a16 = torch.ops.xgemm.mul.w4a16
+# The overload for Dynamo, the callable within it otherwise: see ops.py.
+_w4a16_traced = torch.ops.xgemm.mul.w4a16
+_w4a16_direct = _w4a16_traced._op
 
 
 class QuantLinear(nn.Module):
@@ -82,6 +84,7 @@ class QuantLinear(nn.Module):
             self._options["zeros"] = True
         if activation != "none":
             self._options["activation"] = activation
+        self._zeros_only = self._options == {"zeros": True}
         shape = (layout.rows, layout.row_bytes)
         qweight = torch.zeros(shape, dtype=torch.uint8, device=device)
         self.qweight = nn.Parameter(qweight, requires_grad=False)
@@ -153,36 +156,18 @@ class QuantLinear(nn.Module):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         # Straight from the dictionaries: nn.Module.__getattr__ is a Python call for each tensor.
-        # The usual call is written out, because unpacking no keywords costs time too.
-        parameters = self._parameters
-        bias, perm, options = parameters["bias"], self._buffers["perm"], self._options
+        # The usual calls are written out, because collecting keywords costs time too.
+        w4a16 = _w4a16_traced if torch.compiler.is_dynamo_compiling() else _w4a16_direct
+        parameters, options = self._parameters, self._options
+        bias, perm, qweight = parameters["bias"], self._buffers["perm"], parameters["qweight"]
+        n, k, group_size = self.out_features, self.in_features, self.group_size
         if perm is None and not options:
             if bias is None:
-                return _mul_w4a16(
-                    input,
-                    parameters["qweight"],
-                    self.out_features,
-                    self.in_features,
-                    self.group_size,
-                )
-            return _mul_w4a16(
-                input,
-                parameters["qweight"],
-                self.out_features,
-                self.in_features,
-                self.group_size,
-                bias,
-            )
-        return _mul_w4a16(
-            input,
-            parameters["qweight"],
-            self.out_features,
-            self.in_features,
-            self.group_size,
-            bias,
-            perm,
-            **options,
-        )
+                return w4a16(input, qweight, n, k, group_size)
+            return w4a16(input, qweight, n, k, group_size, bias)
+        if perm is None and self._zeros_only:
+            return w4a16(input, qweight, n, k, group_size, bias, zeros=True)
+        return w4a16(input, qweight, n, k, group_size, bias, perm, **options)
 
     def get_extra_state(self) -> dict[str, int | bool]:
         """What the packed bytes do not say themselves."""

@@ -47,7 +47,15 @@ def linear(
     if not isinstance(p, PackedWeight):
         raise TypeError(f"linear: p must be a PackedWeight, got {type(p).__name__}")
     w4a16 = _w4a16_traced if torch.compiler.is_dynamo_compiling() else _w4a16_direct
-    # Defaults are left out: each argument that is given costs the dispatcher time.
+    # Defaults are left out, as each argument that is given costs the dispatcher time; the two usual
+    # calls are written out, because collecting keywords costs as much again.
+    perm = p.perm
+    if activation == "none" and not (batch_invariant or p.bf16_scales) and perm is None:
+        if p.has_zeros:
+            return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, zeros=True)
+        if bias is None:
+            return w4a16(x, p.qweight, p.n, p.k, p.group_size)
+        return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias)
     options: dict[str, Any] = {}
     if p.bf16_scales:
         options["bf16_scales"] = True
@@ -57,11 +65,7 @@ def linear(
         options["activation"] = activation
     if batch_invariant:
         options["batch_invariant"] = True
-    if p.perm is not None:
-        return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, p.perm, **options)
-    if bias is not None:
-        return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, **options)
-    return w4a16(x, p.qweight, p.n, p.k, p.group_size, **options)
+    return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, perm, **options)
 
 
 for _name, _text in DOCS.items():

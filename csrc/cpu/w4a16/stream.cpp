@@ -19,6 +19,10 @@ using w4a16::RowBlock;
 // From here on the blocked driver, which dequantizes once for all rows, is faster.
 constexpr int64_t kStreamMaxRows = 16;
 
+// Products of a weight and an activation below which waking another thread costs more than it
+// saves.
+constexpr int64_t kProductsPerTask = 1 << 17;
+
 // Columns [column, column + count) of a row of Y.
 void store_row(const W4Problem& problem, int64_t row, int64_t column, int64_t count, float unscale,
                float* values) {
@@ -72,7 +76,9 @@ void w4a16_stream(const W4Problem& problem, const Parallel& parallel) {
   constexpr int64_t kStripsPerRow = w4::kRowColumns / kColumns;
   const int64_t strips = ceil_div(layout.n, kColumns);
   // Whole rows of qweight, read front to back, where there are enough of them to share out evenly.
-  const int64_t parts = parallel.num_threads() == 1 ? 1 : 4 * parallel.num_threads();
+  const int64_t worthwhile = ceil_div(problem.m * layout.n * layout.k + 1, kProductsPerTask);
+  const int64_t parts =
+      parallel.num_threads() == 1 ? 1 : std::min<int64_t>(4 * parallel.num_threads(), worthwhile);
   const int64_t grain = layout.rows() >= 4 * parts ? kStripsPerRow : 1;
   const int64_t tasks = std::min(parts, ceil_div(strips, grain));
   parallel.for_each(tasks, [&](int64_t i) {

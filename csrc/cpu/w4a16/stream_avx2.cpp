@@ -103,10 +103,11 @@ XGEMM_INLINE_AVX2 void dot_half(const uint8_t* codes, const float* x,
   }
 }
 
-// One strip of one unit; totals: [8 pairs][2][kRows][8 lanes].
+// The first `halves` (1 or 2) halves of one strip of one unit; totals: [8 pairs][2][kRows][8
+// lanes].
 template <Grouping kGrouping, int kRows>
-XGEMM_INLINE_AVX2 void stream_strip(const uint8_t* codes, const float* x, const UnitScales& scales,
-                                    float* totals) {
+XGEMM_INLINE_AVX2 void stream_strip(const uint8_t* codes, const float* x, int halves,
+                                    const UnitScales& scales, float* totals) {
   // 8 chains of fma in flight, and registers left for the words.
   constexpr int kPairs = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
   constexpr bool kEachHalf = kGrouping == Grouping::kHalf || kGrouping == Grouping::kQuarter;
@@ -114,6 +115,7 @@ XGEMM_INLINE_AVX2 void stream_strip(const uint8_t* codes, const float* x, const 
     __m256 acc[kPairs][2][kRows];
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
+      if (half == halves) break;
       float* total = totals + first * 2 * kRows * kLanes;
       if (half == 0 || kEachHalf) {
         for (auto& pair : acc) {
@@ -124,7 +126,7 @@ XGEMM_INLINE_AVX2 void stream_strip(const uint8_t* codes, const float* x, const 
       }
       dot_half<kRows, kPairs>(codes + half * kHalfBytes + first * 64, x + half * kHalfK * kRows,
                               acc);
-      if (half == 0 && !kEachHalf) continue;
+      if (half + 1 < halves && !kEachHalf) continue;
 #pragma GCC unroll 4
       for (int pair = 0; pair < kPairs; ++pair) {
         for (int upper = 0; upper < 2; ++upper) {
@@ -202,13 +204,14 @@ XGEMM_TARGET_AVX2 void stream_rows(const StreamTask& task) {
   for (int64_t unit = 0; unit < units; ++unit) {
     const float* x = task.block->x + unit * w4::kUnitK * kRows;
     const int64_t group = unit * groups_per_unit;
+    const int halves = layout.k - unit * w4::kUnitK > kHalfK ? 2 : 1;  // the rest is padding
     for (int64_t i = 0; i < task.strips; ++i) {
       const uint8_t* strip = first + unit * unit_bytes + i * strip_bytes;
       if constexpr (kGrouping != Grouping::kChannel) {
         load_unit<kGrouping, kRows>(weight, strip, task.block->sums + group * kRows, groups - group,
                                     scales, offsets + i * kRows * kColumns);
       }
-      stream_strip<kGrouping, kRows>(strip, x, scales, totals + i * kStripTotals);
+      stream_strip<kGrouping, kRows>(strip, x, halves, scales, totals + i * kStripTotals);
     }
   }
   for (int64_t strip = 0; strip < task.strips; ++strip) {
