@@ -125,6 +125,12 @@ def test_self_test_judges_wrong_results_and_errors():
 
     assert judge(("op", broken, expected), "cpu").message == "no kernel"
 
+    def unregistered() -> torch.Tensor:
+        raise NotImplementedError("Could not run 'xgemm::op' with arguments from this backend")
+
+    assert judge(("op", unregistered, expected), "cpu").passed is False
+    assert judge(("op", unregistered, expected), "cuda").passed is None
+
 
 def test_doctor_says_how_to_get_the_cuda_half(monkeypatch):
     monkeypatch.setattr(doctor._library, "build_info", lambda: {"cuda": None, "torch": "2.13"})

@@ -167,11 +167,11 @@ def test_export_decomposes_to_the_ops():
     assert {"xgemm.mul.default", "xgemm.mul.w4a16", "xgemm.sgemm.default"} <= targets
 
 
+# Compiling the headers ahead takes longer than the two small kernels do.
 @pytest.mark.slow
-def test_inductor(monkeypatch):
+@torch._inductor.config.patch(cpp_cache_precompile_headers=False)
+def test_inductor():
     """The default backend: the kernels stay ours, and what is around them is compiled."""
-    # Compiling the headers ahead takes longer than the two small kernels do.
-    monkeypatch.setattr(torch._inductor.config, "cpp_cache_precompile_headers", False)
     _, p = small_packed(group_size=32)
 
     def run(x):

@@ -273,7 +273,7 @@ def test_linear_wants_a_packed_weight():
             {"dtype": "float16"},
             "dtype of sgemm must be 'float32', got 'float16'",
         ),
-        (("mul", 1, 1, 1), {"device": "tpu"}, "device must be 'cpu', got 'tpu'"),
+        (("mul", 1, 1, 1), {"device": "tpu"}, "device of mul must be 'cpu' or 'cuda', got 'tpu'"),
         (("mul.w4a16", 1, 1, 1), {"group_size": 7}, "group_size must be 32, 64, 128 or -1, got 7"),
     ],
 )

@@ -67,4 +67,15 @@ void run_dense(const char* op, const cpu::GemmProblem& problem, const TensorView
   cpu::gemm(problem, TorchParallel());
 }
 
+std::string explain_dense_cuda(const char* op, const cpu::GemmProblem& problem) {
+#ifdef XGEMM_WITH_CUDA
+  const DeviceInfo device = current_device();
+  if (device.sm_count > 0) return cuda::gemm::explain(to_cuda(problem), device);
+  value_error(op, ": device must be one that is here, got 'cuda' without a GPU");
+#else
+  (void)problem;
+  value_error(op, ": device must be 'cpu' in a library built without CUDA, got 'cuda'");
+#endif
+}
+
 }  // namespace xgemm::ops

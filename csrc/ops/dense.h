@@ -1,6 +1,8 @@
 // Runs a dense product on the device that holds its operands.
 #pragma once
 
+#include <string>
+
 #include "cpu/sgemm/api.h"
 #include "ops/checks.h"
 
@@ -8,5 +10,8 @@ namespace xgemm::ops {
 
 // `like` is any operand: all are on one device. The problem is not empty.
 void run_dense(const char* op, const cpu::GemmProblem& problem, const TensorView& like);
+
+// Which CUDA kernel a problem gets on the current device, for people.
+std::string explain_dense_cuda(const char* op, const cpu::GemmProblem& problem);
 
 }  // namespace xgemm::ops

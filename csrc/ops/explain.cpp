@@ -5,6 +5,7 @@
 #include "cpu/sgemm/api.h"
 #include "cpu/w4a16/api.h"
 #include "ops/boxed.h"
+#include "ops/dense.h"
 #include "ops/torch_parallel.h"
 #include "ops/w4_checks.h"
 
@@ -50,8 +51,10 @@ std::string explain(const StringArg& op, int64_t m, int64_t n, int64_t k, const 
   if (!quantized && name != "mul" && name != "sgemm") {
     value_error(kOp, ": op must be 'mul', 'mul.w4a16' or 'sgemm', got '", name, "'");
   }
-  if (device.text != "cpu") {
-    value_error(kOp, ": device must be 'cpu', got '", device.text, "'");
+  const bool on_cuda = device.text == "cuda" && !quantized;
+  if (device.text != "cpu" && !on_cuda) {
+    value_error(kOp, ": device of ", name, " must be ", quantized ? "'cpu'" : "'cpu' or 'cuda'",
+                ", got '", device.text, "'");
   }
   require_extent("m", m);
   require_extent("n", n);
@@ -59,6 +62,7 @@ std::string explain(const StringArg& op, int64_t m, int64_t n, int64_t k, const 
   const DType element = parse_dtype(name, dtype.text);
   const int threads = TorchParallel().num_threads();
   cpu::GemmProblem dense = dense_problem(m, n, k, element, transa, transb);
+  if (on_cuda) return explain_dense_cuda(kOp, dense);
   if (!quantized) return cpu::explain_gemm(dense, threads);
 
   const w4::Layout layout = require_layout(kOp, n, k, group_size, zeros);
