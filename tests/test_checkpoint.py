@@ -159,6 +159,11 @@ def test_saving_over_the_directory_it_was_loaded_from(saved: Path) -> None:
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 
+def test_every_file_may_be_read_by_whom_the_umask_lets(saved: Path) -> None:
+    modes = {path.name: path.stat().st_mode & 0o777 for path in saved.iterdir()}
+    assert set(modes.values()) == {modes["config.json"]}, modes
+
+
 def test_a_directory_of_something_else_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(FileExistsError, match="neither empty nor an xgemm checkpoint"):

@@ -16,15 +16,10 @@ TORCH = "torch"
 def mul_calls(x: torch.Tensor, w: torch.Tensor) -> dict[str, Call]:
     """x [m, k] times w [n, k] transposed, as a linear layer has it."""
     weight = w.t()
-    calls: dict[str, Call] = {
+    return {
         OURS: partial(torch.ops.xgemm.mul.default, x, weight),
         TORCH: partial(torch.matmul, x, weight),
     }
-    if x.device.type == "cpu" and x.dtype == torch.float32:
-        import numpy as np
-
-        calls["numpy"] = partial(np.matmul, x.numpy(), weight.numpy())
-    return calls
 
 
 def w4a16_calls(

@@ -98,6 +98,8 @@ def save(
             metadata = {"total_size": total, SAVE_ID_KEY: save_id}
             _write_json(staging / INDEX_FILE, {"metadata": metadata, "weight_map": weight_map})
         files = {file: (staging / file).stat().st_size for file in shards}
+        for file in shards:  # safetensors makes files that only their owner may read
+            shutil.copymode(staging / CONFIG_FILE, staging / file)
         manifest = Manifest(save_id, files, specs, tied, hash_json(section))
         _write_json(staging / MANIFEST_FILE, dataclasses.asdict(manifest))
 
