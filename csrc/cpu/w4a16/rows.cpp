@@ -80,7 +80,7 @@ void arrange_row(const W4Problem& problem, int64_t row, int slot, RowBlock& bloc
   const w4::Layout& layout = problem.weight.layout;
   const int64_t padded = layout.units() * w4::kUnitK;
   load_row(problem, row, values);
-  const float power = safe_power(values, padded);
+  const float power = safe_power(values, layout.k);
   block.unscale[slot] = 1.0f / power;
   if (power != 1.0f) {
     for (int64_t i = 0; i < padded; ++i) values[i] *= power;
@@ -90,7 +90,8 @@ void arrange_row(const W4Problem& problem, int64_t row, int slot, RowBlock& bloc
     block.sums[group * block.rows + slot] = sum_of(values + group * group_size, group_size);
   }
   constexpr float kPower[4] = {1.0f, 0x1p-8f, 0x1p-16f, 0x1p-24f};
-  for (int64_t half = 0; half < padded; half += kHalfK) {
+  const int64_t used = round_up<int64_t>(layout.k, kHalfK);
+  for (int64_t half = 0; half < used; half += kHalfK) {
     for (int64_t i = 0; i < kHalfK; i += kLanes) {
       float* out = block.x + half * block.rows + (i / kLanes * block.rows + slot) * kLanes;
       for (int64_t lane = 0; lane < kLanes; ++lane) {
@@ -98,6 +99,8 @@ void arrange_row(const W4Problem& problem, int64_t row, int slot, RowBlock& bloc
       }
     }
   }
+  // The last unit's second half, where K does not reach it: the same zeros for every slot.
+  std::fill(block.x + used * block.rows, block.x + padded * block.rows, 0.0f);
 }
 
 }  // namespace
