@@ -59,10 +59,16 @@ def test_errors_are_one_line_and_debug_shows_the_traceback(run):
 
 
 def test_usage_errors_exit_with_2(run):
-    assert run("layout", "64")[0] == 2
-    assert run("inspect", "/no/such/directory")[0] == 2
-    assert run("no-such-command")[0] == 2
-    assert run("layout", "-1", "64")[0] == 2
+    for arguments, named in [
+        (("layout", "64"), "k"),
+        (("inspect", "/no/such/directory"), "/no/such/directory"),
+        (("no-such-command",), "no-such-command"),
+        (("layout", "64", "64", "128", "9"), "9"),
+    ]:
+        code, out, err = run(*arguments)
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        assert named in err
 
 
 def test_debug_after_two_dashes_is_an_argument():

@@ -166,6 +166,8 @@ class QuantLinear(nn.Module):
                 return w4a16(input, qweight, n, k, group_size)
             return w4a16(input, qweight, n, k, group_size, bias)
         if perm is None and self._zeros_only:
+            if bias is None:
+                return w4a16(input, qweight, n, k, group_size, zeros=True)
             return w4a16(input, qweight, n, k, group_size, bias, zeros=True)
         return w4a16(input, qweight, n, k, group_size, bias, perm, **options)
 

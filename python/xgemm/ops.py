@@ -52,6 +52,8 @@ def linear(
     perm = p.perm
     if activation == "none" and not (batch_invariant or p.bf16_scales) and perm is None:
         if p.has_zeros:
+            if bias is None:
+                return w4a16(x, p.qweight, p.n, p.k, p.group_size, zeros=True)
             return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, zeros=True)
         if bias is None:
             return w4a16(x, p.qweight, p.n, p.k, p.group_size)

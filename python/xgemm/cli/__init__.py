@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-EXIT_FAILURE = 1  # the command ran and failed; 2 is a usage error, 130 an interrupt
+EXIT_FAILURE = 1  # the command ran and failed; 130 is an interrupt
+EXIT_USAGE = 2
 
 
 def main() -> None:
@@ -21,14 +22,17 @@ def main() -> None:
     from xgemm.cli.app import app
 
     try:
-        app(args=arguments, prog_name="xgemm")
+        code = app(args=arguments, prog_name="xgemm", standalone_mode=False)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
         if debug:
             raise
-        print(f"xgemm: {_one_line(error)} (--debug shows where)", file=sys.stderr)
-        sys.exit(EXIT_FAILURE)
+        usage = hasattr(error, "format_message")  # how click marks an error in the arguments
+        hint = "see --help" if usage else "--debug shows where"
+        print(f"xgemm: {_one_line(error)} ({hint})", file=sys.stderr)
+        sys.exit(EXIT_USAGE if usage else EXIT_FAILURE)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
@@ -41,5 +45,6 @@ def _one_line(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         return f"this command needs {package}, which is not installed: pip install 'xgemm[demo]'"
-    text = " ".join(str(error).split())
+    message = getattr(error, "format_message", error.__str__)()
+    text = " ".join(message.split())
     return text or type(error).__name__
