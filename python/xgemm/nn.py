@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 
 from xgemm.activations import ACTIVATIONS
 from xgemm.formats.packed import (
@@ -157,18 +158,18 @@ class QuantLinear(nn.Module):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         # Straight from the dictionaries: nn.Module.__getattr__ is a Python call for each tensor.
         # The usual calls are written out, because collecting keywords costs time too.
-        w4a16 = _w4a16_traced if torch.compiler.is_dynamo_compiling() else _w4a16_direct
+        w4a16 = _w4a16_traced if is_dynamo_compiling() else _w4a16_direct
         parameters, options = self._parameters, self._options
         bias, perm, qweight = parameters["bias"], self._buffers["perm"], parameters["qweight"]
         n, k, group_size = self.out_features, self.in_features, self.group_size
-        if perm is None and not options:
-            if bias is None:
-                return w4a16(input, qweight, n, k, group_size)
-            return w4a16(input, qweight, n, k, group_size, bias)
         if perm is None and self._zeros_only:
             if bias is None:
                 return w4a16(input, qweight, n, k, group_size, zeros=True)
             return w4a16(input, qweight, n, k, group_size, bias, zeros=True)
+        if perm is None and not options:
+            if bias is None:
+                return w4a16(input, qweight, n, k, group_size)
+            return w4a16(input, qweight, n, k, group_size, bias)
         return w4a16(input, qweight, n, k, group_size, bias, perm, **options)
 
     def get_extra_state(self) -> dict[str, int | bool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from .formats.packed import PackedWeight
 from .op_docs import DOCS
@@ -46,7 +47,7 @@ def linear(
     """
     if not isinstance(p, PackedWeight):
         raise TypeError(f"linear: p must be a PackedWeight, got {type(p).__name__}")
-    w4a16 = _w4a16_traced if torch.compiler.is_dynamo_compiling() else _w4a16_direct
+    w4a16 = _w4a16_traced if is_dynamo_compiling() else _w4a16_direct
     # Defaults are left out, as each argument that is given costs the dispatcher time; the two usual
     # calls are written out, because collecting keywords costs as much again.
     perm = p.perm
