@@ -97,6 +97,34 @@ def test_large_products_in_all_layouts(m: int, n: int, k: int, dtype: torch.dtyp
             assert_close(torch.ops.xgemm.mul(a_view, b_view), a_view, b_view)
 
 
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a GPU of compute capability 9.0")
+@pytest.mark.parametrize(
+    ("m", "n", "tile"),
+    [
+        (2560, 2560, "tile 128x256, 4 stages of 64 k, cluster of 2"),
+        (100, 33792, "tile 128x256, 4 stages of 64 k, cluster of 1"),
+        (200, 264, "tile 128x128, 6 stages of 64 k, cluster of 1"),
+    ],
+)
+def test_every_tile_of_the_sm90_kernel(m: int, n: int, tile: str) -> None:
+    """Small enough in K for compute-sanitizer: each tile, layout and way to store."""
+    k = 72
+    for dtype in (torch.float16, torch.bfloat16):
+        said = torch.ops.xgemm.explain("mul", m, n, k, dtype=str(dtype)[6:], device="cuda")
+        assert tile in said
+        a = torch.randn(m, k, device="cuda", dtype=dtype)
+        b = torch.randn(k, n, device="cuda", dtype=dtype)
+        by_column = torch.empty(n, m, device="cuda", dtype=dtype).t()
+        for a_view in (a, a.t().contiguous().t()) if m % 8 == 0 else (a,):
+            for b_view in (b, b.t().contiguous().t()):
+                assert_close(torch.ops.xgemm.mul(a_view, b_view), a, b)
+                torch.ops.xgemm.mul_into(by_column, a_view, b_view, activation="gelu")
+                assert_close(by_column, a, b, activation="gelu")
+
+
 def test_into_a_strided_destination() -> None:
     a, b = torch.randn(100, 64, device="cuda").half(), torch.randn(64, 80, device="cuda").half()
     for buffer in (

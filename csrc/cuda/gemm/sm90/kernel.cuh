@@ -23,9 +23,8 @@ template <int kBlockM_, int kBlockN_, int kStages_, int kCluster_>
 struct TileConfig {
   static constexpr int kBlockM = kBlockM_, kBlockN = kBlockN_;
   static constexpr int kStages = kStages_;
-  static constexpr int kCluster = kCluster_;                      // CTAs along M that share B
-  static constexpr int kMmaBlocks = kBlockM / (64 * kConsumers);  // 64-row blocks of a warpgroup
-  static_assert(kBlockM % (64 * kConsumers) == 0, "BLOCK_M must be a multiple of 128");
+  static constexpr int kCluster = kCluster_;  // CTAs along M that share B
+  static_assert(kBlockM == 64 * kConsumers, "a consumer warpgroup has the 64 rows of one wgmma");
   static_assert(kBlockN % (64 * kCluster) == 0, "a CTA loads whole 64-column boxes of B");
 };
 
@@ -281,7 +280,6 @@ __device__ inline void consume(const Params& params, SharedStorage<T, Config>& s
   RingState<Config::kStages> ring;
   Epilogue<T, Config> epilogue(params, smem.d[consumer], consumer, thread);
   const int k_tiles = ceil_div(params.k, kBlockK);
-  constexpr int kRowsPerConsumer = Config::kMmaBlocks * 64;
   // Every CTA that receives this CTA's B, itself included, must know that the stage has been read.
   const auto release = [&](int stage) {
     if constexpr (Config::kCluster == 1) {
@@ -290,9 +288,9 @@ __device__ inline void consume(const Params& params, SharedStorage<T, Config>& s
       if (thread < Config::kCluster) ptx::mbarrier_arrive_cluster(&smem.empty[stage], thread);
     }
   };
-  const uint64_t a_base = operand_descriptor<kAMn>(smem.a[0], consumer * kRowsPerConsumer);
+  const uint64_t a_base = operand_descriptor<kAMn>(smem.a[0], consumer * 64);
   const uint64_t b_base = operand_descriptor<kBMn>(smem.b[0], 0);
-  float acc[Config::kMmaBlocks][Config::kBlockN / 2];
+  float acc[Config::kBlockN / 2];
   Tile tile;
   while (scheduler.next(&tile)) {
     int previous = 0;
@@ -303,12 +301,8 @@ __device__ inline void consume(const Params& params, SharedStorage<T, Config>& s
       const uint64_t b_stage = b_base + ring.stage * static_cast<int>(sizeof(smem.b[0]) / 16);
 #pragma unroll
       for (int k16 = 0; k16 < kBlockK / 16; ++k16) {
-#pragma unroll
-        for (int block = 0; block < Config::kMmaBlocks; ++block) {
-          ptx::wgmma<Config::kBlockN, T, kAMn, kBMn>(
-              acc[block], a_stage + block * (kBoxBytes / 16) + k16 * kDescriptorStepK16<kAMn>,
-              b_stage + k16 * kDescriptorStepK16<kBMn>, k_tile > 0 || k16 > 0);
-        }
+        ptx::wgmma<T, kAMn, kBMn>(acc, a_stage + k16 * kDescriptorStepK16<kAMn>,
+                                  b_stage + k16 * kDescriptorStepK16<kBMn>, k_tile > 0 || k16 > 0);
       }
       ptx::wgmma_commit_group();
       if (k_tile > 0) {
@@ -320,11 +314,7 @@ __device__ inline void consume(const Params& params, SharedStorage<T, Config>& s
     }
     ptx::wgmma_wait_group<0>();
     release(previous);
-#pragma unroll
-    for (int block = 0; block < Config::kMmaBlocks; ++block) {
-      epilogue.store(acc[block], tile.m + consumer * kRowsPerConsumer + block * 64, tile.n,
-                     tile.batch);
-    }
+    epilogue.store(acc, tile.m + consumer * 64, tile.n, tile.batch);
   }
   if (thread == 0) ptx::bulk_wait_group_read<0>();  // shared memory outlives the stores
 }
