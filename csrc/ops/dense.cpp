@@ -37,7 +37,9 @@ cuda::gemm::Problem to_cuda(const cpu::GemmProblem& p) {
 
 void run_on_stream(const char* op, const cpu::GemmProblem& p, cudaStream_t stream) {
   if (p.batch.size() <= cuda::gemm::kMaxBatchDims) {
-    return require_ok(op, cuda::gemm::launch(to_cuda(p), stream));
+    const cuda::gemm::Problem problem = to_cuda(p);
+    const cuda::gemm::Config config = cuda::gemm::select_config(problem, current_device());
+    return require_ok(op, cuda::gemm::launch(problem, config, nullptr, stream));
   }
   // More dimensions than a launch takes, none of which merge: one launch for each of the outermost.
   cpu::GemmProblem inner = p;
@@ -70,7 +72,10 @@ void run_dense(const char* op, const cpu::GemmProblem& problem, const TensorView
 std::string explain_dense_cuda(const char* op, const cpu::GemmProblem& problem) {
 #ifdef XGEMM_WITH_CUDA
   const DeviceInfo device = current_device();
-  if (device.sm_count > 0) return cuda::gemm::explain(to_cuda(problem), device);
+  if (device.sm_count > 0) {
+    const cuda::gemm::Problem p = to_cuda(problem);
+    return cuda::gemm::explain(p, cuda::gemm::select_config(p, device));
+  }
   value_error(op, ": device must be one that is here, got 'cuda' without a GPU");
 #else
   (void)problem;

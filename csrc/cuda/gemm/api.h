@@ -43,22 +43,31 @@ struct Problem {
   BatchDim batch[kMaxBatchDims] = {};  // outermost first
 };
 
-enum class Kernel { kSm90, kSimt };
+enum class Kernel {
+  kSm90,      // wgmma + TMA, persistent tiles
+  kSm90Rows,  // wgmma + TMA, operands swapped, K split over a cluster: few rows, or few tiles
+  kGemv,      // a stream over B for one row, or a handful
+  kSm80,      // mma.sync: any stride, alignment and GPU from Ampere on
+  kSimt,      // fp32, and what is left
+};
 
 struct Config {
   Kernel kernel = Kernel::kSimt;
   int block_m = 64, block_n = 64, stages = 0;
-  int cluster = 1;         // CTAs along M that share B
-  int ctas = 0;            // of the persistent grid
-  bool tma_store = false;  // else D is written element by element
+  int cluster = 1;              // CTAs that share an operand, or the parts of K
+  int splits = 1;               // of K
+  int ctas = 0;                 // of the grid
+  bool tma_store = false;       // else D is written element by element
+  int64_t workspace_bytes = 0;  // that launch wants
   const char* reason = "";
 };
 
 // Pure: looks at shapes, strides and alignment, not at memory or the GPU.
 Config select_config(const Problem& problem, const DeviceInfo& device);
-std::string explain(const Problem& problem, const DeviceInfo& device);
+std::string explain(const Problem& problem, const Config& config);
 
-// On the current device, which holds all operands.
-Status launch(const Problem& problem, cudaStream_t stream);
+// On the current device, which holds all operands. `config` is select_config's for this problem;
+// `workspace` has config.workspace_bytes bytes, aligned to 256, with any contents.
+Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream);
 
 }  // namespace xgemm::cuda::gemm

@@ -98,8 +98,7 @@ Config select_config(const Problem& p, const DeviceInfo& device) {
   return config;
 }
 
-std::string explain(const Problem& problem, const DeviceInfo& device) {
-  const Config config = select_config(problem, device);
+std::string explain(const Problem& problem, const Config& config) {
   std::ostringstream out;
   out << "dense GEMM on CUDA: m=" << problem.m << " n=" << problem.n << " k=" << problem.k << " "
       << name_of(problem.dtype) << "\nkernel: "

@@ -55,7 +55,7 @@ __device__ inline void wgmma(float (&d)[{count}], uint64_t desc_a, uint64_t desc
 """
 
 
-print("""// Made by generate_wgmma.py: wgmma for each width N, told apart by the accumulator's size, N / 2.
+print("""// Made by generate_wgmma.py: wgmma for each width N, told apart by the N / 2 accumulators.
 #pragma once
 
 #include <cuda_bf16.h>

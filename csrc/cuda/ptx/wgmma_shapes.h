@@ -1,4 +1,4 @@
-// Made by generate_wgmma.py: wgmma for each width N, told apart by the accumulator's size, N / 2.
+// Made by generate_wgmma.py: wgmma for each width N, told apart by the N / 2 accumulators.
 #pragma once
 
 #include <cuda_bf16.h>
