@@ -1,10 +1,5 @@
-// What a kernel's choice depends on of the GPU, asked once per device.
+// What a kernel's choice depends on of the GPU.
 #pragma once
-
-#include <cuda_runtime_api.h>
-
-#include <array>
-#include <atomic>
 
 namespace xgemm {
 
@@ -12,24 +7,5 @@ struct DeviceInfo {
   int sm_count = 0;
   int capability = 0;  // 10 * major + minor
 };
-
-// Of the current device.
-inline DeviceInfo current_device() {
-  constexpr int kMostDevices = 64;
-  static std::array<std::atomic<int>, kMostDevices> cache{};  // 0: not asked yet
-  int device = 0;
-  cudaGetDevice(&device);
-  const int known = device < kMostDevices ? cache[device].load(std::memory_order_relaxed) : 0;
-  if (known != 0) return {known / 1000, known % 1000};
-  int sm_count = 0, major = 0, minor = 0;
-  cudaDeviceGetAttribute(&sm_count, cudaDevAttrMultiProcessorCount, device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  const DeviceInfo info{sm_count, major * 10 + minor};
-  if (device < kMostDevices) {
-    cache[device].store(info.sm_count * 1000 + info.capability, std::memory_order_relaxed);
-  }
-  return info;
-}
 
 }  // namespace xgemm

@@ -3,6 +3,7 @@
 #ifdef XGEMM_WITH_CUDA
 #include <algorithm>
 
+#include "common/current_device.h"
 #include "cuda/gemm/api.h"
 #include "ops/cuda_context.h"
 #endif
@@ -35,12 +36,28 @@ cuda::gemm::Problem to_cuda(const cpu::GemmProblem& p) {
   return problem;
 }
 
-void run_on_stream(const char* op, const cpu::GemmProblem& p, cudaStream_t stream) {
-  if (p.batch.size() <= cuda::gemm::kMaxBatchDims) {
-    const cuda::gemm::Problem problem = to_cuda(p);
-    const cuda::gemm::Config config = cuda::gemm::select_config(problem, current_device());
-    return require_ok(op, cuda::gemm::launch(problem, config, nullptr, stream));
+// Freed when the op returns: torch's allocator hands the memory out again in the stream's order
+// only, and inside a graph's capture it is the graph's own.
+OwnedTensor new_workspace(int64_t bytes, const TensorView& like) {
+  return new_owned(&bytes, 1, torch_code(DType::kI8), like);
+}
+
+void launch_one(const char* op, const cpu::GemmProblem& p, const TensorView& like,
+                cudaStream_t stream) {
+  const cuda::gemm::Problem problem = to_cuda(p);
+  const cuda::gemm::Config config = cuda::gemm::select_config(problem, current_device());
+  OwnedTensor workspace;
+  void* memory = nullptr;
+  if (config.workspace_bytes > 0) {
+    workspace = new_workspace(config.workspace_bytes, like);
+    memory = TensorView(workspace).mutable_data();
   }
+  require_ok(op, cuda::gemm::launch(problem, config, memory, stream));
+}
+
+void run_on_stream(const char* op, const cpu::GemmProblem& p, const TensorView& like,
+                   cudaStream_t stream) {
+  if (p.batch.size() <= cuda::gemm::kMaxBatchDims) return launch_one(op, p, like, stream);
   // More dimensions than a launch takes, none of which merge: one launch for each of the outermost.
   cpu::GemmProblem inner = p;
   inner.batch.erase(inner.batch.begin());
@@ -50,7 +67,7 @@ void run_on_stream(const char* op, const cpu::GemmProblem& p, cudaStream_t strea
     inner.b.data = advance(p.b.data, p.b.dtype, i * outer.b);
     inner.c.data = advance(p.c.data, p.d.dtype, i * outer.c);
     inner.d.data = const_cast<void*>(advance(p.d.data, p.d.dtype, i * outer.d));
-    run_on_stream(op, inner, stream);
+    run_on_stream(op, inner, like, stream);
   }
 }
 
@@ -61,7 +78,7 @@ void run_dense(const char* op, const cpu::GemmProblem& problem, const TensorView
 #ifdef XGEMM_WITH_CUDA
   if (like.device_type == aoti_torch_device_type_cuda()) {
     const torch::stable::accelerator::DeviceGuard guard(like.device_index);
-    return run_on_stream(op, problem, current_stream(like.device_index));
+    return run_on_stream(op, problem, like, current_stream(like.device_index));
   }
 #else
   (void)op, (void)like;  // only CPU tensors get here

@@ -10,6 +10,8 @@
 
 namespace py = pybind11;
 
+void bind_gemm(py::module_& m);  // bindings_gemm.cpp
+
 namespace {
 
 void bind_layout(py::module_& m) {
@@ -69,4 +71,5 @@ PYBIND11_MODULE(xgemm_testing, m) {
   bind_common(m);
   bind_layout(m);
   bind_blocking(m);
+  bind_gemm(m);
 }

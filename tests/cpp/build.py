@@ -11,7 +11,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT_FOLDER = ROOT / "build" / "tests"
 # The bindings, and the sources of csrc/ they call: none needs torch or a CUDA toolkit.
-SOURCES = ("tests/cpp/bindings.cpp", "csrc/cpu/isa/isa.cpp")
+SOURCES = (
+    "tests/cpp/bindings.cpp",
+    "tests/cpp/bindings_gemm.cpp",
+    "csrc/cpu/isa/isa.cpp",
+    "csrc/cuda/gemm/select.cpp",
+)
 
 RULES = """\
 rule cxx

@@ -3,68 +3,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
-#include <string>
-
-#include "common/activation.h"
-#include "common/device.h"
-#include "common/dtype.h"
 #include "common/status.h"
+#include "cuda/gemm/problem.h"
 
 namespace xgemm::cuda::gemm {
-
-// Element (i, j) is at data + i * row_stride + j * col_stride, in elements.
-struct Operand {
-  const void* data = nullptr;
-  int64_t row_stride = 0, col_stride = 0;
-};
-
-// One batch dimension: its extent and the strides (in elements) of the operands along it.
-struct BatchDim {
-  int64_t size, a, b, c, d;
-};
-inline constexpr int kMaxBatchDims = 8;
-
-// D = activation(alpha A B + beta C + bias), fp32 accumulation, one rounding to `dtype`. C may be
-// D; it is not read where beta is 0. K == 0 makes A B zero.
-struct Problem {
-  int64_t m = 0, n = 0, k = 0;
-  DType dtype = DType::kF16;  // of all operands: fp16, bf16 or fp32
-  Operand a;                  // [m, k]
-  Operand b;                  // [k, n]
-  Operand c;                  // [m, n]
-  void* d = nullptr;          // [m, n]
-  int64_t d_row_stride = 0, d_col_stride = 1;
-  float alpha = 1.0f, beta = 0.0f;
-  const void* bias = nullptr;  // [n], bias_stride apart, or null
-  int64_t bias_stride = 1;
-  Activation activation = Activation::kNone;
-  int batch_dims = 0;
-  BatchDim batch[kMaxBatchDims] = {};  // outermost first
-};
-
-enum class Kernel {
-  kSm90,      // wgmma + TMA, persistent tiles
-  kSm90Rows,  // wgmma + TMA, operands swapped, K split over a cluster: few rows, or few tiles
-  kGemv,      // a stream over B for one row, or a handful
-  kSm80,      // mma.sync: any stride, alignment and GPU from Ampere on
-  kSimt,      // fp32, and what is left
-};
-
-struct Config {
-  Kernel kernel = Kernel::kSimt;
-  int block_m = 64, block_n = 64, stages = 0;
-  int cluster = 1;              // CTAs that share an operand, or the parts of K
-  int splits = 1;               // of K
-  int ctas = 0;                 // of the grid
-  bool tma_store = false;       // else D is written element by element
-  int64_t workspace_bytes = 0;  // that launch wants
-  const char* reason = "";
-};
-
-// Pure: looks at shapes, strides and alignment, not at memory or the GPU.
-Config select_config(const Problem& problem, const DeviceInfo& device);
-std::string explain(const Problem& problem, const Config& config);
 
 // On the current device, which holds all operands. `config` is select_config's for this problem;
 // `workspace` has config.workspace_bytes bytes, aligned to 256, with any contents.

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "common/math.h"
-#include "cuda/gemm/api.h"
+#include "cuda/gemm/problem.h"
 
 namespace xgemm::cuda::gemm {
 namespace {

@@ -1,0 +1,31 @@
+// The GPU that is current, asked once per device.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <atomic>
+
+#include "common/device.h"
+
+namespace xgemm {
+
+inline DeviceInfo current_device() {
+  constexpr int kMostDevices = 64;
+  static std::array<std::atomic<int>, kMostDevices> cache{};  // 0: not asked yet
+  int device = 0;
+  cudaGetDevice(&device);
+  const int known = device < kMostDevices ? cache[device].load(std::memory_order_relaxed) : 0;
+  if (known != 0) return {known / 1000, known % 1000};
+  int sm_count = 0, major = 0, minor = 0;
+  cudaDeviceGetAttribute(&sm_count, cudaDevAttrMultiProcessorCount, device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  const DeviceInfo info{sm_count, major * 10 + minor};
+  if (device < kMostDevices) {
+    cache[device].store(info.sm_count * 1000 + info.capability, std::memory_order_relaxed);
+  }
+  return info;
+}
+
+}  // namespace xgemm

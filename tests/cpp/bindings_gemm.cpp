@@ -1,0 +1,84 @@
+// The choice of a dense kernel on CUDA: pure, so it is shown without a GPU. Addresses are plain
+// numbers here, as nothing looks behind them.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "cuda/gemm/problem.h"
+
+namespace py = pybind11;
+namespace gemm = xgemm::cuda::gemm;
+
+namespace {
+
+using Address = uintptr_t;
+using Strides = std::pair<int64_t, int64_t>;                   // of rows, of columns
+using Batch = std::tuple<int64_t, int64_t, int64_t, int64_t>;  // size, strides of a, b and d
+
+xgemm::DType dtype_of(const std::string& name) {
+  for (const auto dtype : {xgemm::DType::kF16, xgemm::DType::kBF16, xgemm::DType::kF32}) {
+    if (name == xgemm::name_of(dtype)) return dtype;
+  }
+  throw std::invalid_argument("no such dtype: " + name);
+}
+
+gemm::Problem make_problem(int64_t m, int64_t n, int64_t k, const std::string& dtype, Address a,
+                           Strides a_strides, Address b, Strides b_strides, Address d,
+                           Strides d_strides, float alpha, float beta,
+                           const std::vector<Batch>& batch) {
+  if (batch.size() > gemm::kMaxBatchDims) throw std::invalid_argument("too many batch dimensions");
+  gemm::Problem problem;
+  problem.m = m, problem.n = n, problem.k = k;
+  problem.dtype = dtype_of(dtype);
+  problem.a = {reinterpret_cast<const void*>(a), a_strides.first, a_strides.second};
+  problem.b = {reinterpret_cast<const void*>(b), b_strides.first, b_strides.second};
+  problem.d = reinterpret_cast<void*>(d);
+  problem.d_row_stride = d_strides.first, problem.d_col_stride = d_strides.second;
+  problem.c = {problem.d, problem.d_row_stride, problem.d_col_stride};
+  problem.alpha = alpha, problem.beta = beta;
+  for (const auto& [size, of_a, of_b, of_d] : batch) {
+    problem.batch[problem.batch_dims++] = {size, of_a, of_b, of_d, of_d};
+  }
+  return problem;
+}
+
+}  // namespace
+
+void bind_gemm(py::module_& m) {
+  py::enum_<gemm::Kernel>(m, "GemmKernel")
+      .value("SM90", gemm::Kernel::kSm90)
+      .value("SM90_ROWS", gemm::Kernel::kSm90Rows)
+      .value("GEMV", gemm::Kernel::kGemv)
+      .value("SM80", gemm::Kernel::kSm80)
+      .value("SIMT", gemm::Kernel::kSimt);
+  py::class_<gemm::Problem>(m, "GemmProblem")
+      .def(py::init(&make_problem), py::kw_only(), py::arg("m"), py::arg("n"), py::arg("k"),
+           py::arg("dtype"), py::arg("a"), py::arg("a_strides"), py::arg("b"), py::arg("b_strides"),
+           py::arg("d"), py::arg("d_strides"), py::arg("alpha") = 1.0f, py::arg("beta") = 0.0f,
+           py::arg("batch") = std::vector<Batch>{});
+  py::class_<gemm::Config>(m, "GemmConfig")
+      .def_readonly("kernel", &gemm::Config::kernel)
+      .def_readonly("block_m", &gemm::Config::block_m)
+      .def_readonly("block_n", &gemm::Config::block_n)
+      .def_readonly("stages", &gemm::Config::stages)
+      .def_readonly("cluster", &gemm::Config::cluster)
+      .def_readonly("splits", &gemm::Config::splits)
+      .def_readonly("ctas", &gemm::Config::ctas)
+      .def_readonly("tma_store", &gemm::Config::tma_store)
+      .def_readonly("workspace_bytes", &gemm::Config::workspace_bytes)
+      .def_readonly("reason", &gemm::Config::reason);
+  m.attr("MAX_BATCH_DIMS") = gemm::kMaxBatchDims;
+  m.def(
+      "select_gemm",
+      [](const gemm::Problem& problem, int capability, int sm_count) {
+        return gemm::select_config(problem, {.sm_count = sm_count, .capability = capability});
+      },
+      py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
+  m.def("explain_gemm", &gemm::explain, py::arg("problem"), py::arg("config"));
+}
