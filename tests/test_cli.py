@@ -16,7 +16,7 @@ pytest.importorskip("rich")
 import xgemm
 from xgemm import cli
 from xgemm.bench import peers, shapes, timing
-from xgemm.bench.run import Record
+from xgemm.bench.record import Record
 from xgemm.cli import doctor, selftest
 
 

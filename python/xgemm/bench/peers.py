@@ -11,15 +11,27 @@ from xgemm.bench.timing import Call
 
 OURS = "xgemm"
 TORCH = "torch"
+COMPILED = "torch.compile"
 
 
-def mul_calls(x: torch.Tensor, w: torch.Tensor) -> dict[str, Call]:
-    """x [m, k] times w [n, k] transposed, as a linear layer has it."""
-    weight = w.t()
-    return {
-        OURS: partial(torch.ops.xgemm.mul.default, x, weight),
-        TORCH: partial(torch.matmul, x, weight),
+def mul_calls(a: torch.Tensor, b: torch.Tensor, compiled: bool = False) -> dict[str, Call]:
+    """a times b; `compiled`: also by the kernel that torch.compile finds best for these operands.
+
+    On CUDA torch.matmul is cuBLAS.
+    """
+    calls: dict[str, Call] = {
+        OURS: partial(torch.ops.xgemm.mul.default, a, b),
+        TORCH: partial(torch.matmul, a, b),
     }
+    if compiled:
+        torch.compiler.reset()  # or the ninth shape would run uncompiled
+        tuned = torch.compile(_product, mode="max-autotune-no-cudagraphs", dynamic=False)
+        calls[COMPILED] = partial(tuned, a, b)
+    return calls
+
+
+def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a @ b
 
 
 def w4a16_calls(

@@ -5,6 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+RATIOS = (
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.3,
+    0.5,
+    0.7,
+    0.8,
+    0.9,
+    1,
+    1.1,
+    1.2,
+    1.5,
+    2,
+    3,
+    5,
+    10,
+    20,
+    50,
+)
+
 
 def plot_benchmark(report: dict[str, Any], path: Path) -> None:
     import matplotlib
@@ -13,16 +36,28 @@ def plot_benchmark(report: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     records = report["records"]
-    labels = [f"{record['case']} {record['size']}" for record in records]
+    labels = [f"{r['case']} {r['size']} {r['layout']}".rstrip() for r in records]
     peers = list(dict.fromkeys(name for record in records for name in record["speedup"]))
-    figure, axis = pyplot.subplots(figsize=(max(6.0, 0.32 * len(labels)), 4.8))
+    # Up to 300 cases stay legible when the picture is opened in full.
+    width = min(max(6.0, 0.32 * len(labels)), 40.0)
+    figure, axis = pyplot.subplots(figsize=(width, 4.8))
     for peer in peers:
         points = [(i, r["speedup"][peer]) for i, r in enumerate(records) if peer in r["speedup"]]
         axis.plot(*zip(*points, strict=True), marker="o", markersize=4, label=f"against {peer}")
     axis.axhline(1.0, color="black", linewidth=0.8)
+    starts = [i for i, r in enumerate(records) if i == 0 or r["set"] != records[i - 1]["set"]]
+    for start in starts:
+        if start > 0:
+            axis.axvline(start - 0.5, color="grey", linewidth=0.6, linestyle=":")
+        place = (start - 0.4, 0.98)
+        axis.text(*place, records[start]["set"], transform=axis.get_xaxis_transform(), va="top")
     axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    shown = [ratio for ratio in RATIOS if low <= ratio <= high]
+    axis.set_yticks(shown, [f"{ratio:g}" for ratio in shown])
+    axis.set_yticks([], minor=True)
     axis.set_ylabel("times faster (above 1: xgemm)")
-    axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=7)
+    axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=min(7.0, 1600 / len(labels)))
     axis.set_title(
         f"{report['family']}, {report['dtype']}, {report['device']}, "
         f"torch {report['torch']}, {report['threads']} threads",

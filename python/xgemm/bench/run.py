@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -12,31 +12,18 @@ import torch
 import xgemm
 from xgemm import _library
 from xgemm.bench import peers, shapes
-from xgemm.bench.timing import Call, time_calls
+from xgemm.bench.floors import floor_seconds
+from xgemm.bench.record import Record
+from xgemm.bench.summary import summarize
+from xgemm.bench.timing import time_calls
 
 FAMILIES = ("mul", "w4a16", "reduce")
+LAYOUTS = ("nn", "nt", "tn")  # of a and b; n: row-major, t: column-major
 REDUCE_OPS = ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 ROUNDING = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 GROUP_SIZE = 128
-CHECKED_ROWS, CHECKED_COLUMNS = 16, 256  # a corner of a product is what is compared
-
-
-@dataclass(frozen=True)
-class Record:
-    """A case: its sizes, the seconds of each library, and the work that a rate is made of."""
-
-    case: str
-    size: str
-    seconds: dict[str, float]
-    flops: float  # 0 where bytes are what counts
-    bytes: float
-    error_of_bound: float  # xgemm's largest error against float64, as a share of what is allowed
-
-    def speedup(self) -> dict[str, float]:
-        """How many times faster than each peer."""
-        ours = self.seconds[peers.OURS]
-        return {name: t / ours for name, t in self.seconds.items() if name != peers.OURS}
+CHECKED_ROWS, CHECKED_COLUMNS = 16, 256  # of a product are what is compared
 
 
 def run_benchmark(
@@ -46,8 +33,13 @@ def run_benchmark(
     device: str,
     seed: int,
     on_record: Callable[[Record], None] = lambda record: None,
+    layouts: str = "nt",
+    compiled: bool = False,
 ) -> dict[str, Any]:
-    """Everything measured, ready for JSON; on_record hears each case as it comes."""
+    """Everything measured, ready for JSON; on_record hears each case as it comes.
+
+    `layouts` (of a and b, separated by commas) and `compiled` (torch.compile as a peer) are mul's.
+    """
     if family not in FAMILIES:
         raise ValueError(f"bench: family must be one of {', '.join(FAMILIES)}, got {family!r}")
     if dtype not in DTYPES:
@@ -56,10 +48,16 @@ def run_benchmark(
         raise ValueError(f"bench: device must be cpu or cuda, got {device!r}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("bench: device cuda: torch sees no GPU here")
-    make = {"mul": _mul, "w4a16": _w4a16, "reduce": _reduce}[family]
+    if family == "mul":
+        made = _mul(sets, DTYPES[dtype], device, seed, _choose_layouts(layouts), compiled)
+    elif compiled or layouts != "nt":
+        raise ValueError(f"bench: layouts and compile are options of mul, got family {family!r}")
+    else:
+        make = {"w4a16": _w4a16, "reduce": _reduce}[family]
+        made = make(sets, DTYPES[dtype], device, seed)
     records = []
     with torch.inference_mode():
-        for record in make(sets, DTYPES[dtype], device, seed):
+        for record in made:
             records.append(record)
             on_record(record)
     return {
@@ -67,8 +65,17 @@ def run_benchmark(
         "dtype": dtype,
         "seed": seed,
         **environment(device),
+        "summary": summarize(records),
         "records": [{**asdict(record), "speedup": record.speedup()} for record in records],
     }
+
+
+def _choose_layouts(names: str) -> list[str]:
+    chosen = [name.strip() for name in names.split(",")]
+    for name in chosen:
+        if name not in LAYOUTS:
+            raise ValueError(f"bench: layouts must be among {', '.join(LAYOUTS)}, got {name!r}")
+    return chosen
 
 
 def environment(device: str) -> dict[str, Any]:
@@ -99,17 +106,22 @@ def _random(seed: int, device: str, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=generator, device=device)
 
 
+def _spread(extent: int, count: int, device: str | torch.device) -> torch.Tensor:
+    """`count` indices from the first to the last."""
+    return torch.linspace(0, extent - 1, min(count, extent), device=device).round().long()
+
+
 def _check_product(y: torch.Tensor, x: torch.Tensor, w: torch.Tensor, rounded_w: bool) -> float:
-    """Largest error of a corner of y = x w^T against float64, as a share of its bound."""
-    rows, columns = x[:CHECKED_ROWS].double(), w[:CHECKED_COLUMNS].double()
+    """Largest error of some of y = x w^T against float64, as a share of its bound."""
+    i, j = _spread(len(x), CHECKED_ROWS, x.device), _spread(len(w), CHECKED_COLUMNS, x.device)
+    rows, columns = x[i].double(), w[j].double()
     expected = rows @ columns.t()
     magnitude = rows.abs() @ columns.abs().t()
     rounding = ROUNDING[y.dtype]
     bound = (x.shape[1] + 8) * 2.0**-24 * magnitude + rounding * expected.abs() + 2.0**-24
     if rounded_w:  # W may be rounded once to the activations' type
         bound += 16 * rounding * magnitude
-    corner = y[:CHECKED_ROWS, :CHECKED_COLUMNS].double()
-    return _share("product", corner, expected, bound)
+    return _share("product", y[i][:, j].double(), expected, bound)
 
 
 def _share(what: str, result: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor) -> float:
@@ -119,21 +131,36 @@ def _share(what: str, result: torch.Tensor, expected: torch.Tensor, bound: torch
     return share
 
 
-def _record(
-    case: str, size: str, calls: dict[str, Call], device: str, work: tuple[float, float], e: float
-) -> Record:
-    return Record(case, size, time_calls(calls, device), work[0], work[1], e)
-
-
-def _mul(sets: str, dtype: torch.dtype, device: str, seed: int) -> Iterator[Record]:
+def _mul(
+    sets: str, dtype: torch.dtype, device: str, seed: int, layouts: list[str], compiled: bool
+) -> Iterator[Record]:
+    gpu = torch.cuda.get_device_name() if device == "cuda" else ""
     for p in shapes.products(shapes.choose(sets, shapes.PRODUCT_SETS), device, seed):
-        x = _random(seed, device, p.m, p.k).to(dtype)
-        w = _random(seed + 1, device, p.n, p.k).to(dtype)
-        calls = peers.mul_calls(x, w)
-        error = _check_product(torch.ops.xgemm.mul.default(x, w.t()), x, w, rounded_w=False)
-        moved = (p.m * p.k + p.n * p.k + p.m * p.n) * dtype.itemsize
-        work = (2.0 * p.m * p.n * p.k, float(moved))
-        yield _record(p.name, f"{p.m}x{p.n}x{p.k}", calls, device, work, error)
+        bytes_moved = (p.m * p.k + p.n * p.k + p.m * p.n) * dtype.itemsize
+        flops = 2.0 * p.m * p.n * p.k
+        floor = floor_seconds(gpu, bytes_moved, flops) if dtype.itemsize == 2 else None
+        for layout in layouts:
+            a, b = _operands(p, layout, dtype, device, seed)
+            calls = peers.mul_calls(a, b, compiled)
+            error = _check_product(torch.ops.xgemm.mul.default(a, b), a, b.t(), rounded_w=False)
+            yield Record(
+                p.name, f"{p.m}x{p.n}x{p.k}", time_calls(calls, device), flops, bytes_moved, error,
+                set=p.set, layout=layout, floor_seconds=floor,
+            )  # fmt: skip
+
+
+def _operands(
+    p: shapes.Product, layout: str, dtype: torch.dtype, device: str, seed: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random a [m, k] and b [k, n], each row-major (n) or column-major (t)."""
+    shape_a, shape_b = (p.m, p.k), (p.k, p.n)
+    if layout[0] == "t":
+        a = _random(seed, device, *reversed(shape_a)).to(dtype).t()
+    else:
+        a = _random(seed, device, *shape_a).to(dtype)
+    if layout[1] == "t":
+        return a, _random(seed + 1, device, *reversed(shape_b)).to(dtype).t()
+    return a, _random(seed + 1, device, *shape_b).to(dtype)
 
 
 def _w4a16(sets: str, dtype: torch.dtype, device: str, seed: int) -> Iterator[Record]:
@@ -152,8 +179,10 @@ def _w4a16(sets: str, dtype: torch.dtype, device: str, seed: int) -> Iterator[Re
         y = xgemm.linear(x, packed)
         error = _check_product(y, x, q.dequantize(torch.float32), rounded_w=True)
         moved = packed.nbytes + (p.m * p.k + p.m * p.n) * dtype.itemsize
-        work = (2.0 * p.m * p.n * p.k, float(moved))
-        yield _record(p.name, f"{p.m}x{p.n}x{p.k}", calls, device, work, error)
+        yield Record(
+            p.name, f"{p.m}x{p.n}x{p.k}", time_calls(calls, device), 2.0 * p.m * p.n * p.k, moved,
+            error, set=p.set,
+        )  # fmt: skip
 
 
 def _reduce(sets: str, dtype: torch.dtype, device: str, seed: int) -> Iterator[Record]:
@@ -163,8 +192,10 @@ def _reduce(sets: str, dtype: torch.dtype, device: str, seed: int) -> Iterator[R
         for op in REDUCE_OPS:
             calls = peers.reduce_calls(op, x, case.dims)
             error = _check_reduction(op, x, case.dims)
-            work = (0.0, float(x.numel() * dtype.itemsize))
-            yield _record(f"{op} {case.name}", size, calls, device, work, error)
+            yield Record(
+                f"{op} {case.name}", size, time_calls(calls, device), 0.0,
+                x.numel() * dtype.itemsize, error, set=case.name,
+            )  # fmt: skip
 
 
 def _check_reduction(op: str, x: torch.Tensor, dims: tuple[int, ...]) -> float:

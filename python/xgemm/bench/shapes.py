@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # (N, K) of the linears of Llama-3.
 LLAMA_8B = {
@@ -18,16 +18,51 @@ LLAMA_70B = {
     "70B.gate_up": (57344, 8192),
     "70B.down": (8192, 28672),
 }
+# (N, K) of other models' linears: qkv, o, gate_up and down, where they are not said otherwise.
+OTHER_MODELS = {
+    "SmolLM2-135M.qkv": (960, 576),
+    "SmolLM2-135M.o": (576, 576),
+    "SmolLM2-135M.gate_up": (3072, 576),
+    "SmolLM2-135M.down": (576, 1536),
+    "GPT-2.qkv": (2304, 768),
+    "GPT-2.lm_head": (50257, 768),
+    "Phi-3-mini.qkv": (9216, 3072),
+    "Phi-3-mini.down": (3072, 8192),
+    "Qwen2.5-7B.qkv": (4608, 3584),
+    "Qwen2.5-7B.o": (3584, 3584),
+    "Qwen2.5-7B.gate_up": (37888, 3584),
+    "Qwen2.5-7B.down": (3584, 18944),
+    "Gemma-2-9B.qkv": (8192, 3584),
+    "Gemma-2-9B.o": (3584, 4096),
+    "Qwen3-32B.qkv": (10240, 5120),
+    "Qwen3-32B.o": (5120, 8192),
+    "Qwen3-32B.gate_up": (51200, 5120),
+    "Qwen3-32B.down": (5120, 25600),
+    "Llama-3-8B.lm_head": (128256, 4096),
+}
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192)
 FEW_ROWS = (1, 4, 16, 64, 256)
-SQUARES = (256, 512, 1024, 2048, 4096, 8192, 16384)
+MODEL_ROWS = (1, 16, 64, 512, 4096)
+DECODE_ROWS, PREFILL_ROWS = 128, 512  # up to, and from
+SQUARES = (2048, 4096, 8192, 16384)
+SMALL = (256, 512, 1024)
+# Sizes and leading dimensions that no vector load is aligned to, and one whose are multiples of 8.
+ODD = ((4097, 4097, 4097), (1000, 3333, 5555), (2048, 511, 32001), (129, 8200, 4104))
+DRAWN = 12  # of a random set
 
 PRODUCT_SETS = {
     "quick": "a few small shapes of each kind",
     "squares": "M = N = K, 256 ... 16384 (to 2048 on the CPU)",
+    "large": "the squares from 2048 on",
+    "small": "M = N = K, 256, 512 and 1024",
     "8b": "Llama-3 8B's linears, M = 1 ... 8192 (to 256 on the CPU)",
     "70b": "Llama-3 70B's linears, likewise",
+    "decode": "the linears of both at M <= 128",
+    "prefill": "the linears of both at M >= 512 (8B at 512 on the CPU)",
+    "models": "linears of other models, M = 1 ... 4096 (to 64 on the CPU)",
+    "odd": "sizes that no vector load is aligned to",
     "ragged": "12 random sizes, drawn fresh unless --seed is given",
+    "aligned": "12 random multiples of 8, likewise",
 }
 REDUCE_SETS = {
     "quick": "a few small shapes of each kind",
@@ -40,12 +75,13 @@ REDUCE_SETS = {
 
 @dataclass(frozen=True)
 class Product:
-    """X [m, k] times W [n, k] transposed."""
+    """A [m, k] times B [k, n]."""
 
     name: str
     m: int
     n: int
     k: int
+    set: str = ""  # of PRODUCT_SETS
 
 
 @dataclass(frozen=True)
@@ -67,26 +103,48 @@ def choose(names: str, known: dict[str, str]) -> list[str]:
 
 def products(sets: list[str], device: str, seed: int) -> list[Product]:
     gpu = device == "cuda"
-    chosen: list[Product] = []
-    for name in sets:
-        if name == "quick":
-            chosen += [Product(f"{size}^3", size, size, size) for size in (256, 512, 1024)]
-            chosen += [Product("8B.o", m, 4096, 4096) for m in (1, 4, 16)]
-            chosen.append(Product("ragged", 129, 1000, 777))
-        elif name == "squares":
-            sizes = [size for size in SQUARES if gpu or size <= 2048]
-            chosen += [Product(f"{size}^3", size, size, size) for size in sizes]
-        elif name == "ragged":
-            draw = random.Random(seed)
-            top = 8192 if gpu else 1500
-            for _ in range(12):
-                m, n, k = (round(top ** draw.uniform(0.2, 1.0)) for _ in range(3))
-                chosen.append(Product("ragged", m, n, k))
-        else:
-            layers = LLAMA_8B if name == "8b" else LLAMA_70B
-            for layer, (n, k) in layers.items():
-                chosen += [Product(layer, m, n, k) for m in (ROWS if gpu else FEW_ROWS)]
-    return chosen
+    return [replace(p, set=name) for name in sets for p in _products_of(name, gpu, seed)]
+
+
+def _products_of(name: str, gpu: bool, seed: int) -> list[Product]:
+    if name == "quick":
+        few = [Product("8B.o", m, 4096, 4096) for m in (1, 4, 16)]
+        return [*_squares(SMALL), *few, Product("ragged", 129, 1000, 777)]
+    if name in ("squares", "large", "small"):
+        sizes = {"squares": SMALL + SQUARES, "large": SQUARES, "small": SMALL}[name]
+        return _squares(tuple(size for size in sizes if gpu or size <= 2048))
+    if name == "odd":
+        return [Product("odd", m, n, k) for m, n, k in ODD]
+    if name in ("ragged", "aligned"):
+        return _drawn(name, random.Random(seed), 8192 if gpu else 1500)
+    if name == "models":
+        rows = tuple(m for m in MODEL_ROWS if gpu or m <= 64)
+        return _layers(OTHER_MODELS, rows)
+    if name == "decode":
+        rows = tuple(m for m in (ROWS if gpu else FEW_ROWS) if m <= DECODE_ROWS)
+        return _layers({**LLAMA_8B, **LLAMA_70B}, rows)
+    if name == "prefill":
+        rows = tuple(m for m in ROWS if m >= PREFILL_ROWS)
+        return _layers({**LLAMA_8B, **LLAMA_70B}, rows) if gpu else _layers(LLAMA_8B, rows[:1])
+    return _layers(LLAMA_8B if name == "8b" else LLAMA_70B, ROWS if gpu else FEW_ROWS)
+
+
+def _squares(sizes: tuple[int, ...]) -> list[Product]:
+    return [Product(f"{size}^3", size, size, size) for size in sizes]
+
+
+def _layers(layers: dict[str, tuple[int, int]], rows: tuple[int, ...]) -> list[Product]:
+    return [Product(layer, m, n, k) for layer, (n, k) in layers.items() for m in rows]
+
+
+def _drawn(name: str, draw: random.Random, top: int) -> list[Product]:
+    drawn = []
+    for _ in range(DRAWN):
+        m, n, k = (round(top ** draw.uniform(0.2, 1.0)) for _ in range(3))
+        if name == "aligned":
+            m, n, k = (-(-extent // 8) * 8 for extent in (m, n, k))
+        drawn.append(Product(name, m, n, k))
+    return drawn
 
 
 def reductions(sets: list[str], device: str, seed: int) -> list[Reduction]:

@@ -11,6 +11,7 @@ Call = Callable[[], object]
 REPEATS = 11
 SAMPLE_SECONDS = 2e-3  # a sample repeats the call until it takes about this long
 CUDA_ROUNDS = 3
+WARMUP_MS, REPEAT_MS = 10, 50  # of a call's turn in each round
 
 
 def time_cpu(calls: Mapping[str, Call], repeats: int = REPEATS) -> dict[str, float]:
@@ -46,7 +47,8 @@ def time_cuda(calls: Mapping[str, Call], rounds: int = CUDA_ROUNDS) -> dict[str,
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            seconds[name].append(do_bench(call, return_mode="median") * 1e-3)
+            median = do_bench(call, warmup=WARMUP_MS, rep=REPEAT_MS, return_mode="median")
+            seconds[name].append(median * 1e-3)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 

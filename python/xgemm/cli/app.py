@@ -88,8 +88,14 @@ def bench(
     ] = "quick",
     dtype: Annotated[str, typer.Option(help="float32, float16 or bfloat16.")] = "float32",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    layouts: Annotated[
+        str, typer.Option(help="mul: of a and b, n row-major, t column-major: nn, nt, tn.")
+    ] = "nt",
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="mul: torch.compile too; seconds for each shape.")
+    ] = False,
     threads: Threads = None,
-    seed: Annotated[int | None, typer.Option(help="Of the ragged set; fresh if absent.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of what is random; fresh if absent.")] = None,
     json: Json = False,
     output: Annotated[Path | None, typer.Option(dir_okay=False, help="Write JSON here.")] = None,
     plot: Plot = None,
@@ -97,7 +103,7 @@ def bench(
     """Time an op family against torch, checked against float64 before a time is taken."""
     from xgemm.cli.bench import run
 
-    run(family, shapes, dtype, device, threads, seed, json, output, plot)
+    run(family, shapes, dtype, device, layouts, compiled, threads, seed, json, output, plot)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})  # so that -1 is an argument

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
+import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 import torch
+from rich.console import Console
 
 from xgemm.bench.peers import OURS
 from xgemm.bench.plot import plot_benchmark
-from xgemm.bench.run import Record, run_benchmark
+from xgemm.bench.record import Record
+from xgemm.bench.run import run_benchmark
 from xgemm.bench.shapes import PRODUCT_SETS, REDUCE_SETS
 from xgemm.cli.output import log, out, print_json, table
+
+PIPED_WIDTH = 132  # a pipe or a file has no width, and 80 columns would fold every row
 
 
 def run(
@@ -21,6 +26,8 @@ def run(
     shapes: str,
     dtype: str,
     device: str,
+    layouts: str,
+    compiled: bool,
     threads: int | None,
     seed: int | None,
     as_json: bool,
@@ -40,9 +47,10 @@ def run(
     def on_record(record: Record) -> None:
         records.append(record)
         ours = record.seconds[OURS]
-        log.print(f"[dim]{record.case} {record.size}: {ours * 1e6:.1f} us[/]")
+        case = f"{record.case} {record.size} {record.layout}".rstrip()
+        log.print(f"[dim]{case}: {ours * 1e6:.1f} us[/]")
 
-    report = run_benchmark(family, shapes, dtype, device, seed, on_record)
+    report = run_benchmark(family, shapes, dtype, device, seed, on_record, layouts, compiled)
     if output is not None:
         output.write_text(json.dumps(report, indent=2) + "\n")
     if plot is not None:
@@ -50,34 +58,56 @@ def run(
     if as_json:
         print_json(report)
         return
-    peers = list(dict.fromkeys(name for record in records for name in record.seconds))
-    columns = ["case", "size", *(f"{name}, us" for name in peers), "rate"]
-    columns += [f"x {name}" for name in peers if name != OURS]
-    rows = [_cells(record, peers) for record in records]
     commit = report["commit"] or "unknown"
     title = (
         f"{family}, {dtype}, {report['device']}, {report['threads']} threads, torch"
         f" {report['torch']}, commit {commit}, seed {seed}"
     )
-    out.print(table(title, columns, rows))
-    for name in peers:
-        ratios = [r.speedup()[name] for r in records if name in r.speedup()]
-        if ratios:
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            out.print(f"{mean:.2f}x {name} (geometric mean), {min(ratios):.2f}x at the least")
+    _print_records(title, records)
+    _print_summary(report["summary"])
 
 
-def _cells(record: Record, peers: list[str]) -> list[str]:
-    speedup = record.speedup()
-    times = [_number(record.seconds.get(name), 1e6, "{:.1f}") for name in peers]
-    ratios = [_number(speedup.get(name), 1.0, "{:.2f}") for name in peers if name != OURS]
-    seconds = record.seconds[OURS]
-    if record.flops:
-        rate = f"{record.flops / seconds / 1e9:.1f} GFLOP/s"
-    else:
-        rate = f"{record.bytes / seconds / 1e9:.1f} GB/s"
-    return [record.case, record.size, *times, rate, *ratios]
+def _print_records(title: str, records: list[Record]) -> None:
+    libraries = list(dict.fromkeys(name for record in records for name in record.seconds))
+    with_layout = any(record.layout for record in records)
+    with_floor = any(record.floor_seconds is not None for record in records)
+    columns = ["case", "size", *(["layout"] if with_layout else [])]
+    columns += [*(f"{name}, us" for name in libraries), "rate"]
+    columns += [f"x {name}" for name in libraries if name != OURS]
+    columns += ["floor, us", "of floor"] if with_floor else []
+    rows = []
+    for record in records:
+        row = [record.case, record.size, *([record.layout] if with_layout else [])]
+        row += [_number(record.seconds.get(name), "{:.1f}", 1e6) for name in libraries]
+        row.append(_rate(record))
+        row += [_number(record.speedup().get(n), "{:.2f}") for n in libraries if n != OURS]
+        if with_floor:
+            row.append(_number(record.floor_seconds, "{:.1f}", 1e6))
+            row.append(_number(record.of_floor().get(OURS), "{:.2f}"))
+        rows.append(row)
+    folds_well = out.is_terminal or "COLUMNS" in os.environ
+    console = out if folds_well else Console(highlight=False, width=PIPED_WIDTH)
+    console.print(table(title, columns, rows))
 
 
-def _number(value: float | None, scale: float, form: str) -> str:
+def _print_summary(groups: list[dict[str, Any]]) -> None:
+    for group in groups:
+        label = f"{group['set']} {group['layout']}".strip() + f", {group['cases']} cases"
+        for name, found in group["speedup"].items():
+            line = f"{label}: {found['geomean']:.3f}x {name} (geometric mean)"
+            line += f", {found['worst']:.3f}x at the least, {found['worst_case']}"
+            out.print(line, soft_wrap=True)
+        if group["of_floor"]:
+            shares = [f"{name} {share:.3f}x" for name, share in group["of_floor"].items()]
+            line = f"{label}: of the floor's time: {', '.join(shares)} (geometric mean)"
+            out.print(line, soft_wrap=True)
+
+
+def _rate(record: Record) -> str:
+    count, unit = (record.flops, "FLOP/s") if record.flops else (record.bytes, "B/s")
+    rate = count / record.seconds[OURS]
+    return f"{rate * 1e-12:.1f} T{unit}" if rate >= 1e12 else f"{rate * 1e-9:.1f} G{unit}"
+
+
+def _number(value: float | None, form: str, scale: float = 1.0) -> str:
     return "-" if value is None else form.format(value * scale)

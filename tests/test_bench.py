@@ -1,0 +1,139 @@
+"""What a benchmark is made of: shapes, operands, floors and summaries. No time is judged."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from xgemm.bench import peers, run, shapes, timing
+from xgemm.bench.floors import CEILINGS, floor_seconds
+from xgemm.bench.record import Record
+from xgemm.bench.summary import geometric_mean, summarize
+
+H200 = "NVIDIA H200"
+
+
+def test_the_floor_of_a_small_product_is_its_bytes_and_of_a_large_one_its_flops():
+    # 32 MB were read in 13.2 us, and 48 MB lie half way to the 20.9 us of 64.
+    assert math.isclose(floor_seconds(H200, 32e6, 1.0), 13.2e-6)
+    assert math.isclose(floor_seconds(H200, 48e6, 1.0), 17.05e-6)
+    assert math.isclose(floor_seconds(H200, 48e6, 80e12), 0.1)
+
+
+def test_the_floor_rises_from_an_empty_kernel_beyond_the_table():
+    seconds = [floor_seconds(H200, megabytes * 1e6, 0.0) for megabytes in (0, 1, 500, 1024, 4096)]
+    assert seconds == sorted(seconds)
+    assert math.isclose(seconds[0], 2.9e-6)
+    assert math.isclose(seconds[-1], 246e-6 + 3072 * (246 - 130) / 512 * 1e-6)
+
+
+def test_an_unknown_gpu_has_no_floor():
+    assert floor_seconds("another GPU", 1e6, 1e9) is None
+    for ceiling in CEILINGS.values():
+        assert list(ceiling.read) == sorted(ceiling.read)
+
+
+def record(name: str, layout: str, ours: float, theirs: float, floor: float | None) -> Record:
+    seconds = {peers.OURS: ours, peers.TORCH: theirs}
+    return Record("case", "2x3x4", seconds, 1.0, 1.0, 0.0, name, layout, floor)
+
+
+def test_summaries_are_of_a_set_a_layout_and_a_sets_layouts_together():
+    records = [
+        record("one", "nn", 1.0, 2.0, 0.5),
+        record("one", "nn", 1.0, 8.0, 0.5),
+        record("one", "nt", 1.0, 0.5, None),
+        record("two", "nn", 2.0, 3.0, None),
+    ]
+    groups = {(group["set"], group["layout"]): group for group in summarize(records)}
+    assert set(groups) == {("one", "nn"), ("one", "nt"), ("two", "nn"), ("one", "all")}
+    found = groups["one", "nn"]
+    assert found["cases"] == 2
+    assert math.isclose(found["speedup"]["torch"]["geomean"], 4.0)
+    assert found["speedup"]["torch"]["worst"] == 2.0
+    assert math.isclose(found["of_floor"]["xgemm"], 2.0)
+    assert math.isclose(found["of_floor"]["torch"], 8.0)
+    assert groups["one", "nt"]["of_floor"] == {}
+    together = groups["one", "all"]
+    assert math.isclose(together["speedup"]["torch"]["geomean"], 2.0)
+    assert together["speedup"]["torch"]["worst_case"] == "2x3x4 nt"
+
+
+def test_geometric_mean():
+    assert math.isclose(geometric_mean([1.0, 2.0, 4.0]), 2.0)
+
+
+@pytest.mark.parametrize("layout", run.LAYOUTS)
+def test_operands_lie_as_the_layout_says(layout):
+    product = shapes.Product("tiny", 3, 5, 7)
+    a, b = run._operands(product, layout, torch.float16, "cpu", 0)
+    assert (a.shape, b.shape) == ((3, 7), (7, 5))
+    for operand, letter in zip((a, b), layout, strict=True):
+        assert (operand if letter == "n" else operand.t()).is_contiguous()
+        assert operand.abs().min() < operand.abs().max()  # random, not zeros
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_set_has_shapes(device):
+    for name in shapes.PRODUCT_SETS:
+        products = shapes.products([name], device, 0)
+        assert products
+        assert {product.set for product in products} == {name}
+        assert all(min(p.m, p.n, p.k) > 0 for p in products)
+
+
+def test_what_the_sets_hold_on_a_gpu():
+    rows = {name: {p.m for p in shapes.products([name], "cuda", 0)} for name in shapes.PRODUCT_SETS}
+    assert max(rows["decode"]) == 128
+    assert min(rows["prefill"]) == 512
+    assert max(rows["prefill"]) == 8192
+    assert rows["large"] == {2048, 4096, 8192, 16384}
+    llama = shapes.products(["8b", "70b"], "cuda", 0)
+    few = shapes.products(["decode", "prefill"], "cuda", 0)
+    assert {(p.m, p.n, p.k) for p in few} < {(p.m, p.n, p.k) for p in llama}
+    assert any(p.k % 8 for p in shapes.products(["odd"], "cuda", 0))
+    for p in shapes.products(["aligned"], "cuda", 1):
+        assert p.m % 8 == p.n % 8 == p.k % 8 == 0
+
+
+def test_a_product_is_checked_from_its_first_element_to_its_last():
+    x, w = torch.randn(40, 64), torch.randn(600, 64)
+    y = x @ w.t()
+    assert run._check_product(y, x, w, rounded_w=False) <= 1
+    for row, column in ((0, 0), (39, 599)):
+        wrong = y.clone()
+        wrong[row, column] += 1
+        with pytest.raises(ArithmeticError, match="differs from float64"):
+            run._check_product(wrong, x, w, rounded_w=False)
+
+
+def test_torch_compile_is_a_peer_where_it_is_asked_for(monkeypatch):
+    asked: list[dict[str, object]] = []
+
+    def compile_nothing(function, **options):
+        asked.append(options)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    a, b = torch.randn(3, 4), torch.randn(4, 5)
+    assert peers.COMPILED not in peers.mul_calls(a, b)
+    calls = peers.mul_calls(a, b, compiled=True)
+    torch.testing.assert_close(calls[peers.COMPILED](), a @ b)
+    assert asked == [{"mode": "max-autotune-no-cudagraphs", "dynamic": False}]
+
+
+def test_each_layout_is_a_record(monkeypatch):
+    monkeypatch.setattr(shapes, "products", lambda *_: [shapes.Product("tiny", 3, 32, 128)])
+    monkeypatch.setattr(timing, "SAMPLE_SECONDS", 1e-6)
+    report = run.run_benchmark("mul", "quick", "float32", "cpu", 0, layouts="nn, tn")
+    assert [found["layout"] for found in report["records"]] == ["nn", "tn"]
+    assert {group["layout"] for group in report["summary"]} == {"nn", "tn", "all"}
+
+
+def test_wrong_options_are_named():
+    with pytest.raises(ValueError, match="layouts must be among nn, nt, tn, got 'tt'"):
+        run.run_benchmark("mul", "quick", "float32", "cpu", 0, layouts="tt")
+    with pytest.raises(ValueError, match="layouts and compile are options of mul"):
+        run.run_benchmark("reduce", "quick", "float32", "cpu", 0, compiled=True)
