@@ -1,0 +1,365 @@
+"""Which CUDA kernel a dense product gets: what holds for every choice, whatever the heuristic."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+# (compute capability, multiprocessors), and the shared memory a CTA may have.
+DEVICES = {(80, 108): 163, (86, 82): 99, (89, 128): 99, (90, 132): 227, (100, 148): 227}
+HALF_TYPES = ("float16", "bfloat16")
+TMA_KERNELS = {"SM90", "SM90_ROWS"}
+MOST_EXTENT = 2**31 - 1  # of a tensor map, as the kernels' 32-bit coordinates reach it
+MOST_STRIDE_BYTES = 2**40
+MOST_BOX = 256
+MOST_ELEMENTS = 2**38  # of a result: more than any GPU's memory
+BASE = 1 << 20  # where operands lie, before their offset: aligned to anything
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A [rows, columns] operand: its address and strides, in elements."""
+
+    rows: int
+    columns: int
+    row_stride: int
+    column_stride: int
+    address: int = BASE
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        return self.row_stride, self.column_stride
+
+    def fits_tma(self) -> bool:
+        """A 16-byte aligned base, one dimension contiguous, the other a multiple of 16 bytes."""
+        ways = (
+            (self.column_stride, self.row_stride, self.rows),
+            (self.row_stride, self.column_stride, self.columns),
+        )
+        return self.address % 16 == 0 and any(
+            inner == 1
+            and (extent <= 1 or (outer > 0 and outer % 8 == 0 and 2 * outer < MOST_STRIDE_BYTES))
+            for inner, outer, extent in ways
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    a: Matrix
+    b: Matrix
+    d: Matrix
+    dtype: str = "float16"
+    alpha: float = 1.0
+    beta: float = 0.0
+    batch: tuple[tuple[int, int, int, int], ...] = ()  # size, strides of a, b and d
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.a.rows, self.b.columns, self.a.columns
+
+    @property
+    def products(self) -> int:
+        return math.prod(size for size, *_ in self.batch)
+
+    def problem(self, cpp: ModuleType) -> Any:
+        m, n, k = self.sizes
+        return cpp.GemmProblem(
+            m=m,
+            n=n,
+            k=k,
+            dtype=self.dtype,
+            a=self.a.address,
+            a_strides=self.a.strides,
+            b=self.b.address,
+            b_strides=self.b.strides,
+            d=self.d.address,
+            d_strides=self.d.strides,
+            alpha=self.alpha,
+            beta=self.beta,
+            batch=list(self.batch),
+        )
+
+
+def matrix(
+    rows: int, columns: int, layout: str = "rows", padding: int = 0, offset: int = 0
+) -> Matrix:
+    address = BASE + 2 * offset
+    if layout == "rows":
+        return Matrix(rows, columns, max(columns, 1) + padding, 1, address)
+    if layout == "columns":
+        return Matrix(rows, columns, 1, max(rows, 1) + padding, address)
+    if layout == "expanded":
+        return Matrix(rows, columns, 0, 1, address)
+    return Matrix(rows, columns, 2 * max(columns, 1) + padding, 2, address)
+
+
+def product(m: int, n: int, k: int, **options: Any) -> Case:
+    return Case(matrix(m, k), matrix(k, n), matrix(m, n), **options)
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+EXTENTS = st.one_of(
+    st.integers(0, 40),
+    st.integers(1, 700).map(lambda x: 8 * x),
+    st.integers(1, 20_000),
+    st.sampled_from([64, 128, 256, 512, 1024, 4096, 8192, 28672, 128256, 2**20, 2**31 - 8, 2**33]),
+)
+
+
+@st.composite
+def matrices(draw: st.DrawFn, rows: int, columns: int, layouts: tuple[str, ...]) -> Matrix:
+    return matrix(
+        rows,
+        columns,
+        draw(st.sampled_from(layouts)),
+        draw(st.sampled_from([0, 0, 0, 1, 3, 8, 64])),
+        draw(st.sampled_from([0, 0, 0, 0, 1, 4, 8, 100])),
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    m, n, k = draw(EXTENTS), draw(EXTENTS), draw(EXTENTS)
+    assume(max(m * n, m * k, k * n) <= MOST_ELEMENTS)
+    inputs = ("rows", "rows", "columns", "columns", "strided", "expanded")
+    a, b = draw(matrices(m, k, inputs)), draw(matrices(k, n, inputs))
+    d = draw(matrices(m, n, ("rows", "rows", "rows", "columns", "strided")))
+    batch = []
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 1, 2, 3, 8]))):
+        apart = draw(st.sampled_from([0, 0, 8, 3]))
+        shared_a, shared_b = draw(st.booleans()), draw(st.booleans())
+        batch.append(
+            (
+                draw(st.sampled_from([1, 2, 3, 16, 300])),
+                0 if shared_a else 2 * m * k + apart,
+                0 if shared_b else 2 * k * n + apart,
+                2 * m * n + apart,
+            )
+        )
+    assume(max(m * n, m * k, k * n, 1) * math.prod(dim[0] for dim in batch) <= MOST_ELEMENTS)
+    alpha, beta = draw(st.sampled_from([(1.0, 0.0)] * 4 + [(0.5, 0.0), (1.0, 2.0)]))
+    dtype = draw(st.sampled_from(["float16", "float16", "bfloat16", "float32"]))
+    return Case(a, b, d, dtype, alpha, beta, tuple(batch))
+
+
+def copied(side: Matrix, strides: list[tuple[int, int]]) -> int:
+    """The bytes of a dense copy of an operand, a dimension of stride 0 taken once."""
+    return 2 * side.rows * side.columns * math.prod(size for size, stride in strides if stride)
+
+
+def check_tensor_maps(case: Case, config: Any) -> None:
+    """A kernel that loads through TMA: tensor maps exist for what it reads and writes."""
+    m, n, k = case.sizes
+    assert case.dtype in HALF_TYPES
+    assert min(m, n, k) >= 1, "a tensor map has no empty extent"
+    assert max(m, n, k, case.products) <= MOST_EXTENT
+    assert config.block_m % 8 == 0
+    assert config.block_n % 8 == 0
+    assert config.block_m % 64 == 0 or config.block_n % 64 == 0, "wgmma takes 64 rows"
+    assert max(config.block_m, config.block_n) <= MOST_BOX
+    in_workspace = 0
+    for side, index in ((case.a, 1), (case.b, 2)):
+        strides = [(dim[0], dim[index]) for dim in case.batch if dim[0] > 1]
+        steps_fit = all(stride >= 0 and stride % 8 == 0 for _, stride in strides)
+        if not side.fits_tma() or not steps_fit:
+            in_workspace += copied(side, strides)
+    assert config.workspace_bytes >= in_workspace, "an operand that TMA cannot read has no copy"
+    if config.tma_store:
+        assert case.d.fits_tma()
+        assert case.d.column_stride == 1
+        assert all(dim[3] % 8 == 0 and dim[3] > 0 for dim in case.batch if dim[0] > 1)
+
+
+def check_grid(case: Case, config: Any, sm_count: int) -> None:
+    m, n, k = case.sizes
+    assert config.block_m >= 1
+    assert config.block_n >= 1
+    assert 1 <= config.ctas <= 2**31 - 1
+    assert 1 <= config.splits <= max(1, k), "a part of K is empty"
+    assert 1 <= config.cluster <= 8, "clusters above 8 are not portable"
+    assert config.ctas % config.cluster == 0
+    if config.kernel.name == "SM90":
+        assert config.ctas <= sm_count, "a persistent CTA has an SM of its own"
+        group = config.block_m * config.cluster
+        tiles = ceil_div(m, group) * ceil_div(n, config.block_n) * case.products
+        assert config.ctas <= tiles * config.cluster * config.splits, "a cluster has no tile"
+
+
+def check_shared_memory(config: Any, kib: int) -> None:
+    # The stages alone; an epilogue and barriers come on top. mma.sync's have 32 of K or more.
+    block_k = {"SM90": 64, "SM90_ROWS": 64, "SM80": 32}.get(config.kernel.name, 0)
+    ring = config.stages * (config.block_m + config.block_n) * block_k * 2
+    assert ring <= kib * 1024
+    if config.kernel.name in TMA_KERNELS:
+        assert config.stages >= 2, "loads do not run ahead"
+
+
+def check_workspace(case: Case, config: Any) -> None:
+    assert config.workspace_bytes >= 0
+    m, n, _ = case.sizes
+    if config.kernel.name == "SIMT":
+        assert config.workspace_bytes == 0
+    aligned = case.a.fits_tma() and case.b.fits_tma() and not case.batch
+    if config.splits == 1 and (aligned or config.kernel.name not in TMA_KERNELS):
+        assert config.workspace_bytes == 0, "nothing to sum up and nothing to copy"
+    # Partial sums in fp32 for each split, copies of both operands with padded rows, and counters.
+    round_up = lambda extent: ceil_div(extent, 256) * 256  # noqa: E731
+    sums = 4 * config.splits * round_up(m) * round_up(n) * case.products
+    sums += 4 * config.ctas * config.block_m * config.block_n
+    copies = sum(
+        2 * round_up(side.rows) * round_up(side.columns) * case.products
+        for side in (case.a, case.b)
+    )
+    assert config.workspace_bytes <= 2 * (sums + copies) + 2**22
+
+
+def check(cpp: ModuleType, case: Case, device: tuple[int, int]) -> Any:
+    """The choice for `case` on `device`, after what must hold for every choice."""
+    capability, sm_count = device
+    problem = case.problem(cpp)
+    config = cpp.select_gemm(problem, capability, sm_count)
+    kernel = config.kernel.name
+    if kernel in TMA_KERNELS:
+        assert capability == 90, "wgmma is Hopper's own"
+    if kernel == "SM80":
+        assert capability >= 80
+        assert case.dtype in HALF_TYPES
+    if 0 in (*case.sizes[:2], case.products):
+        assert config.workspace_bytes == 0, "an empty result needs no memory"
+        return config
+    if kernel in TMA_KERNELS:
+        check_tensor_maps(case, config)
+    check_grid(case, config, sm_count)
+    check_shared_memory(config, DEVICES[device])
+    check_workspace(case, config)
+    return config
+
+
+def fields(config: Any) -> dict[str, Any]:
+    names = [name for name in dir(config) if not name.startswith("_")]
+    return {name: getattr(config, name) for name in names}
+
+
+@settings(max_examples=1500)
+@given(case=cases(), device=st.sampled_from(list(DEVICES)))
+def test_every_choice_is_valid(cpp: ModuleType, case: Case, device: tuple[int, int]) -> None:
+    config = check(cpp, case, device)
+    again = cpp.select_gemm(case.problem(cpp), *device)
+    assert fields(config) == fields(again), "not the same choice twice"
+
+
+@settings(max_examples=300)
+@given(case=cases(), device=st.sampled_from(list(DEVICES)), moved=st.integers(1, 1000))
+def test_choice_depends_on_alignment_not_on_addresses(
+    cpp: ModuleType, case: Case, device: tuple[int, int], moved: int
+) -> None:
+    by = 256 * moved
+    sides = {
+        name: Matrix(side.rows, side.columns, *side.strides, side.address + by)
+        for name, side in (("a", case.a), ("b", case.b), ("d", case.d))
+    }
+    elsewhere = Case(**sides, **{k: getattr(case, k) for k in ("dtype", "alpha", "beta", "batch")})
+    there = cpp.select_gemm(elsewhere.problem(cpp), *device)
+    assert fields(cpp.select_gemm(case.problem(cpp), *device)) == fields(there)
+
+
+@pytest.mark.parametrize("device", list(DEVICES), ids=lambda device: f"sm_{device[0]}")
+@pytest.mark.parametrize("dtype", [*HALF_TYPES, "float32"])
+@pytest.mark.parametrize("m", [1, 2, 5, 16, 17, 64, 100, 128, 129, 512, 4096, 16384])
+def test_layer_shapes(cpp: ModuleType, m: int, dtype: str, device: tuple[int, int]) -> None:
+    for n, k in [(4096, 4096), (28672, 4096), (4096, 14336), (10240, 8192), (1, 4096), (4097, 33)]:
+        for layout in ("rows", "columns"):
+            case = Case(matrix(m, k), matrix(k, n, layout), matrix(m, n), dtype)
+            check(cpp, case, device)
+
+
+@pytest.mark.parametrize("dtype", HALF_TYPES)
+@pytest.mark.parametrize("a_layout", ["rows", "columns"])
+@pytest.mark.parametrize("b_layout", ["rows", "columns"])
+def test_large_aligned_products_use_wgmma_on_hopper_only(
+    cpp: ModuleType, a_layout: str, b_layout: str, dtype: str
+) -> None:
+    size = 4096
+    case = Case(
+        matrix(size, size, a_layout), matrix(size, size, b_layout), matrix(size, size), dtype
+    )
+    for device in DEVICES:
+        kernel = check(cpp, case, device).kernel.name
+        assert (kernel == "SM90") == (device[0] == 90)
+
+
+@pytest.mark.parametrize("side", ["a", "b"])
+@pytest.mark.parametrize(
+    "change", [{"offset": 1}, {"offset": 4}, {"padding": 1}, {"padding": 4}, {"layout": "strided"}]
+)
+def test_operands_that_tma_cannot_read_are_copied_or_go_elsewhere(
+    cpp: ModuleType, side: str, change: dict[str, Any]
+) -> None:
+    given = {"a": matrix(2048, 2048), "b": matrix(2048, 2048), "d": matrix(2048, 2048)}
+    given[side] = matrix(2048, 2048, **change)
+    assert not given[side].fits_tma()
+    config = check(cpp, Case(**given), (90, 132))
+    assert config.kernel.name not in TMA_KERNELS or config.workspace_bytes >= 2 * 2048 * 2048
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch"),
+    [((0, 5, 7), ()), ((5, 0, 7), ()), ((0, 0, 0), ()), ((4, 5, 7), ((0, 28, 35, 20),))],
+)
+def test_empty_results(
+    cpp: ModuleType, sizes: tuple[int, int, int], batch: tuple[tuple[int, int, int, int], ...]
+) -> None:
+    for device in DEVICES:
+        check(cpp, product(*sizes, batch=batch), device)
+
+
+def test_sums_over_nothing_are_still_computed(cpp: ModuleType) -> None:
+    for device in DEVICES:
+        config = check(cpp, product(300, 500, 0), device)
+        assert config.kernel.name not in TMA_KERNELS
+        assert config.ctas >= 1
+
+
+def test_fp32_stays_in_fp32(cpp: ModuleType) -> None:
+    for device in DEVICES:
+        config = check(cpp, product(4096, 4096, 4096, dtype="float32"), device)
+        assert config.kernel.name not in {*TMA_KERNELS, "SM80"}
+
+
+@settings(max_examples=200)
+@given(case=cases(), device=st.sampled_from(list(DEVICES)))
+def test_explain_names_the_problem_and_the_reason(
+    cpp: ModuleType, case: Case, device: tuple[int, int]
+) -> None:
+    problem = case.problem(cpp)
+    config = cpp.select_gemm(problem, *device)
+    text = cpp.explain_gemm(problem, config)
+    m, n, k = case.sizes
+    assert f"m={m} n={n} k={k} {case.dtype}" in text
+    assert config.reason
+    assert config.reason in text
+    assert f"{config.ctas} CTAs" in text
+
+
+def test_explanations_tell_kernels_apart(cpp: ModuleType) -> None:
+    """Problems that get different kernels read differently in the line that names the kernel."""
+    named: dict[str, set[str]] = {}
+    for m in (1, 16, 300, 4096):
+        for dtype in ("float16", "float32"):
+            for device in DEVICES:
+                problem = product(m, 4096, 4096, dtype=dtype).problem(cpp)
+                config = cpp.select_gemm(problem, *device)
+                line = cpp.explain_gemm(problem, config).split("kernel: ")[1].partition(",")[0]
+                named.setdefault(config.kernel.name, set()).add(line.split()[0])
+    assert len(named) >= 2
+    words = [word for lines in named.values() for word in lines]
+    assert len(words) == len(set(words))
