@@ -19,6 +19,7 @@ MOST_EXTENT = 2**31 - 1  # of a tensor map, as the kernels' 32-bit coordinates r
 MOST_STRIDE_BYTES = 2**40
 MOST_BOX = 256
 MOST_ELEMENTS = 2**38  # of a result: more than any GPU's memory
+HOPPER = (90, 132)
 BASE = 1 << 20  # where operands lie, before their offset: aligned to anything
 
 
@@ -249,8 +250,11 @@ def fields(config: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
+devices = st.sampled_from([HOPPER] * len(DEVICES) + list(DEVICES))
+
+
 @settings(max_examples=1500)
-@given(case=cases(), device=st.sampled_from(list(DEVICES)))
+@given(case=cases(), device=devices)
 def test_every_choice_is_valid(cpp: ModuleType, case: Case, device: tuple[int, int]) -> None:
     config = check(cpp, case, device)
     again = cpp.select_gemm(case.problem(cpp), *device)
@@ -258,7 +262,7 @@ def test_every_choice_is_valid(cpp: ModuleType, case: Case, device: tuple[int, i
 
 
 @settings(max_examples=300)
-@given(case=cases(), device=st.sampled_from(list(DEVICES)), moved=st.integers(1, 1000))
+@given(case=cases(), device=devices, moved=st.integers(1, 1000))
 def test_choice_depends_on_alignment_not_on_addresses(
     cpp: ModuleType, case: Case, device: tuple[int, int], moved: int
 ) -> None:
@@ -307,8 +311,27 @@ def test_operands_that_tma_cannot_read_are_copied_or_go_elsewhere(
     given = {"a": matrix(2048, 2048), "b": matrix(2048, 2048), "d": matrix(2048, 2048)}
     given[side] = matrix(2048, 2048, **change)
     assert not given[side].fits_tma()
-    config = check(cpp, Case(**given), (90, 132))
+    config = check(cpp, Case(**given), HOPPER)
     assert config.kernel.name not in TMA_KERNELS or config.workspace_bytes >= 2 * 2048 * 2048
+
+
+@pytest.mark.parametrize("step", [2**20 + 3, 2**20 + 4])
+@pytest.mark.parametrize("index", [1, 2, 3])
+def test_batches_that_tma_cannot_step_through(cpp: ModuleType, index: int, step: int) -> None:
+    steps = [8, 2**20, 2**20, 2**20]
+    steps[index] = step
+    aligned = (8, 2**20, 2**20, 2**20)
+    check(cpp, product(1024, 1024, 1024, batch=(aligned,)), HOPPER)
+    check(cpp, product(1024, 1024, 1024, batch=(tuple(steps),)), HOPPER)
+
+
+@pytest.mark.parametrize("extent", [2**31 - 8, 2**31, 2**33])
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_extents_beyond_32_bits(cpp: ModuleType, index: int, extent: int) -> None:
+    sizes = [8, 8, 8]
+    sizes[index] = extent
+    for device in DEVICES:
+        check(cpp, product(*sizes), device)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +359,7 @@ def test_fp32_stays_in_fp32(cpp: ModuleType) -> None:
 
 
 @settings(max_examples=200)
-@given(case=cases(), device=st.sampled_from(list(DEVICES)))
+@given(case=cases(), device=devices)
 def test_explain_names_the_problem_and_the_reason(
     cpp: ModuleType, case: Case, device: tuple[int, int]
 ) -> None:
