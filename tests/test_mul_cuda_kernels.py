@@ -1,0 +1,173 @@
+"""Every kernel and tile that select_config gives out, each on the smallest problem that gets it.
+
+The problems are found by asking `explain`, so a kernel that is added is visited, too. They are
+small enough for compute-sanitizer: CONTRIBUTING.md has the command.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import torch
+from random_products import SENTINEL, worst_share
+
+import xgemm  # noqa: F401  (registers the ops)
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+LAYOUTS = ((False, False), (False, True), (True, False), (True, True))  # transa, transb
+M = (1, 2, 4, 5, 8, 12, 16, 24, 32, 48, 64, 100, 128, 129, 200, 256, 512, 1024, 2560)
+N = (1, 8, 16, 64, 65, 96, 128, 264, 520, 1024, 2560, 4104, 8192, 33792)
+K = (7, 8, 72, 136, 264, 520, 1032, 2056, 4104, 16392)
+MOST_WORK = 2**31  # multiplications: what a sanitizer gets through in seconds
+
+
+@dataclass(frozen=True)
+class Visit:
+    kernel: str  # the explanation's line, without the numbers that follow from the shape
+    m: int
+    n: int
+    k: int
+    transa: bool
+    transb: bool
+
+    @property
+    def work(self) -> int:
+        return self.m * self.n * self.k
+
+
+def describe(m: int, n: int, k: int, transa: bool = False, transb: bool = False) -> str:
+    """The kernel, tile, stages, cluster, split or not: not how many CTAs or splits."""
+    said = torch.ops.xgemm.explain(
+        "mul", m, n, k, dtype="float16", transa=transa, transb=transb, device="cuda"
+    )
+    line = next(line for line in said.splitlines() if line.startswith("kernel: "))
+    line = re.sub(r",? \d+ CTAs", "", line.removeprefix("kernel: "))
+    return re.sub(r"(?:[2-9]|\d\d+) (splits|parts|slices)", r"several \1", line)
+
+
+def shapes() -> Iterator[tuple[int, int, int]]:
+    for m in M:
+        for n in N:
+            yield from ((m, n, k) for k in K if m * n * k <= MOST_WORK)
+
+
+@cache
+def visits() -> tuple[Visit, ...]:
+    """For each kernel and layout the problem with the least work."""
+    found: dict[tuple[str, bool, bool], Visit] = {}
+    for transa, transb in LAYOUTS:
+        for m, n, k in shapes():
+            visit = Visit(describe(m, n, k, transa, transb), m, n, k, transa, transb)
+            key = visit.kernel, transa, transb
+            if key not in found or visit.work < found[key].work:
+                found[key] = visit
+    return tuple(found.values())
+
+
+def make(visit: Visit, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    m, n, k = visit.m, visit.n, visit.k
+    a = torch.randn((k, m) if visit.transa else (m, k), device="cuda").to(dtype)
+    b = torch.randn((n, k) if visit.transb else (k, n), device="cuda").to(dtype)
+    return a.t() if visit.transa else a, b.t() if visit.transb else b
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a GPU of compute capability 9.0")
+def test_the_search_finds_the_kernels() -> None:
+    kernels = {visit.kernel.partition(" ")[0].rstrip(",") for visit in visits()}
+    assert {"sm90"} < kernels, kernels
+    print("\n".join(sorted({visit.kernel for visit in visits()})))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_kernel(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for visit in visits():
+        a, b = make(visit, dtype)
+        bias = torch.randn(visit.n, device="cuda").to(dtype)
+        torch.full((visit.m, visit.n), float("nan"), device="cuda", dtype=dtype)
+        y = torch.ops.xgemm.mul(a, b, bias, activation="gelu")
+        share = worst_share(y, a, b, bias, "gelu").item()
+        assert share <= 1, f"{share:.3g} of the bound: {visit}"
+        assert torch.equal(y, torch.ops.xgemm.mul(a, b, bias, activation="gelu")), visit
+
+
+def test_every_kernel_stores_into_a_strided_destination() -> None:
+    torch.manual_seed(1)
+    for visit in visits():
+        a, b = make(visit, torch.float16)
+        buffer = torch.full((visit.n, visit.m + 3), SENTINEL, device="cuda", dtype=a.dtype)
+        y = buffer.t()[: visit.m].fill_(float("nan"))
+        torch.ops.xgemm.mul_into(y, a, b)
+        share = worst_share(y, a, b).item()
+        assert share <= 1, f"{share:.3g} of the bound: {visit}"
+        assert (buffer[:, visit.m :] == SENTINEL).all(), visit
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_kernel_rounds_once_and_to_nearest(dtype: torch.dtype) -> None:
+    """Sums of such integers are exact in fp32 in any order, so every bit of the result is known."""
+    torch.manual_seed(2)
+    for visit in visits():
+        a, b = make(visit, dtype)
+        for operand in (a, b):
+            operand.copy_(torch.randint(-15, 16, operand.shape, device="cuda"))
+        expected = (a.double() @ b.double()).to(dtype)
+        assert torch.equal(torch.ops.xgemm.mul(a, b), expected), visit
+
+
+def test_every_kernel_keeps_partial_sums_beyond_fp16() -> None:
+    """The first half of K sums to far more than fp16 holds, and the second takes it back."""
+    for visit in visits():
+        a, b = make(visit, torch.float16)
+        half = visit.k // 2
+        a.zero_(), b.fill_(250.0)
+        a[:, :half], a[:, half : 2 * half], b[0] = 240.0, -240.0, 252.0
+        assert (torch.ops.xgemm.mul(a, b) == 480.0).all(), visit
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (65504.0, 0.0, 65504.0),
+        (65504.0, 15.0, 65504.0),
+        (65504.0, 16.0, float("inf")),  # half way to 65536, and 65504 is odd in its last place
+        (-65504.0, -32.0, float("-inf")),
+    ],
+)
+def test_every_kernel_overflows_as_torch_does(first: float, second: float, expected: float) -> None:
+    assert torch.tensor(first + second).half().item() == expected
+    for visit in visits():
+        a, b = make(visit, torch.float16)
+        a.zero_(), b.fill_(1.0)
+        a[:, 0], a[:, 1] = first, second
+        assert (torch.ops.xgemm.mul(a, b) == expected).all(), visit
+
+
+def test_every_kernel_passes_nan_and_infinity_on() -> None:
+    torch.manual_seed(3)
+    for visit in visits():
+        a, b = make(visit, torch.bfloat16)
+        a[-1, -1], a[0, 0], b[0, 0], b[-1, -1] = float("nan"), float("inf"), float("-inf"), 1e37
+        y, expected = torch.ops.xgemm.mul(a, b), a.double() @ b.double()
+        assert torch.equal(y.isnan(), expected.isnan()), visit
+        assert torch.equal(y.isinf(), expected.isinf()), visit
+        assert torch.equal(y[y.isinf()].double(), expected[expected.isinf()]), visit
+
+
+def test_every_kernel_keeps_subnormal_numbers() -> None:
+    for visit in visits():
+        a, b = make(visit, torch.float16)
+        a.fill_(2.0**-24)
+        for value in (1.0, 2.0**-10):  # products that fp16 holds, and that only fp32 does
+            b.fill_(value)
+            expected = torch.tensor(visit.k * value * 2.0**-24).half().item()
+            assert (torch.ops.xgemm.mul(a, b) == expected).all(), visit
