@@ -20,7 +20,7 @@ from random_products import (
 import xgemm  # noqa: F401  (registers the ops)
 
 # XGEMM_RANDOM_PROBLEMS=100000 XGEMM_RANDOM_SEED=1 runs longer, over other problems.
-PROBLEMS = int(os.environ.get("XGEMM_RANDOM_PROBLEMS", "6000"))
+PROBLEMS = int(os.environ.get("XGEMM_RANDOM_PROBLEMS", "20000"))
 SEED = int(os.environ.get("XGEMM_RANDOM_SEED", "0"))
 CHUNKS = 20
 SHOWN = 8  # of the failures
