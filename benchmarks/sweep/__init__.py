@@ -1,0 +1,1 @@
+"""The parts of benchmarks/sweep_mul.py."""

@@ -1,0 +1,75 @@
+"""The configurations that a problem may run in: every kernel, tile and split that fits it.
+
+Which tiles there are is read from csrc/cuda/gemm, where the kernels are compiled for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sweep.library import ROOT, Config, Device, Shape
+
+SM90_BLOCK_M = 128
+SM80_TILES = ((128, 256, 6), (128, 128, 4), (64, 64, 4))  # the first for aligned operands only
+MOST_WORKSPACE = 1 << 28
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def sm90_tiles() -> list[tuple[int, int, int]]:
+    """(block_n, stages, cluster)"""
+    text = (ROOT / "csrc/cuda/gemm/sm90/tiles.h").read_text()
+    found = re.findall(r"^\s*TILE\((\d+), (\d+), (\d+)\)", text, re.MULTILINE)
+    return [(int(n), int(stages), int(cluster)) for n, stages, cluster in found]
+
+
+def aligned(shape: Shape) -> bool:
+    """Whether one dimension of each operand is contiguous, the other in steps of 16 bytes."""
+    a = (shape.k, shape.m) if shape.layout[0] == "t" else (shape.m, shape.k)
+    b = (shape.n, shape.k) if shape.layout[1] == "t" else (shape.k, shape.n)
+    return all(outer == 1 or inner == 1 or inner % 8 == 0 for outer, inner in (a, b))
+
+
+def sm90(shape: Shape, device: Device) -> Iterator[Config]:
+    if device.capability != 90 or not aligned(shape):
+        return
+    for block_n, stages, cluster in sm90_tiles():
+        if shape.layout[1] == "n" and block_n % 64:
+            continue
+        clusters = ceil_div(shape.m, SM90_BLOCK_M * cluster) * ceil_div(shape.n, block_n)
+        turns = ceil_div(clusters, device.sm_count // cluster)
+        yield Config(
+            "sm90", SM90_BLOCK_M, block_n, stages, cluster,
+            ctas=ceil_div(clusters, turns) * cluster, tma_store=shape.n % 8 == 0,
+        )  # fmt: skip
+
+
+def sm80(shape: Shape, device: Device) -> Iterator[Config]:
+    for block_m, block_n, stages in SM80_TILES:
+        if block_n == 256 and not aligned(shape):
+            continue
+        tiles = ceil_div(shape.m, block_m) * ceil_div(shape.n, block_n)
+        for splits in splits_of(shape, tiles, device):
+            workspace = 0 if splits == 1 else 4 * splits * shape.m * ceil_div(shape.n, 4) * 4
+            if workspace <= MOST_WORKSPACE:
+                yield Config(
+                    "sm80", block_m, block_n, stages, 1, splits, tiles * splits, False, workspace
+                )
+
+
+def splits_of(shape: Shape, tiles: int, device: Device, block_k: int = 32) -> list[int]:
+    """Splits of K worth a look: none, and where SMs are idle those that leave no part empty."""
+    found = [1]
+    for splits in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64):
+        part = ceil_div(ceil_div(shape.k, splits), block_k) * block_k
+        fills = tiles * splits <= 4 * device.sm_count
+        if fills and part >= 128 and ceil_div(shape.k, part) == splits:
+            found.append(splits)
+    return found
+
+
+def candidates(shape: Shape, device: Device) -> list[Config]:
+    return [*sm90(shape, device), *sm80(shape, device)]

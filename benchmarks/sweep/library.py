@@ -1,0 +1,155 @@
+"""The dense CUDA kernels as a library of their own, called with a configuration that is given.
+
+It is linked from the objects of the last `make build`, so it holds what the op library holds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = ROOT / "build" / "sweep" / "libxgemm_sweep.so"
+KERNELS = ("sm90", "sm90_rows", "gemv", "sm80", "simt")  # enum Kernel of csrc/cuda/gemm/problem.h
+
+
+def build() -> Path:
+    ninja = (ROOT / "build" / "build.ninja").read_text()
+    objects = re.findall(r"^build (build/obj/csrc/cuda/(?:gemm/)?[^:]+\.o):", ninja, re.MULTILINE)
+    objects = [name for name in objects if "/cuda/w4a16/" not in name]
+    LIBRARY.parent.mkdir(parents=True, exist_ok=True)
+    command = ["nvcc", "-shared", "-std=c++20", "-O2", "-Xcompiler", "-fPIC", "-cudart", "static"]
+    command += ["-Icsrc", "-o", str(LIBRARY), "benchmarks/sweep/gemm_entry.cpp", *objects]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return LIBRARY
+
+
+@dataclass(frozen=True)
+class Config:
+    """csrc/cuda/gemm/problem.h says what each field is."""
+
+    kernel: str
+    block_m: int
+    block_n: int
+    stages: int
+    cluster: int = 1
+    splits: int = 1
+    ctas: int = 0
+    tma_store: bool = False
+    workspace_bytes: int = 0
+
+    @property
+    def key(self) -> str:
+        """What tells configurations of one problem apart."""
+        tile = f"{self.block_m}x{self.block_n}"
+        return (
+            f"{self.kernel} {tile} stages {self.stages} cluster {self.cluster} splits {self.splits}"
+        )
+
+
+class _Problem(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("m", "n", "k")),
+        *((name, ctypes.c_void_p) for name in ("a", "b", "d")),
+        *((f"{x}_{way}_stride", ctypes.c_int64) for x in "abd" for way in ("row", "col")),
+        ("bf16", ctypes.c_int32),
+    )
+
+
+class _Config(ctypes.Structure):
+    _fields_ = (
+        *(
+            (name, ctypes.c_int32)
+            for name in ("kernel", "block_m", "block_n", "stages", "cluster", "splits", "ctas")
+        ),
+        ("tma_store", ctypes.c_int32),
+        ("workspace_bytes", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True)
+class Shape:
+    """a [m, k] times b [k, n], each row-major (n) or column-major (t), d row-major."""
+
+    m: int
+    n: int
+    k: int
+    layout: str = "nt"
+    bf16: bool = False
+
+    def strides(self) -> tuple[int, int, int, int]:
+        a = (1, self.m) if self.layout[0] == "t" else (self.k, 1)
+        b = (1, self.k) if self.layout[1] == "t" else (self.n, 1)
+        return (*a, *b)
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.m * self.n * self.k
+
+    @property
+    def bytes(self) -> float:
+        return 2.0 * (self.m * self.k + self.n * self.k + self.m * self.n)
+
+
+@dataclass(frozen=True)
+class Device:
+    name: str
+    sm_count: int
+    capability: int
+
+
+def current_device() -> Device:
+    found = torch.cuda.get_device_properties()
+    return Device(found.name, found.multi_processor_count, 10 * found.major + found.minor)
+
+
+class Library:
+    def __init__(self, path: Path = LIBRARY) -> None:
+        self._library = ctypes.CDLL(str(path))
+        self._library.sweep_launch.restype = ctypes.c_char_p
+
+    def select(self, shape: Shape, device: Device) -> Config:
+        """select_config's choice for operands that are aligned as far as their strides are."""
+        problem = self._problem(shape, (1 << 20, 1 << 20, 1 << 20))
+        found = _Config()
+        self._library.sweep_select(
+            ctypes.byref(problem), device.sm_count, device.capability, ctypes.byref(found)
+        )
+        values = {name: getattr(found, name) for name, *_ in _Config._fields_}
+        values["kernel"] = KERNELS[found.kernel]
+        values["tma_store"] = bool(found.tma_store)
+        return Config(**values)
+
+    def launch(
+        self,
+        shape: Shape,
+        config: Config,
+        operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        workspace: torch.Tensor,
+    ) -> None:
+        a, b, d = (tensor.data_ptr() for tensor in operands)
+        problem = self._problem(shape, (a, b, d))
+        values = {**asdict(config), "kernel": KERNELS.index(config.kernel)}
+        assert workspace.numel() * workspace.element_size() >= config.workspace_bytes
+        stream = torch.cuda.current_stream().cuda_stream
+        error = self._library.sweep_launch(
+            ctypes.byref(problem),
+            ctypes.byref(_Config(**values)),
+            ctypes.c_void_p(workspace.data_ptr()),
+            ctypes.c_void_p(stream),
+        )
+        if error is not None:
+            raise RuntimeError(f"{config.key}: {error.decode()}")
+
+    @staticmethod
+    def _problem(shape: Shape, addresses: tuple[int, int, int]) -> _Problem:
+        a_row, a_col, b_row, b_col = shape.strides()
+        return _Problem(
+            shape.m, shape.n, shape.k, *addresses, a_row, a_col, b_row, b_col, shape.n, 1,
+            int(shape.bf16),
+        )  # fmt: skip

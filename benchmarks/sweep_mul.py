@@ -1,0 +1,222 @@
+"""Which kernel, tile and split of K is best for a dense product, over many shapes on this GPU.
+
+    make build
+    python benchmarks/sweep_mul.py build                 # links what is measured; needs nvcc
+    python benchmarks/sweep_mul.py run --output s.json   # on the GPU; cuBLAS in the same run
+    python benchmarks/sweep_mul.py show s.json           # anywhere: regret of the present choice
+
+`run` times every candidate (sweep/candidates.py) from a cold L2 cache, all of a shape by turns, and
+checks each against float64 first. `show` says how far select_config's choices are from the best,
+which configurations win, and the constants that a cost model of tiles would have; it asks the
+library that `build` has linked, so that a change of select.cpp is judged without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import secrets
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from sweep.candidates import candidates
+from sweep.library import LIBRARY, Config, Device, Library, Shape, build, current_device
+from sweep.model import Record, against_torch, fit, regret, winners
+
+FLUSH_BYTES = 256 << 20  # more than any L2
+MOST_FLOPS = 2e12
+MOST_BYTES = 8e9
+LAYER_SETS = ("decode", "prefill", "small", "large", "models")
+
+
+def random_shape(rng: random.Random, ragged: bool) -> Shape:
+    while True:
+        m, n, k = (
+            round(math.exp(rng.uniform(math.log(low), math.log(high))))
+            for low, high in ((1, 16384), (16, 32768), (16, 32768))
+        )
+        if not ragged:
+            n, k = -(-n // 8) * 8, -(-k // 8) * 8
+        shape = Shape(m, n, k, rng.choice(("nt", "nt", "nn", "tn")), rng.random() < 0.5)
+        if shape.flops <= MOST_FLOPS and shape.bytes <= MOST_BYTES:
+            return shape
+
+
+def layer_shapes(sets: list[str]) -> list[Shape]:
+    from xgemm.bench.shapes import products
+
+    found = [Shape(p.m, p.n, p.k) for p in products(sets, "cuda", 0)]
+    return [shape for shape in dict.fromkeys(found) if shape.flops <= MOST_FLOPS]
+
+
+def make_operands(shape: Shape) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    dtype = torch.bfloat16 if shape.bf16 else torch.float16
+    m, n, k = shape.m, shape.n, shape.k
+
+    def matrix(rows: int, columns: int, letter: str) -> torch.Tensor:
+        by_column = letter == "t"
+        made = torch.empty((columns, rows) if by_column else (rows, columns), device="cuda")
+        made = made.normal_().to(dtype)
+        return made.t() if by_column else made
+
+    d = torch.empty(m, n, device="cuda", dtype=dtype)
+    return matrix(m, k, shape.layout[0]), matrix(k, n, shape.layout[1]), d
+
+
+def is_right(d: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Of some rows and columns, the first and the last among them, against float64."""
+    rows = torch.linspace(0, len(d) - 1, min(len(d), 40), device="cuda").round().long()
+    columns = torch.linspace(0, d.shape[1] - 1, min(d.shape[1], 300), device="cuda").round().long()
+    wide_a, wide_b = a[rows].double(), b[:, columns].double()
+    expected, magnitude = wide_a @ wide_b, wide_a.abs() @ wide_b.abs()
+    rounding = 2.0**-8 if d.dtype == torch.bfloat16 else 2.0**-11
+    bound = (a.shape[1] + 8) * 2.0**-24 * magnitude + 1.01 * rounding * expected.abs() + 2.0**-24
+    return bool(((d[rows][:, columns].double() - expected).abs() <= bound).all())
+
+
+def time_by_turns(calls: list[Callable[[], object]], repeats: int) -> list[float]:
+    """Median seconds of each call, from a cold L2 cache; each repeat starts with another one."""
+    flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
+    events = [
+        [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in calls]
+        for _ in range(repeats)
+    ]
+    for repeat, row in enumerate(events):
+        for i in range(len(calls)):
+            turn = (repeat + i) % len(calls)
+            flush.zero_()
+            row[turn][0].record()
+            calls[turn]()
+            row[turn][1].record()
+    torch.cuda.synchronize()
+    return [
+        statistics.median(row[i][0].elapsed_time(row[i][1]) for row in events) * 1e-3
+        for i in range(len(calls))
+    ]
+
+
+def measure(library: Library, device: Device, shape: Shape, repeats: int) -> Record:
+    a, b, d = operands = make_operands(shape)
+    chosen = library.select(shape, device)
+    configs = {config.key: config for config in [*candidates(shape, device), chosen]}
+    most = max(config.workspace_bytes for config in configs.values())
+    workspace = torch.full((most // 4 + 64,), float("nan"), device="cuda")
+
+    def run(config: Config) -> Callable[[], object]:
+        return lambda: library.launch(shape, config, operands, workspace)
+
+    for key, config in list(configs.items()):
+        d.fill_(float("nan"))
+        try:
+            run(config)()
+        except RuntimeError as error:
+            print(f"{shape}: {error}", file=sys.stderr)
+            del configs[key]
+            continue
+        if not is_right(d, a, b):
+            raise ArithmeticError(f"{shape}: {key} is wrong")
+    calls = [run(config) for config in configs.values()]
+    calls.append(lambda: torch.mm(a, b, out=d))
+    times = time_by_turns(calls, repeats)
+    seconds = dict(zip(configs, times, strict=False))
+    return Record(shape, seconds, configs, times[-1], chosen.key)
+
+
+def save(path: Path, device: Device, seed: int, records: list[Record]) -> None:
+    report = {
+        "device": asdict(device),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "seed": seed,
+        "records": [asdict(record) for record in records],
+    }
+    path.write_text(json.dumps(report) + "\n")
+
+
+def load(path: Path) -> tuple[Device, list[Record]]:
+    report: dict[str, Any] = json.loads(path.read_text())
+    records = [
+        Record(
+            Shape(**found["shape"]), found["seconds"],
+            {key: Config(**config) for key, config in found["configs"].items()},
+            found["torch"], found["chosen"],
+        )
+        for found in report["records"]
+    ]  # fmt: skip
+    return Device(**report["device"]), records
+
+
+def show(device: Device, records: list[Record], library: Library | None, worst: int) -> None:
+    print("\n".join(regret(records, library, device).lines(worst)))
+    print("\n".join(against_torch(records)))
+    print("\n".join(winners(records)))
+    for kernel in ("sm90", "sm80"):
+        for found in fit(records, device, kernel):
+            bm, bn, stages, cluster = found["tile"]
+            print(
+                f"{kernel} {bm}x{bn}, {stages} stages, cluster {cluster}:"
+                f" {found['tflops']:.0f} TFLOP/s in the main loop, {found['overhead_us']:.2f} us a"
+                f" tile ({found['overhead_k']:.0f} of k), {found['launch_us']:.1f} us a launch;"
+                f" {found['shapes']} shapes within {found['mean_error']:.1%}"
+            )
+
+
+def sweep(options: argparse.Namespace) -> None:
+    library, device = Library(options.library), current_device()
+    seed = secrets.randbelow(2**31) if options.seed is None else options.seed
+    rng = random.Random(seed)
+    shapes = layer_shapes(options.sets.split(",")) if options.sets else []
+    shapes += [random_shape(rng, options.ragged) for _ in range(options.random)]
+    rng.shuffle(shapes)  # what a limited time leaves out is then no one kind
+    print(f"{device.name}, torch {torch.__version__}, seed {seed}, {len(shapes)} shapes")
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    records: list[Record] = []
+    start.record()
+    for shape in shapes:
+        records.append(measure(library, device, shape, options.repeats))
+        end.record()
+        end.synchronize()
+        if start.elapsed_time(end) > 1e3 * options.seconds:
+            break
+    print(f"{len(records)} shapes measured")
+    if options.output is not None:
+        save(options.output, device, seed, records)
+    show(device, records, None, options.worst)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--library", type=Path, default=LIBRARY, help="what `build` has linked")
+    parser.add_argument("--worst", type=int, default=20, help="of the shapes, how many to list")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("build", help="link the kernels of the last `make build`")
+    of_run = commands.add_parser("run", help="measure on this GPU")
+    of_run.add_argument("--sets", default=",".join(LAYER_SETS), help="of `xgemm bench mul`, or ''")
+    of_run.add_argument("--random", type=int, default=300, help="shapes drawn log-uniformly")
+    of_run.add_argument("--ragged", action="store_true", help="random N and K of any size")
+    of_run.add_argument("--seed", type=int, help="fresh if absent")
+    of_run.add_argument("--repeats", type=int, default=9, help="the median of how many")
+    of_run.add_argument("--seconds", type=float, default=600.0, help="stop after as many")
+    of_run.add_argument("--output", type=Path, help="write JSON here")
+    of_show = commands.add_parser("show", help="judge select_config by a sweep")
+    of_show.add_argument("sweep", type=Path)
+    of_show.add_argument("--recorded", action="store_true", help="the choices of back then")
+    options = parser.parse_args()
+    if options.command == "build":
+        print(build())
+    elif options.command == "run":
+        sweep(options)
+    else:
+        device, records = load(options.sweep)
+        show(device, records, None if options.recorded else Library(options.library), options.worst)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""What benchmarks/sweep_mul.py does without a GPU: candidates, regret and fitted constants."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def sweep() -> Iterator[ModuleType]:
+    """The script as a module; its parts are imported beside it, as when it is run."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        import sweep_mul
+
+        yield sweep_mul
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture
+def h200(sweep):
+    return sweep.Device("NVIDIA H200", 132, 90)
+
+
+def test_candidates_fill_the_gpu_and_leave_no_part_of_k_empty(sweep, h200):
+    rng = random.Random(0)
+    for _ in range(300):
+        shape = sweep.random_shape(rng, ragged=rng.random() < 0.5)
+        found = sweep.candidates(shape, h200)
+        assert len({config.key for config in found}) == len(found) > 0
+        for config in found:
+            assert config.ctas >= 1
+            assert config.ctas % config.cluster == 0
+            assert 1 <= config.splits <= shape.k
+            if config.kernel == "sm90":
+                assert config.ctas <= h200.sm_count
+    kernels = {config.kernel for config in sweep.candidates(sweep.Shape(512, 512, 512), h200)}
+    assert {"sm90", "sm80"} <= kernels
+    odd = {config.kernel for config in sweep.candidates(sweep.Shape(511, 513, 515), h200)}
+    assert "sm90" not in odd
+
+
+def test_whatever_select_config_chooses_is_swept(sweep, h200, cpp):
+    def chosen(shape):
+        a_row, a_col, b_row, b_col = shape.strides()
+        problem = cpp.GemmProblem(
+            m=shape.m, n=shape.n, k=shape.k, dtype="float16", a=1 << 20, a_strides=(a_row, a_col),
+            b=1 << 20, b_strides=(b_row, b_col), d=1 << 20, d_strides=(shape.n, 1),
+        )  # fmt: skip
+        config = cpp.select_gemm(problem, h200.capability, h200.sm_count)
+        tile = config.block_m, config.block_n, config.stages, config.cluster
+        return config.kernel.name.lower(), *tile
+
+    rng = random.Random(1)
+    for _ in range(300):
+        shape = sweep.random_shape(rng, ragged=False)
+        tiles = {
+            (c.kernel, c.block_m, c.block_n, c.stages, c.cluster)
+            for c in sweep.candidates(shape, h200)
+        }
+        found = chosen(shape)
+        assert found in tiles or found[0] == "simt", shape  # it takes what nothing else fits
+
+
+def record(sweep, seconds: dict[str, float], chosen: str):
+    return sweep.Record(sweep.Shape(64, 64, 64), seconds, {}, 3.0, chosen)
+
+
+def test_regret_is_the_choice_over_the_best(sweep, h200):
+    records = [
+        record(sweep, {"x splits 1": 2.0, "y splits 1": 1.0}, "x splits 1"),
+        record(sweep, {"x splits 1": 1.0, "y splits 1": 4.0}, "x splits 1"),
+        record(sweep, {"x splits 1": 1.0}, "z splits 1"),
+    ]
+    found = sweep.regret(records, None, h200)
+    assert [ratio for ratio, _ in found.ratios] == [2.0, 1.0]
+    assert found.unmeasured == records[2:]
+    text = "\n".join(found.lines(worst=5))
+    assert f"geometric mean {math.sqrt(2):.3f}x" in text
+    assert "worst 2.000x" in text
+    assert "1 choices were not swept" in text
+    assert "geometric mean 2.121x" in sweep.against_torch(records)[0]
+    assert any(line.split()[0] == "2" and "x" in line for line in sweep.winners(records))
+
+
+def test_the_fit_finds_the_constants_that_times_were_made_of(sweep, h200):
+    rng = random.Random(2)
+    launch, overhead, rate = 3e-6, 1.5e-6, 700e12
+    records = []
+    for _ in range(60):
+        shape = sweep.Shape(*(rng.randrange(1024, 12288, 8) for _ in range(3)))
+        config = sweep.Config("sm90", 128, 256, 4, 2, ctas=132)
+        tiles = math.ceil(shape.m / 128) * math.ceil(shape.n / 256)
+        turns = math.ceil(tiles / 132)
+        per_k = 2 * 128 * 256 * 132 / rate
+        seconds = launch + turns * (overhead + shape.k * per_k)
+        records.append(
+            sweep.Record(shape, {config.key: seconds}, {config.key: config}, 1.0, config.key)
+        )
+    (found,) = sweep.fit(records, h200, "sm90")
+    assert found["tile"] == (128, 256, 4, 2)
+    assert math.isclose(found["tflops"], 700, rel_tol=1e-3)
+    assert math.isclose(found["overhead_us"], 1.5, rel_tol=1e-2)
+    assert math.isclose(found["launch_us"], 3.0, rel_tol=1e-1)
+    assert found["mean_error"] < 1e-3
+
+
+def test_a_sweep_is_kept_whole(sweep, h200, tmp_path):
+    config = sweep.Config("sm80", 64, 64, 4, splits=3, ctas=6, workspace_bytes=128)
+    made = sweep.Record(
+        sweep.Shape(8, 16, 24, "tn", True), {config.key: 1e-5}, {config.key: config}, 2e-5,
+        config.key,
+    )  # fmt: skip
+    path = tmp_path / "sweep.json"
+    sweep.save(path, h200, 7, [made])
+    assert sweep.load(path) == (h200, [made])
+
+
+def test_random_shapes_are_aligned_unless_they_are_to_be_ragged(sweep):
+    rng = random.Random(3)
+    aligned = [sweep.random_shape(rng, ragged=False) for _ in range(200)]
+    assert all(shape.n % 8 == shape.k % 8 == 0 for shape in aligned)
+    assert {shape.layout for shape in aligned} == {"nt", "nn", "tn"}
+    assert any(sweep.random_shape(rng, ragged=True).k % 8 for _ in range(20))
+    assert min(shape.m for shape in aligned) < 16
