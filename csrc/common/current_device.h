@@ -1,4 +1,4 @@
-// The GPU that is current, asked once per device.
+// What is known of the GPUs here, asked once per device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,11 +10,9 @@
 
 namespace xgemm {
 
-inline DeviceInfo current_device() {
+inline DeviceInfo device_info(int device) {
   constexpr int kMostDevices = 64;
   static std::array<std::atomic<int>, kMostDevices> cache{};  // 0: not asked yet
-  int device = 0;
-  cudaGetDevice(&device);
   const int known = device < kMostDevices ? cache[device].load(std::memory_order_relaxed) : 0;
   if (known != 0) return {known / 1000, known % 1000};
   int sm_count = 0, major = 0, minor = 0;
@@ -26,6 +24,16 @@ inline DeviceInfo current_device() {
     cache[device].store(info.sm_count * 1000 + info.capability, std::memory_order_relaxed);
   }
   return info;
+}
+
+// Without a GPU it has no multiprocessors.
+inline DeviceInfo current_device() {
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) {
+    cudaGetLastError();  // so that it is not blamed on the next call
+    return {};
+  }
+  return device_info(device);
 }
 
 }  // namespace xgemm

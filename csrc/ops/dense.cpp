@@ -45,12 +45,13 @@ OwnedTensor new_workspace(int64_t bytes, const TensorView& like) {
 void launch_one(const char* op, const cpu::GemmProblem& p, const TensorView& like,
                 cudaStream_t stream) {
   const cuda::gemm::Problem problem = to_cuda(p);
-  const cuda::gemm::Config config = cuda::gemm::select_config(problem, current_device());
+  const cuda::gemm::Config config =
+      cuda::gemm::select_config(problem, device_info(like.device_index));
   OwnedTensor workspace;
   void* memory = nullptr;
   if (config.workspace_bytes > 0) {
     workspace = new_workspace(config.workspace_bytes, like);
-    memory = TensorView(workspace).mutable_data();
+    TORCH_ERROR_CODE_CHECK(torch_get_mutable_data_ptr(workspace.get(), &memory));
   }
   require_ok(op, cuda::gemm::launch(problem, config, memory, stream));
 }
@@ -77,7 +78,7 @@ void run_on_stream(const char* op, const cpu::GemmProblem& p, const TensorView& 
 void run_dense(const char* op, const cpu::GemmProblem& problem, const TensorView& like) {
 #ifdef XGEMM_WITH_CUDA
   if (like.device_type == aoti_torch_device_type_cuda()) {
-    const torch::stable::accelerator::DeviceGuard guard(like.device_index);
+    const CurrentDevice device(op, like.device_index);
     return run_on_stream(op, problem, like, current_stream(like.device_index));
   }
 #else

@@ -4,12 +4,14 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "cuda/gemm/align/plan.h"
 #include "cuda/gemm/problem.h"
 
 namespace py = pybind11;
@@ -48,6 +50,56 @@ gemm::Problem make_problem(int64_t m, int64_t n, int64_t k, const std::string& d
   return problem;
 }
 
+using gemm::align::AlignedCopy;
+
+AlignedCopy plan_copy(const gemm::Problem& problem, const std::string& operand) {
+  return operand == "a" ? gemm::align::copy_of_a(problem) : gemm::align::copy_of_b(problem);
+}
+
+gemm::Problem with_copies(const gemm::Problem& problem, std::optional<AlignedCopy> a,
+                          std::optional<AlignedCopy> b) {
+  return gemm::align::with_copies(problem, a ? &*a : nullptr, b ? &*b : nullptr);
+}
+
+void bind_align(py::module_& m) {
+  py::class_<AlignedCopy>(m, "AlignedCopy")
+      .def_readonly("outer", &AlignedCopy::outer)
+      .def_readonly("inner", &AlignedCopy::inner)
+      .def_readonly("outer_stride", &AlignedCopy::outer_stride)
+      .def_readonly("inner_stride", &AlignedCopy::inner_stride)
+      .def_readonly("leading_dimension", &AlignedCopy::leading_dimension)
+      .def_property_readonly("matrices", &AlignedCopy::matrices)
+      .def_property_readonly("bytes", &AlignedCopy::bytes)
+      .def_property_readonly("batch",
+                             [](const AlignedCopy& copy) {
+                               std::vector<std::pair<int64_t, int64_t>> dims;
+                               for (int i = 0; i < copy.batch_dims; ++i) {
+                                 dims.emplace_back(copy.batch_size[i], copy.batch_stride[i]);
+                               }
+                               return dims;
+                             })
+      .def("to", [](AlignedCopy copy, Address dst) {
+        copy.dst = reinterpret_cast<void*>(dst);
+        return copy;
+      });
+  m.def("plan_copy", &plan_copy, py::arg("problem"), py::arg("operand"));
+  m.def("with_copies", &with_copies, py::arg("problem"), py::arg("a"), py::arg("b"));
+}
+
+std::tuple<Address, int64_t, int64_t> matrix_of(const void* data, int64_t row_stride,
+                                                int64_t column_stride) {
+  return {reinterpret_cast<Address>(data), row_stride, column_stride};
+}
+
+std::vector<Batch> batch_of(const gemm::Problem& problem) {
+  std::vector<Batch> dims;
+  for (int i = 0; i < problem.batch_dims; ++i) {
+    const gemm::BatchDim& dim = problem.batch[i];
+    dims.emplace_back(dim.size, dim.a, dim.b, dim.d);
+  }
+  return dims;
+}
+
 }  // namespace
 
 void bind_gemm(py::module_& m) {
@@ -61,7 +113,19 @@ void bind_gemm(py::module_& m) {
       .def(py::init(&make_problem), py::kw_only(), py::arg("m"), py::arg("n"), py::arg("k"),
            py::arg("dtype"), py::arg("a"), py::arg("a_strides"), py::arg("b"), py::arg("b_strides"),
            py::arg("d"), py::arg("d_strides"), py::arg("alpha") = 1.0f, py::arg("beta") = 0.0f,
-           py::arg("batch") = std::vector<Batch>{});
+           py::arg("batch") = std::vector<Batch>{})
+      .def_property_readonly("a",
+                             [](const gemm::Problem& p) {
+                               return matrix_of(p.a.data, p.a.row_stride, p.a.col_stride);
+                             })
+      .def_property_readonly("b",
+                             [](const gemm::Problem& p) {
+                               return matrix_of(p.b.data, p.b.row_stride, p.b.col_stride);
+                             })
+      .def_property_readonly(
+          "d",
+          [](const gemm::Problem& p) { return matrix_of(p.d, p.d_row_stride, p.d_col_stride); })
+      .def_property_readonly("batch", &batch_of);
   py::class_<gemm::Config>(m, "GemmConfig")
       .def_readonly("kernel", &gemm::Config::kernel)
       .def_readonly("block_m", &gemm::Config::block_m)
@@ -80,5 +144,6 @@ void bind_gemm(py::module_& m) {
         return gemm::select_config(problem, {.sm_count = sm_count, .capability = capability});
       },
       py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
+  bind_align(m);
   m.def("explain_gemm", &gemm::explain, py::arg("problem"), py::arg("config"));
 }

@@ -10,12 +10,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT_FOLDER = ROOT / "build" / "tests"
-# The bindings, and the sources of csrc/ they call: none needs torch or a CUDA toolkit.
+# The bindings, and the sources of csrc/ they call: none needs torch or a CUDA toolkit. The choice of
+# a CUDA kernel is in the files named select.cpp and plan.cpp.
 SOURCES = (
     "tests/cpp/bindings.cpp",
     "tests/cpp/bindings_gemm.cpp",
     "csrc/cpu/isa/isa.cpp",
-    "csrc/cuda/gemm/select.cpp",
+    *sorted(
+        path.relative_to(ROOT).as_posix()
+        for name in ("select", "plan")
+        for path in (ROOT / "csrc/cuda/gemm").rglob(f"{name}.cpp")
+    ),
 )
 
 RULES = """\

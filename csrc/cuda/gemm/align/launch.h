@@ -1,0 +1,16 @@
+// Copies operands into a layout that TMA can read.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "common/status.h"
+#include "cuda/gemm/align/plan.h"
+
+namespace xgemm::cuda::gemm::align {
+
+inline constexpr int kMostCopies = 2;  // A and B
+
+// Makes `count` copies in one launch. Extents are below 2^31.
+Status copy(const AlignedCopy* copies, int count, cudaStream_t stream);
+
+}  // namespace xgemm::cuda::gemm::align

@@ -1,0 +1,44 @@
+// Copies of operands that TMA cannot read as they lie: what is copied, where to, and what the
+// problem looks like afterwards. Nothing here needs the CUDA toolkit.
+#pragma once
+
+#include "common/math.h"
+#include "cuda/gemm/problem.h"
+
+namespace xgemm::cuda::gemm::align {
+
+// A batch of [outer, inner] matrices of a 16-bit type. In the copy the rows of `inner` elements lie
+// contiguous, `leading_dimension` elements apart, and the matrices one behind the other; what is
+// between the rows is not written.
+struct AlignedCopy {
+  const void* src = nullptr;
+  void* dst = nullptr;  // aligned to 16 bytes
+  int64_t outer = 0, inner = 0;
+  int64_t outer_stride = 0, inner_stride = 0;  // of src, in elements
+  int64_t leading_dimension = 0;               // of dst, in elements: a multiple of 8
+  bool inner_is_columns = true;
+  // Of src; dimensions that share one matrix have an extent of 1.
+  int batch_dims = 0;
+  int64_t batch_size[kMaxBatchDims] = {}, batch_stride[kMaxBatchDims] = {};
+
+  int64_t matrices() const {
+    int64_t count = 1;
+    for (int i = 0; i < batch_dims; ++i) count *= batch_size[i];
+    return count;
+  }
+  // Rounded up, so that another copy may lie behind.
+  int64_t bytes() const {
+    return round_up<int64_t>(matrices() * outer * leading_dimension * 2, 256);
+  }
+};
+
+// The copies of A and B. Where a dimension is contiguous it stays so; else the one of the smaller
+// stride becomes it.
+AlignedCopy copy_of_a(const Problem& problem);
+AlignedCopy copy_of_b(const Problem& problem);
+
+// The problem with A and B read from their copies, where one is given (not null). Batch dimensions
+// that lie behind one another now are merged.
+Problem with_copies(const Problem& problem, const AlignedCopy* a, const AlignedCopy* b);
+
+}  // namespace xgemm::cuda::gemm::align
