@@ -10,24 +10,29 @@ namespace xgemm::cuda::gemm {
 namespace {
 
 // A tile of the sm_90a kernel, and the share of the tensor cores' rate that its main loop reaches
-// when operands come from L2 (measured on an H200).
+// (measured on an H200 by benchmarks/sweep_mul.py).
 struct Tile {
-  int block_m, block_n, stages, cluster;
+  int block_n, stages, cluster;
   double efficiency;
 };
 constexpr Tile kSm90Tiles[] = {
-    {128, 256, 4, 2, 1.00},
-    {128, 256, 4, 1, 0.97},
-    {128, 128, 6, 1, 0.90},
+    {256, 4, 2, 1.00}, {256, 4, 1, 0.98}, {224, 4, 2, 0.98}, {192, 5, 2, 0.98},
+    {160, 5, 2, 0.97}, {128, 6, 2, 0.93}, {128, 6, 1, 0.85},
 };
+constexpr int kSm90BlockM = 128;
 // What a tile costs beside its main loop (filling the ring, the epilogue's tail), in columns of k.
-constexpr double kTileOverheadK = 256;
+constexpr double kTileOverheadK = 64;
 
 // TMA wants 16-byte aligned bases and strides, and one dimension contiguous.
 bool fits_tma(const void* data, int64_t contiguous_stride, int64_t stride, int64_t extent) {
   constexpr int64_t kMostBytes = int64_t{1} << 40;
   if (reinterpret_cast<uintptr_t>(data) % 16 != 0 || contiguous_stride != 1) return false;
   return extent <= 1 || (stride % 8 == 0 && stride > 0 && stride * 2 < kMostBytes);
+}
+
+// True where an operand's rows along K suit TMA.
+bool k_major(int64_t k_stride, int64_t mn_stride, int64_t mn) {
+  return k_stride == 1 && (mn <= 1 || (mn_stride % 8 == 0 && mn_stride > 0));
 }
 
 bool operand_fits_tma(const Operand& operand, int64_t rows, int64_t columns) {
@@ -76,24 +81,27 @@ Config select_config(const Problem& p, const DeviceInfo& device) {
     config.reason = obstacle;
     return config;
   }
+  const bool b_mn = !k_major(p.b.row_stride, p.b.col_stride, p.n);
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : kSm90Tiles) {
-    const int64_t clusters = ceil_div<int64_t>(p.m, tile.block_m * tile.cluster) *
+    if (b_mn && tile.block_n % 64 != 0) continue;
+    const int64_t clusters = ceil_div<int64_t>(p.m, kSm90BlockM * tile.cluster) *
                              ceil_div<int64_t>(p.n, tile.block_n) * batch;
     const int64_t slots = device.sm_count / tile.cluster;
-    const double waves = static_cast<double>(ceil_div(clusters, slots));
-    const double cost = waves * tile.block_m * tile.block_n / tile.efficiency *
+    const int64_t waves = ceil_div(clusters, slots);
+    const double cost = static_cast<double>(waves) * tile.block_n / tile.efficiency *
                         (static_cast<double>(p.k) + kTileOverheadK);
     if (cost >= best) continue;
     best = cost;
     config = {.kernel = Kernel::kSm90,
-              .block_m = tile.block_m,
+              .block_m = kSm90BlockM,
               .block_n = tile.block_n,
               .stages = tile.stages,
               .cluster = tile.cluster,
-              .ctas = static_cast<int>(std::min(clusters, slots)) * tile.cluster,
+              // As few as need the same number of turns: less power, the same time.
+              .ctas = static_cast<int>(ceil_div(clusters, waves)) * tile.cluster,
               .tma_store = d_fits_tma(p),
-              .reason = "fewest waves, weighted by the tile's rate"};
+              .reason = "fewest turns, weighted by the tile's rate"};
   }
   return config;
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "cuda/gemm/sm90/kernel.cuh"
+#include "cuda/gemm/sm90/tiles.h"
+#include "cuda/shared_memory_limit.h"
 
 namespace xgemm::cuda::gemm::sm90 {
 
@@ -10,8 +12,8 @@ Status launch_kernel(const Params& params, const Config& config, cudaStream_t st
   const auto kernel = gemm_kernel<T, Tile, kAMn, kBMn>;
   constexpr int kSmem = kSmemBytes<T, Tile>;
   static_assert(kSmem <= 227 * 1024, "a CTA has 227 KB of shared memory");
-  const cudaError_t set =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSmem);
+  static SharedMemoryLimit limit;
+  const cudaError_t set = limit.raise(reinterpret_cast<const void*>(kernel), kSmem);
   if (set != cudaSuccess) return {set, "shared memory of the sm_90a GEMM"};
   cudaLaunchConfig_t launch{};
   launch.gridDim = dim3(config.ctas);
@@ -23,31 +25,37 @@ Status launch_kernel(const Params& params, const Config& config, cudaStream_t st
   cluster.val.clusterDim.x = Tile::kCluster;
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   launch.attrs = &cluster;
-  launch.numAttrs = 1;
+  launch.numAttrs = Tile::kCluster > 1 ? 1 : 0;
   const cudaError_t launched = cudaLaunchKernelEx(&launch, kernel, params);
   if (launched != cudaSuccess) return {launched, "the sm_90a GEMM"};
   return {};
 }
 
-template <typename T, typename Tile>
+template <typename T, int kBlockN, int kStages, int kCluster>
 Status launch_layout(const Params& params, const Config& config, bool a_mn, bool b_mn,
                      cudaStream_t stream) {
-  if (a_mn && b_mn) return launch_kernel<T, Tile, true, true>(params, config, stream);
+  using Tile = TileConfig<kBlockN, kStages, kCluster>;
+  if constexpr (kBlockN % kSwizzleElements == 0) {  // an MN-major B comes in whole boxes
+    if (a_mn && b_mn) return launch_kernel<T, Tile, true, true>(params, config, stream);
+    if (b_mn) return launch_kernel<T, Tile, false, true>(params, config, stream);
+  }
+  if (b_mn) return {cudaErrorInvalidValue, "the sm_90a GEMM: no such tile for an MN-major B"};
   if (a_mn) return launch_kernel<T, Tile, true, false>(params, config, stream);
-  if (b_mn) return launch_kernel<T, Tile, false, true>(params, config, stream);
   return launch_kernel<T, Tile, false, false>(params, config, stream);
 }
 
 template <typename T>
 Status launch_tile(const Params& params, const Config& config, bool a_mn, bool b_mn,
                    cudaStream_t stream) {
-  if (config.block_n == 256 && config.cluster == 2) {
-    return launch_layout<T, TileConfig<128, 256, 4, 2>>(params, config, a_mn, b_mn, stream);
-  }
-  if (config.block_n == 256) {
-    return launch_layout<T, TileConfig<128, 256, 4, 1>>(params, config, a_mn, b_mn, stream);
-  }
-  return launch_layout<T, TileConfig<128, 128, 6, 1>>(params, config, a_mn, b_mn, stream);
+  const auto is = [&](int block_n, int cluster) {
+    return config.block_n == block_n && config.cluster == cluster;
+  };
+#define XGEMM_SM90_TILE(BLOCK_N, STAGES, CLUSTER) \
+  if (is(BLOCK_N, CLUSTER))                       \
+    return launch_layout<T, BLOCK_N, STAGES, CLUSTER>(params, config, a_mn, b_mn, stream);
+  XGEMM_SM90_TILES(XGEMM_SM90_TILE)
+#undef XGEMM_SM90_TILE
+  return {cudaErrorInvalidValue, "the sm_90a GEMM: no such tile"};
 }
 
 }  // namespace xgemm::cuda::gemm::sm90

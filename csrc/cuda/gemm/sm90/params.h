@@ -11,11 +11,17 @@ inline constexpr int kWarpgroup = 128;
 inline constexpr int kConsumers = 2;
 inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 inline constexpr int kSwizzleElements = 64;  // 128 bytes of a 16-bit type: the swizzle's row
+inline constexpr int kBlockM = 64 * kConsumers;
 inline constexpr int kBlockK = 64;
+
+// Columns of D that one TMA store writes: a swizzle's row, or half of one where that divides the
+// tile's width or leaves room for another stage.
+constexpr int store_columns(int block_n) { return block_n % 128 == 0 ? 64 : 32; }
 
 struct Params {
   CUtensorMap a, b, d;  // 3-D: inner, outer, batch
   int m, n, k, batch;
+  int group_rows;             // rows of clusters that neighbouring tiles run over, for L2
   bool a_batched, b_batched;  // else the operand is the same for every batch
   bool tma_store;             // else D is written element by element
   void* d_data;               // for !tma_store, strides in elements

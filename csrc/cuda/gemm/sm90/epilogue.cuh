@@ -1,0 +1,178 @@
+// From a warpgroup's accumulators to D.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "common/activation.h"
+#include "cuda/gemm/sm90/params.h"
+#include "cuda/ptx/mbarrier.h"
+#include "cuda/ptx/stmatrix.h"
+#include "cuda/ptx/tma.h"
+
+namespace xgemm::cuda::gemm::sm90 {
+
+template <typename T>
+__device__ inline uint32_t pack2(float low, float high) {
+  if constexpr (std::is_same_v<T, __half>) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+}
+
+// Two steps, so that the slow one runs under the next tile's wgmmas: take() finishes the values and
+// packs them into half the registers; store() writes one box of columns, through shared memory and
+// by TMA, or element by element where D does not suit TMA.
+template <typename T, int kBlockN>
+class Epilogue {
+ public:
+  static constexpr int kColumns = store_columns(kBlockN);  // of a box
+  static constexpr int kBoxes = kBlockN / kColumns;
+  using Staging = T[2][64 * kColumns];  // two boxes, in turns
+
+  __device__ Epilogue(const Params& params, Staging& staging, int consumer, int thread)
+      : params_(params), staging_(staging), barrier_(1 + consumer), thread_(thread) {}
+
+  // acc: [64, kBlockN] in wgmma's layout, of the tile whose corner in D is (m, n).
+  __device__ void take(float (&acc)[kBlockN / 2], int m, int n, int batch) {
+    m_ = m, n_ = n, batch_ = batch;
+    if (params_.bias != nullptr) add_bias(acc);
+    if (params_.activation != Activation::kNone) apply_activation(acc);
+#pragma unroll
+    for (int i = 0; i < kBlockN / 4; ++i) packed_[i] = pack2<T>(acc[2 * i], acc[2 * i + 1]);
+    pending_ = true;  // as long as tiles follow
+  }
+
+  __device__ bool pending() const { return pending_; }
+
+  // One of kBoxes, while a tile follows.
+  template <int kBox>
+  __device__ void store() {
+    if (thread_ == 0) ptx::bulk_wait_group_read<1>();
+    ptx::named_barrier_sync(barrier_, kWarpgroup);  // the buffer's last store has read it
+    T* staging = staging_[kBox % 2];
+    stage<kBox>(staging);
+    publish();
+    write(staging, kBox, 0);
+  }
+
+  // What is left when no tile follows, through `staging`, which holds [64, kBlockN] and is free;
+  // kStride elements apart for every 64 columns. One fence for all boxes, because behind a store it
+  // would wait for that store; and every warp issues some of the stores, which take 250 cycles
+  // each.
+  template <int kStride>
+  __device__ void store_all(T* staging) {
+    if (!pending_) return;
+    stage_from<0, kStride>(staging);
+    publish();
+    for (int box = 0; box < kBoxes; ++box) write(staging + offset<kStride>(box), box, box % 4);
+    if (thread_ % 32 == 0) ptx::bulk_wait_group_read<0>();  // shared memory must outlive the stores
+  }
+
+ private:
+  template <int kStride>
+  static __device__ constexpr int offset(int box) {
+    return box * kColumns / 64 * kStride + box * kColumns % 64 * 64;
+  }
+
+  template <int kBox, int kStride>
+  __device__ void stage_from(T* staging) {
+    if constexpr (kBox < kBoxes) {
+      stage<kBox>(staging + offset<kStride>(kBox));
+      stage_from<kBox + 1, kStride>(staging);
+    }
+  }
+
+  template <int kBox>
+  __device__ void stage(T* staging) {
+    const int lane = thread_ % 32, matrix = lane / 8;
+    const int row = thread_ / 32 * 16 + matrix % 2 * 8 + lane % 8;
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; j += 2) {
+      const uint32_t* d = packed_ + (kBox * kColumns / 8 + j) * 2;
+      ptx::stmatrix_x4(staging + position(row, j + matrix / 2), d[0], d[1], d[2], d[3]);
+    }
+  }
+
+  // What was staged, to the warpgroup and to TMA.
+  __device__ void publish() {
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(barrier_, kWarpgroup);
+  }
+
+  // By TMA, from lane 0 of `warp`, or by all threads.
+  __device__ void write(const T* staging, int box, int warp) {
+    const int column = n_ + box * kColumns;
+    if (!params_.tma_store) {
+      store_elements(staging, column);
+    } else if (thread_ == warp * 32) {
+      if (m_ < params_.m && column < params_.n) {
+        ptx::tma_store_3d(&params_.d, staging, column, m_, batch_);
+      }
+      ptx::bulk_commit_group();
+    }
+  }
+
+  // Where a row's 16-byte chunk lies in a box: TMA's 128-byte (or 64-byte) swizzle, which also
+  // spares stmatrix bank conflicts.
+  static __device__ int position(int row, int chunk) {
+    const int swizzle = kColumns == 64 ? row % 8 : row / 2 % 4;
+    return row * kColumns + (chunk ^ swizzle) * 8;
+  }
+
+  __device__ void add_bias(float (&acc)[kBlockN / 2]) const {
+    const T* bias = static_cast<const T*>(params_.bias);
+#pragma unroll
+    for (int j = 0; j < kBlockN / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int column = n_ + j * 8 + thread_ % 4 * 2 + e;
+        const float value =
+            column < params_.n ? static_cast<float>(bias[column * params_.bias_stride]) : 0.0f;
+        acc[4 * j + e] += value;
+        acc[4 * j + 2 + e] += value;
+      }
+    }
+  }
+
+  // One copy of the activations' code for every 16 values: the array turns past it.
+  __device__ void apply_activation(float (&acc)[kBlockN / 2]) const {
+    constexpr int kSize = kBlockN / 2, kStep = 16;
+#pragma unroll 1
+    for (int turn = 0; turn < kSize / kStep; ++turn) {
+      float done[kStep];
+#pragma unroll
+      for (int i = 0; i < kStep; ++i) done[i] = activate(params_.activation, acc[i]);
+#pragma unroll
+      for (int i = 0; i < kSize - kStep; ++i) acc[i] = acc[i + kStep];
+#pragma unroll
+      for (int i = 0; i < kStep; ++i) acc[kSize - kStep + i] = done[i];
+    }
+  }
+
+  // Neighbouring threads write neighbours along the dimension of D that is contiguous.
+  __device__ void store_elements(const T* staging, int column) const {
+    T* d = static_cast<T*>(params_.d_data) + batch_ * params_.d_batch_stride;
+    const bool by_column = params_.d_row_stride == 1;
+#pragma unroll 4
+    for (int i = thread_; i < 64 * kColumns; i += kWarpgroup) {
+      const int r = by_column ? i % 64 : i / kColumns, c = by_column ? i / 64 : i % kColumns;
+      if (m_ + r < params_.m && column + c < params_.n) {
+        d[(m_ + r) * params_.d_row_stride + (column + c) * params_.d_col_stride] =
+            staging[position(r, c / 8) + c % 8];
+      }
+    }
+  }
+
+  const Params& params_;
+  Staging& staging_;
+  int barrier_, thread_;
+  int m_ = 0, n_ = 0, batch_ = 0;
+  uint32_t packed_[kBlockN / 4];
+  bool pending_ = false;
+};
+
+}  // namespace xgemm::cuda::gemm::sm90

@@ -1,0 +1,69 @@
+// An operand's way from global memory to wgmma: TMA boxes with the 128-byte swizzle, and the
+// descriptors that read them.
+#pragma once
+
+#include "cuda/gemm/sm90/params.h"
+#include "cuda/ptx/mbarrier.h"
+#include "cuda/ptx/tma.h"
+#include "cuda/ptx/wgmma.h"
+
+namespace xgemm::cuda::gemm::sm90 {
+
+// Position in the ring: stage, and the parity of the pass over it.
+template <int kStages>
+struct RingState {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+inline constexpr int kBoxBytes = kSwizzleElements * kBlockK * 2;  // of an MN-major operand
+
+// Loads this CTA's share of [kRows, kBlockK] of an operand into the stage at `dst`; with
+// kSharers > 1 every CTA of the cluster gets every share. Where K is contiguous the tile is one box
+// of whole rows, and a share some of them; else it is boxes 64 wide, and a share some k of each.
+template <int kRows, bool kMnMajor, int kSharers, typename T>
+__device__ inline void load_operand(T* dst, const CUtensorMap* map, uint64_t* full, int row, int k,
+                                    int batch, int share) {
+  constexpr uint16_t kAll = (1 << kSharers) - 1;
+  if constexpr (kMnMajor) {
+    constexpr int kDepth = kBlockK / kSharers;
+#pragma unroll
+    for (int i = 0; i < kRows / kSwizzleElements; ++i) {
+      T* box = dst + (i * kBlockK + share * kDepth) * kSwizzleElements;
+      const int inner = row + i * kSwizzleElements, outer = k + share * kDepth;
+      if constexpr (kSharers > 1) {
+        ptx::tma_load_multicast_3d(box, map, full, kAll, inner, outer, batch);
+      } else {
+        ptx::tma_load_3d(box, map, full, inner, outer, batch);
+      }
+    }
+  } else {
+    constexpr int kHeight = kRows / kSharers;
+    T* box = dst + share * kHeight * kBlockK;
+    if constexpr (kSharers > 1) {
+      ptx::tma_load_multicast_3d(box, map, full, kAll, k, row + share * kHeight, batch);
+    } else {
+      ptx::tma_load_3d(box, map, full, k, row, batch);
+    }
+  }
+}
+
+// Descriptor of an operand's tile of stage 0, from row (or column of B) `row`, a multiple of 64.
+template <bool kMnMajor, typename T>
+__device__ inline uint64_t operand_descriptor(const T* tile, int row) {
+  const char* base = reinterpret_cast<const char*>(tile) + row / 64 * kBoxBytes;
+  return kMnMajor ? ptx::wgmma_descriptor(base, kBoxBytes, 1024)
+                  : ptx::wgmma_descriptor(base, 16, 1024);
+}
+
+// What a descriptor's address field, in units of 16 bytes, grows by over 16 k.
+template <bool kMnMajor>
+inline constexpr int kDescriptorStepK16 = (kMnMajor ? 16 * 128 : 32) / 16;
+
+}  // namespace xgemm::cuda::gemm::sm90
