@@ -48,6 +48,14 @@ SQUARES = (2048, 4096, 8192, 16384)
 SMALL = (256, 512, 1024)
 # Sizes and leading dimensions that no vector load is aligned to, and one whose are multiples of 8.
 ODD = ((4097, 4097, 4097), (1000, 3333, 5555), (2048, 511, 32001), (129, 8200, 4104))
+# One of each kind, for a peer that takes long to set up: (name, M, N, K).
+SAMPLE = (
+    ("8B.o", 1, 4096, 4096),
+    ("8B.gate_up", 16, 28672, 4096),
+    ("70B.down", 64, 8192, 28672),
+    ("70B.qkv", 512, 10240, 8192),
+    ("4096^3", 4096, 4096, 4096),
+)
 DRAWN = 12  # of a random set
 
 PRODUCT_SETS = {
@@ -59,6 +67,7 @@ PRODUCT_SETS = {
     "70b": "Llama-3 70B's linears, likewise",
     "decode": "the linears of both at M <= 128",
     "prefill": "the linears of both at M >= 512 (8B at 512 on the CPU)",
+    "sample": "one shape of each kind, for --compile, which takes seconds a shape",
     "models": "linears of other models, M = 1 ... 4096 (to 64 on the CPU)",
     "odd": "sizes that no vector load is aligned to",
     "ragged": "12 random sizes, drawn fresh unless --seed is given",
@@ -113,6 +122,8 @@ def _products_of(name: str, gpu: bool, seed: int) -> list[Product]:
     if name in ("squares", "large", "small"):
         sizes = {"squares": SMALL + SQUARES, "large": SQUARES, "small": SMALL}[name]
         return _squares(tuple(size for size in sizes if gpu or size <= 2048))
+    if name == "sample":
+        return [Product(*each) for each in SAMPLE if gpu or each[1] <= 64]
     if name == "odd":
         return [Product("odd", m, n, k) for m, n, k in ODD]
     if name in ("ragged", "aligned"):
