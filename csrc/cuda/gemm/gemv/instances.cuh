@@ -1,0 +1,75 @@
+// From a Shape to the kernel compiled for it.
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/gemm/gemv/instances.h"
+#include "cuda/gemm/gemv/kernel.cuh"
+
+namespace xgemm::cuda::gemm::gemv {
+
+template <typename T, typename Stream, int kShape, int kCtasPerSm, bool kCluster>
+Status launch_kernel(const Params& params, const Grid& grid, cudaStream_t stream) {
+  constexpr Shape kOf = kShapes[kShape];
+  static_assert(Stream::kTile == kOf.tile && Stream::kStepK == kOf.step_k);
+  const auto kernel = gemv_kernel<T, Stream, kOf.most_warps * 32, kCtasPerSm, kCluster>;
+  static_assert(kOf.most_warps * kOf.few * kOf.tile * 4 <= 48 * 1024, "without an opt-in");
+  cudaLaunchConfig_t launch{};
+  launch.gridDim =
+      dim3(grid.tiles, params.splits,
+           static_cast<unsigned>(std::min<int64_t>(params.batches - params.first_batch, 65535)));
+  launch.blockDim = dim3(grid.warps * 32);
+  launch.dynamicSmemBytes = grid.warps * params.few * kOf.tile * sizeof(float);
+  launch.stream = stream;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = cluster.val.clusterDim.z = 1;
+  cluster.val.clusterDim.y = grid.cluster;
+  launch.attrs = &cluster;
+  launch.numAttrs = grid.cluster > 1 ? 1 : 0;
+  return {cudaLaunchKernelEx(&launch, kernel, params), "the matrix-vector kernel"};
+}
+
+template <typename T, Access kAccess, bool kCluster>
+Status launch_shape(const Params& params, const Shape& shape, const Grid& grid,
+                    cudaStream_t stream) {
+  const auto run = [&]<typename Stream, int kShape>() {
+    // Loads at any alignment take more registers.
+    constexpr int kCtas = kShapes[kShape].ctas_per_sm - (kAccess == Access::kAny ? 1 : 0);
+    return launch_kernel<T, Stream, kShape, kCtas, kCluster>(params, grid, stream);
+  };
+  switch (&shape - kShapes) {
+    case 0:
+      return run.template operator()<KMajorStream<T, kAccess, 1, 8>, 0>();
+    case 1:
+      return run.template operator()<KMajorStream<T, kAccess, 2, 4>, 1>();
+    case 2:
+      return run.template operator()<KMajorStream<T, kAccess, 4, 2>, 2>();
+    case 3:
+      return run.template operator()<KMajorStream<T, kAccess, 8, 2>, 3>();
+    case 4:
+      return run.template operator()<WideMajorFma<T, kAccess, 128>, 4>();
+    case 5:
+      return run.template operator()<WideMajorFma<T, kAccess, 256>, 5>();
+    default:
+      return run.template operator()<WideMajorMma<T, kAccess>, 6>();
+  }
+}
+
+template <typename T, bool kCluster>
+Status launch_typed(const Params& params, const Shape& shape, bool aligned, const Grid& grid,
+                    cudaStream_t stream) {
+  const auto run = aligned ? launch_shape<T, Access::kAligned, kCluster>
+                           : launch_shape<T, Access::kAny, kCluster>;
+  return run(params, shape, grid, stream);
+}
+
+template <typename T>
+Status sum_splits(const Params& params, cudaStream_t stream) {
+  const int64_t outputs = params.batches * params.few * params.wide;
+  const auto ctas = static_cast<unsigned>(std::min<int64_t>(ceil_div<int64_t>(outputs, 256), 4096));
+  sum_splits_kernel<T><<<ctas, 256, 0, stream>>>(params);
+  return launch_status("the sum over the splits of k");
+}
+
+}  // namespace xgemm::cuda::gemm::gemv

@@ -1,0 +1,23 @@
+// The compiled kernels, one translation unit for each type and target.
+#pragma once
+
+#include "cuda/gemm/gemv/params.h"
+#include "cuda/gemm/gemv/select.h"
+
+namespace xgemm::cuda::gemm::gemv {
+
+struct Grid {
+  unsigned tiles;
+  int warps;    // of a CTA
+  int cluster;  // CTAs that sum their splits of k, or 1
+};
+
+using Launcher = Status(const Params& params, const Shape& shape, bool aligned, const Grid& grid,
+                        cudaStream_t stream);
+Launcher portable_f16, portable_bf16;  // splits leave their sums in params.partials
+Launcher sm90_f16, sm90_bf16;          // splits are a cluster
+
+Status sum_splits_f16(const Params& params, cudaStream_t stream);
+Status sum_splits_bf16(const Params& params, cudaStream_t stream);
+
+}  // namespace xgemm::cuda::gemm::gemv

@@ -1,0 +1,126 @@
+// D = X W for a few rows of X: a stream over W, from global memory straight into registers.
+//
+// A CTA has one tile of `wide` and, of k, all or one split. Its warps take steps of k in turns and
+// sum their parts through shared memory at the end; there is nothing to wait for before that. Many
+// small CTAs keep the memory busy while some of them sum.
+#pragma once
+
+#include "common/activation.h"
+#include "common/math.h"
+#include "cuda/gemm/gemv/k_major.cuh"
+#include "cuda/gemm/gemv/params.h"
+#include "cuda/gemm/gemv/wide_major.cuh"
+#include "cuda/ptx/mbarrier.h"
+
+namespace xgemm::cuda::gemm::gemv {
+
+// Element offsets of a batch.
+struct BatchOffset {
+  int64_t w = 0, x = 0, d = 0;
+  __device__ BatchOffset(const Params& params, int64_t index) {
+    for (int i = params.batch_dims - 1; i >= 0; --i) {
+      const int64_t size = params.batch[i].size, at = index % size;
+      index /= size;
+      w += at * params.batch[i].w, x += at * params.batch[i].x, d += at * params.batch[i].d;
+    }
+  }
+};
+
+// Adds bias, applies the activation, rounds once.
+template <typename T>
+__device__ inline void store_result(const Params& p, T* d, int few, int64_t wide, float y) {
+  if (p.bias != nullptr) {
+    const T* bias = static_cast<const T*>(p.bias);
+    y += static_cast<float>(bias[few * p.bias_few_stride + wide * p.bias_wide_stride]);
+  }
+  d[few * p.d_few_stride + wide * p.d_wide_stride] = round_to<T>(activate(p.activation, y));
+}
+
+// The float at the same place in the shared memory of another CTA of the cluster.
+__device__ inline float load_cluster(const float* pointer, int rank) {
+  float value;
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %1, %2;\n"
+      "ld.shared::cluster.f32 %0, [remote];\n"
+      "}\n"
+      : "=f"(value)
+      : "r"(ptx::smem_address(pointer)), "r"(rank)
+      : "memory");
+  return value;
+}
+
+// Grid: (tiles, splits, batches); kCluster: the splits of a tile are a cluster.
+template <typename T, typename Stream, int kThreads, int kCtasPerSm, bool kCluster>
+__global__ void __launch_bounds__(kThreads, kCtasPerSm)
+    gemv_kernel(const __grid_constant__ Params params) {
+  extern __shared__ __align__(16) float sums[];  // [warps][few][kTile]; the CTA's in the first part
+  const int warp = threadIdx.x / 32, warps = blockDim.x / 32, split = blockIdx.y;
+  const int64_t batch = params.first_batch + blockIdx.z;
+  const BatchOffset offset(params, batch);
+  Stream stream(params, static_cast<const uint16_t*>(params.w) + offset.w,
+                static_cast<const uint16_t*>(params.x) + offset.x, blockIdx.x, threadIdx.x % 32);
+  const int64_t begin = split * params.k_per_split;
+  const int64_t end = min(begin + params.k_per_split, params.k);
+  int64_t k = begin + warp * Stream::kStepK;
+  for (; k + Stream::kStepK <= end; k += warps * Stream::kStepK) {
+    stream.template step<true>(k, end);
+  }
+  if (k < end) stream.template step<false>(k, end);
+
+  constexpr int kTile = Stream::kTile;
+  const int outputs = params.few * kTile;
+  stream.store(sums + warp * outputs);
+  __syncthreads();
+  const auto sum_of_warps = [&](int i) {
+    float y = sums[i];
+    for (int w = 1; w < warps; ++w) y += sums[w * outputs + i];
+    return y;
+  };
+  T* d = static_cast<T*>(params.d) + offset.d;
+  const int64_t wide0 = int64_t{blockIdx.x} * kTile;
+  if (params.splits == 1) {
+    for (int i = threadIdx.x; i < outputs; i += blockDim.x) {
+      const int64_t wide = wide0 + i % kTile;
+      if (wide < params.wide) store_result(params, d, i / kTile, wide, sum_of_warps(i));
+    }
+    return;
+  }
+  if constexpr (kCluster) {
+    for (int i = threadIdx.x; i < outputs; i += blockDim.x) sums[i] = sum_of_warps(i);
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    for (int i = split * blockDim.x + threadIdx.x; i < outputs; i += blockDim.x * params.splits) {
+      const int64_t wide = wide0 + i % kTile;
+      if (wide >= params.wide) continue;
+      float y = 0.0f;
+      for (int rank = 0; rank < params.splits; ++rank) y += load_cluster(sums + i, rank);
+      store_result(params, d, i / kTile, wide, y);
+    }
+    ptx::cluster_arrive();  // no CTA leaves while another reads its sums
+    ptx::cluster_wait();
+  } else {
+    float* to = params.partials + (split * params.batches + batch) * params.few * params.wide;
+    for (int i = threadIdx.x; i < outputs; i += blockDim.x) {
+      const int64_t wide = wide0 + i % kTile;
+      if (wide < params.wide) to[i / kTile * params.wide + wide] = sum_of_warps(i);
+    }
+  }
+}
+
+// Sums the splits of k, in their order.
+template <typename T>
+__global__ void __launch_bounds__(256) sum_splits_kernel(const __grid_constant__ Params params) {
+  const int64_t outputs = params.few * params.wide, total = params.batches * outputs;
+  for (int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x; i < total;
+       i += gridDim.x * int64_t{256}) {
+    float y = 0.0f;
+    for (int split = 0; split < params.splits; ++split) y += params.partials[split * total + i];
+    const int64_t in_batch = i % outputs;
+    T* d = static_cast<T*>(params.d) + BatchOffset(params, i / outputs).d;
+    store_result(params, d, static_cast<int>(in_batch / params.wide), in_batch % params.wide, y);
+  }
+}
+
+}  // namespace xgemm::cuda::gemm::gemv

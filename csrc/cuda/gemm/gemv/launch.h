@@ -1,0 +1,10 @@
+#pragma once
+
+#include "cuda/gemm/api.h"
+
+namespace xgemm::cuda::gemm::gemv {
+
+// For problems that gemv::select takes, with the config it gives.
+Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream);
+
+}  // namespace xgemm::cuda::gemm::gemv

@@ -1,0 +1,134 @@
+// Loads of 8 adjacent elements at any alignment, and of those that exist near an edge.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace xgemm::cuda::gemm::gemv {
+
+// How the rows of W and X lie: all of them at multiples of 16 bytes, or anyhow.
+enum class Access { kAligned, kAny };
+
+// 16 bytes of W: read once, so they need no place in L1.
+__device__ inline uint4 load_stream(const void* pointer) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(pointer));
+  return v;
+}
+
+// The first `count` elements of v, and zeros.
+__device__ inline uint4 keep_first(uint4 v, int count) {
+  const auto keep = [count](uint32_t word, int i) {
+    return count > 2 * i + 1 ? word : count > 2 * i ? word & 0xffffu : 0u;
+  };
+  return {keep(v.x, 0), keep(v.y, 1), keep(v.z, 2), keep(v.w, 3)};
+}
+
+// The 8 elements of W from `pointer` on, of which the first `count` exist; the others are
+// undefined. It reads aligned 16 bytes, and only such as hold an element that exists: no allocation
+// ends inside of them.
+template <Access kAccess>
+__device__ inline uint4 load_w(const uint16_t* pointer, int count) {
+  uint4 low = {0, 0, 0, 0};
+  if constexpr (kAccess == Access::kAligned) {
+    if (count > 0) low = load_stream(pointer);
+    return low;
+  }
+  const uint32_t shift = reinterpret_cast<uintptr_t>(pointer) & 15;
+  const auto* aligned = reinterpret_cast<const uint4*>(pointer - shift / 2);
+  uint4 high = {0, 0, 0, 0};
+  if (count > 0) low = __ldg(aligned);  // through L1: the neighbour wants the same bytes
+  if (count * 2 + static_cast<int>(shift) > 16 && count > 0) high = __ldg(aligned + 1);
+  const bool by8 = shift & 8, by4 = shift & 4;
+  const uint32_t a0 = by8 ? low.z : low.x, a1 = by8 ? low.w : low.y;
+  const uint32_t a2 = by8 ? high.x : low.z, a3 = by8 ? high.y : low.w;
+  const uint32_t a4 = by8 ? high.z : high.x, a5 = by8 ? high.w : high.y;
+  const uint32_t b0 = by4 ? a1 : a0, b1 = by4 ? a2 : a1, b2 = by4 ? a3 : a2;
+  const uint32_t b3 = by4 ? a4 : a3, b4 = by4 ? a5 : a4, bits = (shift & 2) * 8;
+  return {__funnelshift_r(b0, b1, bits), __funnelshift_r(b1, b2, bits),
+          __funnelshift_r(b2, b3, bits), __funnelshift_r(b3, b4, bits)};
+}
+
+// kCount (4 or 8) elements of X along k, of which the first `count` exist; the others are 0.
+template <int kCount>
+struct XVector {
+  uint32_t word[kCount / 2] = {};
+
+  // kWhole: `count` is 0 or kCount.
+  template <Access kAccess, bool kWhole>
+  __device__ void load(const uint16_t* pointer, int count, bool vectors, uint32_t stride) {
+    if (kAccess == Access::kAligned || vectors) {
+      if (count > 0) load_vector(pointer);
+      if constexpr (!kWhole) keep(count);
+    } else {
+      gather(pointer, count, stride);
+    }
+  }
+
+ private:
+  __device__ void gather(const uint16_t* pointer, int count, uint32_t stride) {
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      uint32_t low = 0, high = 0;
+      if (2 * i < count) low = __ldg(pointer + 2 * i * stride);
+      if (2 * i + 1 < count) high = __ldg(pointer + (2 * i + 1) * stride);
+      word[i] = high << 16 | low;
+    }
+  }
+  __device__ void load_vector(const uint16_t* pointer) {
+    if constexpr (kCount == 8) {
+      const uint4 v = __ldg(reinterpret_cast<const uint4*>(pointer));
+      word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
+    } else {
+      const uint2 v = __ldg(reinterpret_cast<const uint2*>(pointer));
+      word[0] = v.x, word[1] = v.y;
+    }
+  }
+  __device__ void keep(int count) {
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      if (count <= 2 * i + 1) word[i] = count <= 2 * i ? 0 : word[i] & 0xffffu;
+    }
+  }
+};
+
+template <typename T>
+__device__ inline float2 to_float2(uint32_t pair) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __half22float2(reinterpret_cast<const __half2&>(pair));
+  } else {  // bf16 is the upper half of fp32
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+  }
+}
+
+template <typename T>
+__device__ inline T round_to(float x) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(x);
+  } else {
+    return __float2bfloat16_rn(x);
+  }
+}
+
+template <typename T>
+__device__ inline void mma_m16n8k16(float (&acc)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                    uint32_t a3, uint32_t b0, uint32_t b1) {
+  if constexpr (std::is_same_v<T, __half>) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+}
+
+}  // namespace xgemm::cuda::gemm::gemv

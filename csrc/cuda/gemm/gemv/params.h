@@ -1,0 +1,37 @@
+// What the host tells the matrix-vector kernels.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/gemm/api.h"
+
+namespace xgemm::cuda::gemm::gemv {
+
+// The product in the kernels' own terms. The matrix that is streamed is W; it has B's columns, or
+// A's rows where B has few columns: `wide` of them. The `few` vectors are X.
+//   D[few, wide] = activation(X[few, k] W[k, wide] + bias)
+// Strides are in elements, and small enough that 32 bits hold an offset inside a tile.
+struct Params {
+  const void* w;
+  int64_t w_stride;  // of the dimension that is not contiguous
+  const void* x;
+  int64_t x_stride, x_k_stride;
+  bool x_vectors;  // 16 bytes along k can be loaded from X at once
+  void* d;
+  int64_t d_few_stride, d_wide_stride;
+  const void* bias;                           // or null
+  int64_t bias_few_stride, bias_wide_stride;  // one of them is 0
+  Activation activation;
+  int few;
+  int64_t wide, k;
+  int splits;           // of k
+  int64_t k_per_split;  // a multiple of 8
+  float* partials;      // [splits][batches][few][wide], where no cluster sums the splits
+  int64_t batches, first_batch;
+  int batch_dims;
+  struct {
+    int64_t size, w, x, d;
+  } batch[kMaxBatchDims];  // outermost first
+};
+
+}  // namespace xgemm::cuda::gemm::gemv

@@ -1,0 +1,48 @@
+// How a dense problem maps to the matrix-vector kernels.
+#pragma once
+
+#include <optional>
+
+#include "cuda/gemm/api.h"
+#include "cuda/gemm/gemv/params.h"
+
+namespace xgemm::cuda::gemm::gemv {
+
+enum class Layout { kKMajor, kWideMajor };  // which dimension of W is contiguous
+
+// What a kernel is compiled for.
+struct Shape {
+  Layout layout;
+  int few;          // vectors, at most
+  int tile;         // of `wide`, a CTA's
+  int step_k;       // k that a warp takes at once
+  int most_warps;   // of a CTA
+  int ctas_per_sm;  // of most_warps
+};
+inline constexpr Shape kShapes[] = {
+    {Layout::kKMajor, 1, 2, 512, 8, 5},       //
+    {Layout::kKMajor, 2, 4, 256, 8, 5},       //
+    {Layout::kKMajor, 4, 8, 128, 8, 5},       //
+    {Layout::kKMajor, 8, 8, 128, 8, 4},       //
+    {Layout::kWideMajor, 1, 128, 16, 16, 2},  //
+    {Layout::kWideMajor, 1, 256, 8, 16, 2},   //
+    {Layout::kWideMajor, 8, 64, 32, 16, 2},   //
+};
+inline constexpr int kMostSplits = 8;  // CTAs of a portable cluster
+
+// The problem in the kernels' terms; `params` lacks splits, k_per_split, partials and first_batch.
+struct View {
+  Params params;
+  const Shape* shape;
+  bool aligned;  // every row of W and X starts at a multiple of 16 bytes
+  bool swapped;  // W is A
+};
+
+// Nothing where the problem is not one for these kernels.
+std::optional<View> view_of(const Problem& problem);
+
+// Pure. True if the kernel takes the problem; then `config` is for launch, and `estimate_us` about
+// the time it takes.
+bool select(const Problem& problem, const DeviceInfo& device, Config* config, double* estimate_us);
+
+}  // namespace xgemm::cuda::gemm::gemv
