@@ -1,0 +1,243 @@
+// From global memory to the swizzled tiles of shared memory.
+#pragma once
+
+#include <type_traits>
+
+#include "common/math.h"
+#include "cuda/gemm/sm80/params.h"
+#include "cuda/gemm/sm80/tile.cuh"
+#include "cuda/ptx/cp_async.h"
+
+namespace xgemm::cuda::gemm::sm80 {
+
+// What a CTA reads of an operand, tile by tile: rows from `row` on, and k in [k, k_end). The
+// operand's extents are `rows` and `k_extent`.
+struct Range {
+  int64_t row, rows, k, k_end, k_extent;  // k_end - k < 2^31
+};
+
+// A thread's chunks of an operand's tile: same column, kOuterStep rows apart. Walks over k.
+template <typename Layout, int kBlockK, int kThreads>
+class ChunkWalk {
+ public:
+  static constexpr int kPerThread = Layout::kOuter * Layout::kChunks / kThreads;
+  static constexpr int kOuterStep = kThreads / Layout::kChunks;
+  static_assert(kPerThread * kThreads == Layout::kOuter * Layout::kChunks, "whole chunks");
+  static_assert(kOuterStep % 8 == 0, "all chunks of a thread have the same swizzle");
+
+ protected:
+  // `batch_offset`: of the batch's element (0, 0), in elements.
+  __device__ ChunkWalk(const OperandParams& operand, int64_t batch_offset, const Range& range,
+                       int thread) {
+    const int outer = thread / Layout::kChunks, inner = thread % Layout::kChunks * kChunkElements;
+    const int row = Layout::kMnMajor ? inner : outer, k = Layout::kMnMajor ? outer : inner;
+    smem_offset_ = Layout::offset(outer, thread % Layout::kChunks);
+    source_ =
+        static_cast<const char*>(operand.data) +
+        (batch_offset + (range.row + row) * operand.row_stride + (range.k + k) * operand.k_stride) *
+            2;
+    outer_step_ = kOuterStep * (Layout::kMnMajor ? operand.k_stride : operand.row_stride) * 2;
+    k_step_ = kBlockK * operand.k_stride * 2;
+    rows_left_ = static_cast<int>(min(range.rows - range.row, int64_t{Layout::kRows})) - row;
+    k_left_ = static_cast<int>(range.k_end - range.k) - k;
+  }
+
+  __device__ const char* source(int i) const { return source_ + i * outer_step_; }
+  __device__ uint32_t smem_offset(int i) const {
+    return smem_offset_ + i * kOuterStep * Layout::kRowBytes;
+  }
+  __device__ void advance() {
+    source_ += k_step_;
+    k_left_ -= kBlockK;
+  }
+
+  const char* source_;           // of chunk 0
+  int64_t outer_step_, k_step_;  // bytes
+  int rows_left_, k_left_;       // from chunk 0 on
+  uint32_t smem_offset_;
+};
+
+// Operands of Access::kWhole16.
+template <typename Layout, int kBlockK, int kThreads>
+class AlignedLoader : ChunkWalk<Layout, kBlockK, kThreads> {
+  using Walk = ChunkWalk<Layout, kBlockK, kThreads>;
+
+ public:
+  __device__ AlignedLoader(const OperandParams& operand, int64_t batch_offset, const Range& range,
+                           int thread)
+      : Walk(operand, batch_offset, range, thread) {}
+
+  // Starts the copy of the next tile to `tile` in shared memory.
+  __device__ void fetch(uint32_t tile) {
+    const int outer_left = Layout::kMnMajor ? this->k_left_ : this->rows_left_;
+    const bool inside = (Layout::kMnMajor ? this->rows_left_ : this->k_left_) > 0;
+#pragma unroll
+    for (int i = 0; i < Walk::kPerThread; ++i) {
+      ptx::cp_async_16_or_zero(tile + this->smem_offset(i), this->source(i),
+                               inside && i * Walk::kOuterStep < outer_left);
+    }
+    this->advance();
+  }
+};
+
+// Every other operand, by what Access says. Without 4-byte alignment there is no cp.async: fetch
+// then loads into registers, and flush writes them to shared memory a tile later.
+//
+// Only k needs zeros past its end: rows past the operand's last one make rows or columns of D that
+// nobody stores. So they are read as the last ones, and most tiles need no check for each chunk.
+template <typename Layout, int kBlockK, int kThreads>
+class GeneralLoader : ChunkWalk<Layout, kBlockK, kThreads> {
+  using Walk = ChunkWalk<Layout, kBlockK, kThreads>;
+  static constexpr int kPerThread = Walk::kPerThread;
+  static_assert(kPerThread == 2, "a step to the second chunk, and none where its row is outside");
+
+ public:
+  __device__ GeneralLoader(const OperandParams& operand, int64_t batch_offset, const Range& range,
+                           int thread)
+      : Walk(operand, batch_offset, range, thread),
+        access_(operand.access),
+        inner_stride_(Layout::kMnMajor ? operand.row_stride : operand.k_stride) {
+    if (this->rows_left_ <= 0) {
+      const int back =
+          Layout::kMnMajor ? round_up(1 - this->rows_left_, kChunkElements) : 1 - this->rows_left_;
+      this->source_ -= back * operand.row_stride * 2;
+      this->rows_left_ += back;
+    }
+    if (!Layout::kMnMajor && this->rows_left_ <= Walk::kOuterStep) this->outer_step_ = 0;
+    const int64_t last_row = (range.rows - 1) * operand.row_stride;
+    const int64_t last_k = (range.k_extent - 1) * operand.k_stride;
+    const auto* data = static_cast<const uint16_t*>(operand.data) + batch_offset;
+    begin_ =
+        reinterpret_cast<uintptr_t>(data + min(last_row, int64_t{0}) + min(last_k, int64_t{0}));
+    end_ =
+        reinterpret_cast<uintptr_t>(data + max(last_row, int64_t{0}) + max(last_k, int64_t{0}) + 1);
+  }
+
+  __device__ void fetch(uint32_t tile) {
+    switch (access_) {
+      case Access::kWhole16:
+      case Access::kCopy16:
+        copy<16>(tile);
+        break;
+      case Access::kCopy8:
+        copy<8>(tile);
+        break;
+      case Access::kCopy4:
+        copy<4>(tile);
+        break;
+      case Access::kShift:
+        load_pieces();
+        break;
+      case Access::kStrided:
+        load_elements();
+        break;
+    }
+    this->advance();
+  }
+
+  // Writes what the last fetch left in registers to its tile.
+  __device__ void flush(uint32_t tile) {
+    if (access_ != Access::kShift && access_ != Access::kStrided) return;
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const uint4 chunk = shifted(i);
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(tile + this->smem_offset(i)),
+                   "r"(chunk.x), "r"(chunk.y), "r"(chunk.z), "r"(chunk.w)
+                   : "memory");
+    }
+  }
+
+ private:
+  // Whether all of this thread's chunks have all of their k.
+  __device__ bool whole_in_k() const {
+    return this->k_left_ >=
+           (Layout::kMnMajor ? (kPerThread - 1) * Walk::kOuterStep + 1 : kChunkElements);
+  }
+
+  // How many of the 8 elements of chunk i exist; the rest reads as zero.
+  __device__ int valid(int i) const {
+    if constexpr (Layout::kMnMajor) {
+      return i * Walk::kOuterStep < this->k_left_ ? min(this->rows_left_, kChunkElements) : 0;
+    } else {
+      return max(min(this->k_left_, kChunkElements), 0);
+    }
+  }
+
+  template <int kBytes>
+  __device__ void copy(uint32_t tile) {
+    const bool whole = whole_in_k() && (!Layout::kMnMajor || this->rows_left_ >= kChunkElements);
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const int bytes = whole ? 16 : valid(i) * 2;
+#pragma unroll
+      for (int at = 0; at < 16; at += kBytes) {
+        ptx::cp_async<kBytes>(tile + this->smem_offset(i) + at, this->source(i) + at,
+                              max(min(bytes - at, kBytes), 0));
+      }
+    }
+  }
+
+  // The two aligned pieces of 16 bytes that a chunk lies in. What they hold beside the chunk is
+  // read too, so all must lie within the operand; else the chunk is read by its elements.
+  __device__ void load_pieces() {
+    const uintptr_t first = aligned(this->source(0));
+    const uintptr_t last = aligned(this->source(kPerThread - 1));
+    if (!whole_in_k() || min(first, last) < begin_ || max(first, last) + 32 > end_) {
+      load_elements();
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const auto* piece = reinterpret_cast<const uint4*>(aligned(this->source(i)));
+      pieces_[i][0] = __ldg(piece);
+      pieces_[i][1] = __ldg(piece + 1);
+      shift_[i] = static_cast<int>(reinterpret_cast<uintptr_t>(this->source(i)) % 16);
+    }
+  }
+
+  __device__ static uintptr_t aligned(const char* address) {
+    return reinterpret_cast<uintptr_t>(address) & ~uintptr_t{15};
+  }
+
+  __device__ void load_elements() {
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const auto* source = reinterpret_cast<const uint16_t*>(this->source(i));
+      const int count = valid(i);
+      uint32_t words[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const uint32_t low = 2 * w < count ? __ldg(source + 2 * w * inner_stride_) : 0;
+        const uint32_t high = 2 * w + 1 < count ? __ldg(source + (2 * w + 1) * inner_stride_) : 0;
+        words[w] = low | high << 16;
+      }
+      pieces_[i][0] = {words[0], words[1], words[2], words[3]};
+      shift_[i] = 0;
+    }
+  }
+
+  __device__ uint4 shifted(int i) const {
+    const uint4 low = pieces_[i][0], high = pieces_[i][1];
+    const bool by8 = shift_[i] & 8, by4 = shift_[i] & 4;
+    const uint32_t a0 = by8 ? low.z : low.x, a1 = by8 ? low.w : low.y;
+    const uint32_t a2 = by8 ? high.x : low.z, a3 = by8 ? high.y : low.w;
+    const uint32_t a4 = by8 ? high.z : high.x, a5 = by8 ? high.w : high.y;
+    const uint32_t b0 = by4 ? a1 : a0, b1 = by4 ? a2 : a1, b2 = by4 ? a3 : a2;
+    const uint32_t b3 = by4 ? a4 : a3, b4 = by4 ? a5 : a4;
+    const int bits = (shift_[i] & 2) * 8;
+    return {__funnelshift_r(b0, b1, bits), __funnelshift_r(b1, b2, bits),
+            __funnelshift_r(b2, b3, bits), __funnelshift_r(b3, b4, bits)};
+  }
+
+  Access access_;
+  int64_t inner_stride_;   // elements
+  uintptr_t begin_, end_;  // of the operand's elements in this batch
+  uint4 pieces_[kPerThread][2] = {};
+  int shift_[kPerThread] = {};  // bytes before the chunk in its first piece
+};
+
+template <typename Layout, int kBlockK, int kThreads, bool kGeneral>
+using Loader = std::conditional_t<kGeneral, GeneralLoader<Layout, kBlockK, kThreads>,
+                                  AlignedLoader<Layout, kBlockK, kThreads>>;
+
+}  // namespace xgemm::cuda::gemm::sm80

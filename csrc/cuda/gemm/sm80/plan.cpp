@@ -1,0 +1,94 @@
+#include "cuda/gemm/sm80/plan.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+
+#include "common/math.h"
+
+namespace xgemm::cuda::gemm::sm80 {
+namespace {
+
+// The largest power of two, at most 16, that divides all addresses of an
+// operand whose contiguous runs start `stride` elements apart, and whose stride
+// over the batch is the member `batch`.
+int alignment(const Problem& p, const void* data, int64_t stride, int64_t extent,
+              int64_t BatchDim::* batch) {
+  uint64_t bits = reinterpret_cast<uintptr_t>(data) | 16;
+  if (extent > 1) bits |= static_cast<uint64_t>(stride) * 2;
+  for (int i = 0; i < p.batch_dims; ++i) {
+    if (p.batch[i].size > 1) bits |= static_cast<uint64_t>(p.batch[i].*batch) * 2;
+  }
+  return static_cast<int>(bits & ~(bits - 1));
+}
+
+Access access_for(int alignment_bytes, int64_t contiguous) {
+  switch (alignment_bytes) {
+    case 16:
+      return contiguous % 8 == 0 ? Access::kWhole16 : Access::kCopy16;
+    case 8:
+      return Access::kCopy8;
+    case 4:
+      return Access::kCopy4;
+    default:
+      return Access::kShift;
+  }
+}
+
+// `rows`, `k`: the operand's extents. Where both of its dimensions can be read
+// as contiguous (one of them has extent 1), the better aligned one counts.
+OperandParams make_operand(const Problem& p, const void* data, int64_t rows, int64_t k,
+                           int64_t row_stride, int64_t k_stride, int64_t BatchDim::* batch) {
+  OperandParams operand{data, row_stride, k_stride, Access::kStrided, false};
+  const bool along_k = k_stride == 1 || k <= 1, along_rows = row_stride == 1 || rows <= 1;
+  const Access by_k =
+      along_k ? access_for(alignment(p, data, row_stride, rows, batch), k) : Access::kStrided;
+  const Access by_rows =
+      along_rows ? access_for(alignment(p, data, k_stride, k, batch), rows) : Access::kStrided;
+  if (by_k != by_rows) {
+    operand.mn_major = by_rows < by_k;
+  } else if (by_k == Access::kStrided) {
+    operand.mn_major = std::abs(row_stride) < std::abs(k_stride);
+  } else {
+    operand.mn_major = k <= 1;
+  }
+  operand.access = std::min(by_k, by_rows);
+  return operand;
+}
+
+}  // namespace
+
+Params make_params(const Problem& p) {
+  Params params{};
+  params.m = p.m, params.n = p.n, params.k = p.k;
+  params.a = make_operand(p, p.a.data, p.m, p.k, p.a.row_stride, p.a.col_stride, &BatchDim::a);
+  params.b = make_operand(p, p.b.data, p.n, p.k, p.b.col_stride, p.b.row_stride, &BatchDim::b);
+  params.d = p.d;
+  params.d_row_stride = p.d_row_stride, params.d_col_stride = p.d_col_stride;
+  params.bias = p.bias;
+  params.bias_col_stride = p.bias_stride;
+  params.activation = p.activation;
+  params.batch_dims = p.batch_dims;
+  params.batches = 1;
+  for (int i = 0; i < p.batch_dims; ++i) {
+    params.batch[i] = p.batch[i];
+    params.batches *= p.batch[i].size;
+  }
+  // D^T = B^T A^T, where D's columns are further apart than its rows.
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  const int64_t row_step = p.m > 1 ? std::abs(p.d_row_stride) : kNone;
+  const int64_t column_step = p.n > 1 ? std::abs(p.d_col_stride) : kNone;
+  if (row_step < column_step) {
+    std::swap(params.m, params.n);
+    std::swap(params.a, params.b);
+    std::swap(params.d_row_stride, params.d_col_stride);
+    std::swap(params.bias_row_stride, params.bias_col_stride);
+    for (BatchDim& dim : params.batch) std::swap(dim.a, dim.b);
+  }
+  params.d_vector = params.d_col_stride == 1 &&
+                    alignment(p, p.d, params.d_row_stride, params.m, &BatchDim::d) >= 8;
+  params.partial_stride = round_up<int64_t>(params.n, 4);
+  return params;
+}
+
+}  // namespace xgemm::cuda::gemm::sm80

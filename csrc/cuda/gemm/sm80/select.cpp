@@ -1,0 +1,93 @@
+#include "cuda/gemm/sm80/select.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/math.h"
+#include "cuda/gemm/sm80/plan.h"
+
+namespace xgemm::cuda::gemm::sm80 {
+namespace {
+
+// A tile, how many CTAs of it an SM holds, and the share of mma.sync's rate
+// that one, and that all of them reach (measured on an H200).
+struct Tile {
+  int block_m, block_n, stages, ctas_per_sm;
+  double efficiency_one, efficiency_full;
+};
+constexpr Tile kLarge{128, 256, 6, 1, 0.85, 0.85};
+constexpr Tile kMedium{128, 128, 4, 2, 0.50, 0.80};
+constexpr Tile kGeneral{128, 128, 4, 1, 0.40, 0.40};
+constexpr Tile kSmall{64, 64, 4, 3, 0.15, 0.40};
+constexpr Tile kSmallGeneral{64, 64, 4, 2, 0.12, 0.25};
+
+constexpr double kSmFlopsPerMicrosecond = 4.9e6;  // mma.sync, one SM
+constexpr double kRoundMicroseconds = 2.0;        // filling the ring, the epilogue
+constexpr double kReduceMicroseconds = 3.0;       // the second launch of split-K
+constexpr double kReduceBytesPerMicrosecond = 2.5e6;
+constexpr int kMostSplits = 64;
+constexpr int64_t kLeastKPerSplit = 128;
+constexpr int64_t kMostWorkspace = int64_t{1} << 28;
+
+bool has_large_shared_memory(int capability) {
+  return capability == 80 || capability == 87 || (capability >= 90 && capability < 120);
+}
+
+struct Choice {
+  const Tile* tile = nullptr;
+  int splits = 1;
+  int64_t ctas = 0, workspace_bytes = 0;
+  double cost = std::numeric_limits<double>::infinity();
+};
+
+void consider(const Tile& tile, int splits, const Params& p, const DeviceInfo& device,
+              Choice* best) {
+  const int64_t k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, splits), kBlockK);
+  if (splits > 1 && ceil_div(p.k, k_per_split) != splits) return;  // a part would be empty
+  const int64_t ctas = ceil_div<int64_t>(p.m, tile.block_m) * ceil_div<int64_t>(p.n, tile.block_n) *
+                       p.batches * splits;
+  const int64_t workspace =
+      splits == 1 ? 0 : int64_t{4} * splits * p.batches * p.m * p.partial_stride;
+  if (workspace > kMostWorkspace) return;
+  const int64_t per_sm = ceil_div<int64_t>(ctas, std::max(device.sm_count, 1));
+  const double efficiency = per_sm == 1 ? tile.efficiency_one : tile.efficiency_full;
+  const double flops = 2.0 * tile.block_m * tile.block_n * static_cast<double>(k_per_split);
+  double cost =
+      static_cast<double>(per_sm) * flops / (kSmFlopsPerMicrosecond * efficiency) +
+      static_cast<double>(ceil_div<int64_t>(per_sm, tile.ctas_per_sm)) * kRoundMicroseconds;
+  if (splits > 1) {
+    cost += kReduceMicroseconds + 2.0 * static_cast<double>(workspace) / kReduceBytesPerMicrosecond;
+  }
+  if (cost < best->cost) *best = {&tile, splits, ctas, workspace, cost};
+}
+
+}  // namespace
+
+Config select(const Problem& problem, const DeviceInfo& device) {
+  const Params p = make_params(problem);
+  const bool aligned = p.a.access == Access::kWhole16 && p.b.access == Access::kWhole16;
+  Choice best;
+  const int most_splits =
+      static_cast<int>(std::clamp<int64_t>(p.k / kLeastKPerSplit, 1, kMostSplits));
+  for (int splits = 1; splits <= most_splits; ++splits) {
+    if (aligned && has_large_shared_memory(device.capability)) {
+      consider(kLarge, splits, p, device, &best);
+    }
+    consider(aligned ? kMedium : kGeneral, splits, p, device, &best);
+    consider(aligned ? kSmall : kSmallGeneral, splits, p, device, &best);
+    // More parts only where the tiles leave SMs idle.
+    if (splits > 1 && best.ctas > 4 * int64_t{device.sm_count}) break;
+  }
+  const auto most_ctas = int64_t{std::numeric_limits<int32_t>::max()};
+  return {.kernel = Kernel::kSm80,
+          .block_m = best.tile->block_m,
+          .block_n = best.tile->block_n,
+          .stages = best.tile->stages,
+          .splits = best.splits,
+          .ctas = static_cast<int>(std::min(best.ctas, most_ctas)),
+          .workspace_bytes = best.workspace_bytes,
+          .reason = aligned ? "mma.sync: 16-byte aligned operands"
+                            : "mma.sync: an operand is not 16-byte aligned"};
+}
+
+}  // namespace xgemm::cuda::gemm::sm80

@@ -1,0 +1,12 @@
+// Which sm_80 kernel a dense problem gets.
+#pragma once
+
+#include "cuda/gemm/problem.h"
+
+namespace xgemm::cuda::gemm::sm80 {
+
+// Takes every fp16 and bf16 problem with alpha 1 and beta 0, on every GPU from
+// Ampere on.
+Config select(const Problem& problem, const DeviceInfo& device);
+
+}  // namespace xgemm::cuda::gemm::sm80

@@ -1,0 +1,25 @@
+// ldmatrix (sm_75): four 8x8 matrices of 16-bit values from shared memory to
+// registers.
+#pragma once
+
+#include <cstdint>
+
+namespace xgemm::ptx {
+
+// Lane 8 i + r gives the shared-memory address of row r of matrix i, which
+// lands in d[i].
+__device__ inline void ldmatrix_x4(uint32_t (&d)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(row)
+               : "memory");
+}
+
+__device__ inline void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(row)
+               : "memory");
+}
+
+}  // namespace xgemm::ptx
