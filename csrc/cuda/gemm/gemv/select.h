@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "cuda/gemm/api.h"
+#include "cuda/gemm/problem.h"
 #include "cuda/gemm/gemv/params.h"
 
 namespace xgemm::cuda::gemm::gemv {
