@@ -53,7 +53,8 @@ def main() -> None:
         x = torch.randn(rows, LAYERS[0][1], device="cuda").to(dtype)
         ours, y = record(torch.ops.xgemm.mul.default, x, weights)
         theirs, expected = record(torch.matmul, x, weights)
-        ours.replay(), theirs.replay()
+        ours.replay()
+        theirs.replay()
         torch.testing.assert_close(y, expected, rtol=0.05, atol=0.05)
         seconds = time_cuda({"xgemm": ours.replay, "torch": theirs.replay})
         floors = [

@@ -105,7 +105,8 @@ def time_by_turns(calls: list[Callable[[], object]], repeats: int) -> list[float
 def measure(library: Library, device: Device, shape: Shape, repeats: int) -> Record:
     a, b, d = operands = make_operands(shape)
     chosen = library.select(shape, device)
-    configs = {config.key: config for config in [*candidates(shape, device), chosen]}
+    found = candidates(shape, device, library.families(shape, device))
+    configs = {config.key: config for config in [*found, chosen]}
     most = max(config.workspace_bytes for config in configs.values())
     workspace = torch.full((most // 4 + 64,), float("nan"), device="cuda")
 
@@ -116,12 +117,15 @@ def measure(library: Library, device: Device, shape: Shape, repeats: int) -> Rec
         d.fill_(float("nan"))
         try:
             run(config)()
+            wrong = None if is_right(d, a, b) else "a wrong result"
         except RuntimeError as error:
-            print(f"{shape}: {error}", file=sys.stderr)
-            del configs[key]
+            wrong = str(error)
+        if wrong is None:
             continue
-        if not is_right(d, a, b):
-            raise ArithmeticError(f"{shape}: {key} is wrong")
+        if key == chosen.key:
+            raise ArithmeticError(f"{shape}: {key}: {wrong}")
+        print(f"{shape}: left out {key}: {wrong}", file=sys.stderr)
+        del configs[key]
     calls = [run(config) for config in configs.values()]
     calls.append(lambda: torch.mm(a, b, out=d))
     times = time_by_turns(calls, repeats)

@@ -35,7 +35,7 @@ def test_candidates_fill_the_gpu_and_leave_no_part_of_k_empty(sweep, h200):
     rng = random.Random(0)
     for _ in range(300):
         shape = sweep.random_shape(rng, ragged=rng.random() < 0.5)
-        found = sweep.candidates(shape, h200)
+        found = sweep.candidates(shape, h200, [])
         assert len({config.key for config in found}) == len(found) > 0
         for config in found:
             assert config.ctas >= 1
@@ -43,9 +43,9 @@ def test_candidates_fill_the_gpu_and_leave_no_part_of_k_empty(sweep, h200):
             assert 1 <= config.splits <= shape.k
             if config.kernel == "sm90":
                 assert config.ctas <= h200.sm_count
-    kernels = {config.kernel for config in sweep.candidates(sweep.Shape(512, 512, 512), h200)}
+    kernels = {config.kernel for config in sweep.candidates(sweep.Shape(512, 512, 512), h200, [])}
     assert {"sm90", "sm80"} <= kernels
-    odd = {config.kernel for config in sweep.candidates(sweep.Shape(511, 513, 515), h200)}
+    odd = {config.kernel for config in sweep.candidates(sweep.Shape(511, 513, 515), h200, [])}
     assert "sm90" not in odd
 
 
@@ -65,10 +65,23 @@ def test_whatever_select_config_chooses_is_swept(sweep, h200, cpp):
         shape = sweep.random_shape(rng, ragged=False)
         tiles = {
             (c.kernel, c.block_m, c.block_n, c.stages, c.cluster)
-            for c in sweep.candidates(shape, h200)
+            for c in sweep.candidates(shape, h200, [])
         }
         found = chosen(shape)
-        assert found in tiles or found[0] == "simt", shape  # it takes what nothing else fits
+        # The other families are asked for their own choices, and simt takes what nothing else does.
+        assert found in tiles or found[0] not in ("sm90", "sm80"), shape
+
+
+def test_the_matrix_vector_kernel_is_swept_in_all_splits(sweep, h200):
+    own = sweep.Config("gemv", 1, 2, 0, cluster=2, splits=2, ctas=4096)
+    found = {c.splits: c for c in sweep.candidates(sweep.Shape(1, 4096, 4096), h200, [own])
+             if c.kernel == "gemv"}  # fmt: skip
+    assert sorted(found) == [1, 2, 4, 8]
+    assert found[2] == own
+    assert (found[8].ctas, found[8].cluster, found[8].workspace_bytes) == (16384, 8, 0)
+    a100 = sweep.Device("NVIDIA A100", 108, 80)
+    split = [c for c in sweep.candidates(sweep.Shape(1, 4096, 4096), a100, [own]) if c.splits == 4]
+    assert [c.workspace_bytes for c in split if c.kernel == "gemv"] == [4 * 4 * 4096]
 
 
 def record(sweep, seconds: dict[str, float], chosen: str):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sweep.library import ROOT, Config, Device, Shape
 
@@ -71,5 +72,21 @@ def splits_of(shape: Shape, tiles: int, device: Device, block_k: int = 32) -> li
     return found
 
 
-def candidates(shape: Shape, device: Device) -> list[Config]:
-    return [*sm90(shape, device), *sm80(shape, device)]
+def gemv(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
+    """The matrix-vector kernel's own choice in other splits: a cluster's CTAs, or a workspace."""
+    tiles = chosen.ctas // chosen.splits
+    for splits in (1, 2, 4, 8):
+        in_cluster = device.capability == 90
+        yield replace(
+            chosen, splits=splits, ctas=tiles * splits, cluster=splits if in_cluster else 1,
+            workspace_bytes=0 if in_cluster or splits == 1 else 4 * splits * shape.m * shape.n,
+        )  # fmt: skip
+
+
+def candidates(shape: Shape, device: Device, families: list[Config]) -> list[Config]:
+    """`families`: what the families of kernels that choose for themselves have chosen."""
+    found = [*families, *sm90(shape, device), *sm80(shape, device)]
+    for chosen in families:
+        if chosen.kernel == "gemv":
+            found += gemv(shape, device, chosen)
+    return list({config.key: config for config in reversed(found)}.values())

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "cuda/gemm/api.h"
+#include "cuda/gemm/gemv/select.h"
+#include "cuda/gemm/sm80/select.h"
 
 namespace {
 
@@ -37,22 +39,39 @@ Problem to_problem(const SweepProblem& given) {
   return problem;
 }
 
+SweepConfig to_sweep(const Config& config) {
+  return {static_cast<int32_t>(config.kernel),
+          config.block_m,
+          config.block_n,
+          config.stages,
+          config.cluster,
+          config.splits,
+          config.ctas,
+          config.tma_store,
+          config.workspace_bytes};
+}
+
 }  // namespace
 
 extern "C" {
 
 void sweep_select(const SweepProblem* given, int sm_count, int capability, SweepConfig* chosen) {
   const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
-  const Config config = xgemm::cuda::gemm::select_config(to_problem(*given), device);
-  *chosen = {static_cast<int32_t>(config.kernel),
-             config.block_m,
-             config.block_n,
-             config.stages,
-             config.cluster,
-             config.splits,
-             config.ctas,
-             config.tma_store,
-             config.workspace_bytes};
+  *chosen = to_sweep(xgemm::cuda::gemm::select_config(to_problem(*given), device));
+}
+
+// What each family that takes the problem would choose itself; returns how many do (at most 4).
+int sweep_families(const SweepProblem* given, int sm_count, int capability, SweepConfig* chosen) {
+  const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
+  const Problem problem = to_problem(*given);
+  int count = 0;
+  chosen[count++] = to_sweep(xgemm::cuda::gemm::sm80::select(problem, device));
+  Config config;
+  double estimate_us = 0;
+  if (xgemm::cuda::gemm::gemv::select(problem, device, &config, &estimate_us)) {
+    chosen[count++] = to_sweep(config);
+  }
+  return count;
 }
 
 // Null, or what went wrong.

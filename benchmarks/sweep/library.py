@@ -15,6 +15,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build" / "sweep" / "libxgemm_sweep.so"
+MOST_FAMILIES = 4  # that sweep_families of gemm_entry.cpp writes
 KERNELS = ("sm90", "sm90_rows", "gemv", "sm80", "simt")  # enum Kernel of csrc/cuda/gemm/problem.h
 
 
@@ -108,6 +109,21 @@ def current_device() -> Device:
     return Device(found.name, found.multi_processor_count, 10 * found.major + found.minor)
 
 
+def _problem(shape: Shape, addresses: tuple[int, int, int]) -> _Problem:
+    a_row, a_col, b_row, b_col = shape.strides()
+    return _Problem(
+        shape.m, shape.n, shape.k, *addresses, a_row, a_col, b_row, b_col, shape.n, 1,
+        int(shape.bf16),
+    )  # fmt: skip
+
+
+def _to_config(found: _Config) -> Config:
+    values = {name: getattr(found, name) for name, *_ in _Config._fields_}
+    values["kernel"] = KERNELS[found.kernel]
+    values["tma_store"] = bool(found.tma_store)
+    return Config(**values)
+
+
 class Library:
     def __init__(self, path: Path = LIBRARY) -> None:
         self._library = ctypes.CDLL(str(path))
@@ -115,15 +131,20 @@ class Library:
 
     def select(self, shape: Shape, device: Device) -> Config:
         """select_config's choice for operands that are aligned as far as their strides are."""
-        problem = self._problem(shape, (1 << 20, 1 << 20, 1 << 20))
         found = _Config()
-        self._library.sweep_select(
-            ctypes.byref(problem), device.sm_count, device.capability, ctypes.byref(found)
-        )
-        values = {name: getattr(found, name) for name, *_ in _Config._fields_}
-        values["kernel"] = KERNELS[found.kernel]
-        values["tma_store"] = bool(found.tma_store)
-        return Config(**values)
+        self._library.sweep_select(*self._arguments(shape, device), ctypes.byref(found))
+        return _to_config(found)
+
+    def families(self, shape: Shape, device: Device) -> list[Config]:
+        """What each family of kernels that chooses for itself would take."""
+        found = (_Config * MOST_FAMILIES)()
+        count = self._library.sweep_families(*self._arguments(shape, device), found)
+        return [_to_config(each) for each in found[:count]]
+
+    @staticmethod
+    def _arguments(shape: Shape, device: Device) -> tuple[object, int, int]:
+        problem = _problem(shape, (1 << 20, 1 << 20, 1 << 20))
+        return ctypes.byref(problem), device.sm_count, device.capability
 
     def launch(
         self,
@@ -133,7 +154,7 @@ class Library:
         workspace: torch.Tensor,
     ) -> None:
         a, b, d = (tensor.data_ptr() for tensor in operands)
-        problem = self._problem(shape, (a, b, d))
+        problem = _problem(shape, (a, b, d))
         values = {**asdict(config), "kernel": KERNELS.index(config.kernel)}
         assert workspace.numel() * workspace.element_size() >= config.workspace_bytes
         stream = torch.cuda.current_stream().cuda_stream
@@ -145,11 +166,3 @@ class Library:
         )
         if error is not None:
             raise RuntimeError(f"{config.key}: {error.decode()}")
-
-    @staticmethod
-    def _problem(shape: Shape, addresses: tuple[int, int, int]) -> _Problem:
-        a_row, a_col, b_row, b_col = shape.strides()
-        return _Problem(
-            shape.m, shape.n, shape.k, *addresses, a_row, a_col, b_row, b_col, shape.n, 1,
-            int(shape.bf16),
-        )  # fmt: skip
