@@ -65,9 +65,9 @@ int sweep_families(const SweepProblem* given, int sm_count, int capability, Swee
   const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
   const Problem problem = to_problem(*given);
   int count = 0;
-  chosen[count++] = to_sweep(xgemm::cuda::gemm::sm80::select(problem, device));
   Config config;
   double estimate_us = 0;
+  chosen[count++] = to_sweep(xgemm::cuda::gemm::sm80::select(problem, device, &estimate_us));
   if (xgemm::cuda::gemm::gemv::select(problem, device, &config, &estimate_us)) {
     chosen[count++] = to_sweep(config);
   }

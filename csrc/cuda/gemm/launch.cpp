@@ -1,18 +1,56 @@
-#include "cuda/gemm/simt/launch.h"
+#include "cuda/gemm/align/launch.h"
 
 #include "cuda/gemm/api.h"
+#include "cuda/gemm/gemv/launch.h"
+#include "cuda/gemm/simt/launch.h"
+#include "cuda/gemm/sm80/launch.h"
 #include "cuda/gemm/sm90/launch.h"
 
 namespace xgemm::cuda::gemm {
+namespace {
+
+// With copies of the operands that TMA cannot read, in the workspace.
+Status launch_copied(const Problem& problem, const Config& config, void* workspace,
+                     cudaStream_t stream) {
+  align::AlignedCopy copies[align::kMostCopies];
+  int count = 0;
+  char* free = static_cast<char*>(workspace);
+  const auto place = [&](align::AlignedCopy copy) {
+    copy.dst = free;
+    free += copy.bytes();
+    copies[count] = copy;
+    return &copies[count++];
+  };
+  const align::AlignedCopy* a = config.copy_a ? place(align::copy_of_a(problem)) : nullptr;
+  const align::AlignedCopy* b = config.copy_b ? place(align::copy_of_b(problem)) : nullptr;
+  const Status copied = align::copy(copies, count, stream);
+  if (!copied.ok()) return copied;
+  Config rest = config;
+  rest.copy_a = rest.copy_b = false;
+  return launch(align::with_copies(problem, a, b), rest, free, stream);
+}
+
+}  // namespace
 
 Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream) {
-  (void)workspace;
   if (problem.m == 0 || problem.n == 0) return {};
   for (int i = 0; i < problem.batch_dims; ++i) {
     if (problem.batch[i].size == 0) return {};
   }
-  if (config.kernel == Kernel::kSm90) return sm90::launch(problem, config, stream);
-  return simt::launch(problem, config, stream);
+  if (config.copy_a || config.copy_b) return launch_copied(problem, config, workspace, stream);
+  switch (config.kernel) {
+    case Kernel::kSm90:
+      return sm90::launch(problem, config, stream);
+    case Kernel::kSm90Rows:
+      break;
+    case Kernel::kGemv:
+      return gemv::launch(problem, config, workspace, stream);
+    case Kernel::kSm80:
+      return sm80::launch(problem, config, workspace, stream);
+    case Kernel::kSimt:
+      return simt::launch(problem, config, stream);
+  }
+  return {cudaErrorInvalidValue, "choosing a dense kernel"};
 }
 
 }  // namespace xgemm::cuda::gemm

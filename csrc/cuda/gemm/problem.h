@@ -51,11 +51,12 @@ enum class Kernel {
 struct Config {
   Kernel kernel = Kernel::kSimt;
   int block_m = 64, block_n = 64, stages = 0;
-  int cluster = 1;              // CTAs that share an operand, or the parts of K
-  int splits = 1;               // of K
-  int ctas = 0;                 // of the grid
-  bool tma_store = false;       // else D is written element by element
-  int64_t workspace_bytes = 0;  // that launch wants
+  int cluster = 1;                      // CTAs that share an operand, or the parts of K
+  int splits = 1;                       // of K
+  int ctas = 0;                         // of the grid
+  bool tma_store = false;               // else D is written element by element
+  bool copy_a = false, copy_b = false;  // first, so that TMA can read them
+  int64_t workspace_bytes = 0;          // that launch wants
   const char* reason = "";
 };
 

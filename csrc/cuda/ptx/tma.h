@@ -1,4 +1,4 @@
-// Bulk tensor copies (TMA, sm_90) over 3-D tensor maps: inner, outer, batch.
+// Bulk tensor copies (TMA, sm_90); coordinates count elements, the contiguous dimension first.
 #pragma once
 
 #include <cuda.h>
@@ -13,22 +13,22 @@ __device__ inline void prefetch_tensormap(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-__device__ inline void tma_load_3d(void* dst, const CUtensorMap* map, uint64_t* barrier, int inner,
-                                   int outer, int batch) {
+__device__ inline void tma_load_4d(void* dst, const CUtensorMap* map, uint64_t* barrier, int c0,
+                                   int c1, int c2, int c3) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(smem_address(dst)),
-      "l"(map), "r"(smem_address(barrier)), "r"(inner), "r"(outer), "r"(batch)
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(smem_address(dst)),
+      "l"(map), "r"(smem_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
 
 // The same box into the same offsets of every CTA in `cta_mask`, each counted by its own barrier.
-__device__ inline void tma_load_multicast_3d(void* dst, const CUtensorMap* map, uint64_t* barrier,
-                                             uint16_t cta_mask, int inner, int outer, int batch) {
+__device__ inline void tma_load_multicast_4d(void* dst, const CUtensorMap* map, uint64_t* barrier,
+                                             uint16_t cta_mask, int c0, int c1, int c2, int c3) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%4, %5, %6}], [%2], %3;" ::"r"(smem_address(dst)),
-      "l"(map), "r"(smem_address(barrier)), "h"(cta_mask), "r"(inner), "r"(outer), "r"(batch)
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(smem_address(dst)),
+      "l"(map), "r"(smem_address(barrier)), "h"(cta_mask), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
 

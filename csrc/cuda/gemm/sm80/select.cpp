@@ -23,7 +23,8 @@ constexpr Tile kSmallGeneral{64, 64, 4, 2, 0.12, 0.25};
 
 constexpr double kSmFlopsPerMicrosecond = 4.9e6;  // mma.sync, one SM
 constexpr double kRoundMicroseconds = 2.0;        // filling the ring, the epilogue
-constexpr double kReduceMicroseconds = 3.0;       // the second launch of split-K
+constexpr double kLaunchMicroseconds = 3.0;
+constexpr double kReduceMicroseconds = 3.0;  // the second launch of split-K
 constexpr double kReduceBytesPerMicrosecond = 2.5e6;
 constexpr int kMostSplits = 64;
 constexpr int64_t kLeastKPerSplit = 128;
@@ -63,7 +64,7 @@ void consider(const Tile& tile, int splits, const Params& p, const DeviceInfo& d
 
 }  // namespace
 
-Config select(const Problem& problem, const DeviceInfo& device) {
+Config select(const Problem& problem, const DeviceInfo& device, double* estimate_us) {
   const Params p = make_params(problem);
   const bool aligned = p.a.access == Access::kWhole16 && p.b.access == Access::kWhole16;
   Choice best;
@@ -79,6 +80,7 @@ Config select(const Problem& problem, const DeviceInfo& device) {
     if (splits > 1 && best.ctas > 4 * int64_t{device.sm_count}) break;
   }
   const auto most_ctas = int64_t{std::numeric_limits<int32_t>::max()};
+  *estimate_us = kLaunchMicroseconds + best.cost;
   return {.kernel = Kernel::kSm80,
           .block_m = best.tile->block_m,
           .block_n = best.tile->block_n,

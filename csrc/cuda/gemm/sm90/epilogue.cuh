@@ -39,8 +39,10 @@ class Epilogue {
   // acc: [64, kBlockN] in wgmma's layout, of the tile whose corner in D is (m, n).
   __device__ void take(float (&acc)[kBlockN / 2], int m, int n, int batch) {
     m_ = m, n_ = n, batch_ = batch;
-    if (params_.bias != nullptr) add_bias(acc);
-    if (params_.activation != Activation::kNone) apply_activation(acc);
+    if (params_.bias != nullptr) [[unlikely]]
+      add_bias(acc);
+    if (params_.activation != Activation::kNone) [[unlikely]]
+      apply_activation(acc);
 #pragma unroll
     for (int i = 0; i < kBlockN / 4; ++i) packed_[i] = pack2<T>(acc[2 * i], acc[2 * i + 1]);
     pending_ = true;  // as long as tiles follow
@@ -106,7 +108,7 @@ class Epilogue {
   // By TMA, from lane 0 of `warp`, or by all threads.
   __device__ void write(const T* staging, int box, int warp) {
     const int column = n_ + box * kColumns;
-    if (!params_.tma_store) {
+    if (!params_.tma_store) [[unlikely]] {
       store_elements(staging, column);
     } else if (thread_ == warp * 32) {
       if (m_ < params_.m && column < params_.n) {

@@ -86,24 +86,32 @@ class Producer {
         cta_rank_(cta_rank),
         k_tiles_(ceil_div(params.k, kBlockK)) {}
 
+  // The first loads, before the CTA's threads have met; to the other CTAs nothing is sent yet.
+  __device__ void start() {
+    if (!scheduler_.next(&tile_)) return;
+    first_ = min(kFirst, k_tiles_);
+    for (int stage = 0; stage < first_; ++stage) {
+      load_a(stage, stage);
+      if constexpr (Config::kCluster == 1) load_b(stage, stage);
+    }
+  }
+
+  // The rest, once the barriers of all CTAs of the cluster stand.
   __device__ void run() {
-    Tile tile;
-    if (!scheduler_.next(&tile)) return;
-    // Only what goes to the other CTAs must wait until their barriers stand.
-    const int first = min(kFirst, k_tiles_);
-    for (int stage = 0; stage < first; ++stage) load_a(tile, stage, stage);
-    if constexpr (Config::kCluster > 1) ptx::cluster_wait();
-    for (int stage = 0; stage < first; ++stage, ring_.advance()) load_b(tile, stage, stage);
+    if (first_ == 0) return;
+    for (int stage = 0; stage < first_; ++stage, ring_.advance()) {
+      if constexpr (Config::kCluster > 1) load_b(stage, stage);
+    }
     ptx::mbarrier_wait(&smem_.full[0], 0);
-    int k_tile = first;
+    int k_tile = first_;
     do {
       for (; k_tile < k_tiles_; ++k_tile, ring_.advance()) {
         ptx::mbarrier_wait(&smem_.empty[ring_.stage], ring_.parity ^ 1);
-        load_a(tile, k_tile, ring_.stage);
-        load_b(tile, k_tile, ring_.stage);
+        load_a(k_tile, ring_.stage);
+        load_b(k_tile, ring_.stage);
       }
       k_tile = 0;
-    } while (scheduler_.next(&tile));
+    } while (scheduler_.next(&tile_));
   }
 
  private:
@@ -111,24 +119,26 @@ class Producer {
   // stage would wait behind the others' later ones (a microsecond of a cold start).
   static constexpr int kFirst = 2;
 
-  __device__ void load_a(const Tile& tile, int k_tile, int stage) {
+  __device__ void load_a(int k_tile, int stage) {
     constexpr uint32_t kBytes = (kBlockM + Config::kBlockN) * kBlockK * sizeof(T);
     ptx::mbarrier_arrive_expect_tx(&smem_.full[stage], kBytes);
-    load_operand<kBlockM, kAMn, 1>(smem_.a[stage], &params_.a, &smem_.full[stage], tile.m,
-                                   k_tile * kBlockK, params_.a_batched ? tile.batch : 0, 0);
+    load_operand<kBlockM, kAMn, 1>(smem_.a[stage], &params_.a, params_.a_chunked,
+                                   &smem_.full[stage], tile_.m, k_tile * kBlockK,
+                                   params_.a_batched ? tile_.batch : 0, 0);
   }
 
-  __device__ void load_b(const Tile& tile, int k_tile, int stage) {
+  __device__ void load_b(int k_tile, int stage) {
     load_operand<Config::kBlockN, kBMn, Config::kCluster>(
-        smem_.b[stage], &params_.b, &smem_.full[stage], tile.n, k_tile * kBlockK,
-        params_.b_batched ? tile.batch : 0, cta_rank_);
+        smem_.b[stage], &params_.b, params_.b_chunked, &smem_.full[stage], tile_.n,
+        k_tile * kBlockK, params_.b_batched ? tile_.batch : 0, cta_rank_);
   }
 
   const Params& params_;
   SharedStorage<T, Config>& smem_;
   TileScheduler<Config> scheduler_;
   RingState<Config::kStages> ring_;
-  int cta_rank_, k_tiles_;
+  Tile tile_;
+  int cta_rank_, k_tiles_, first_ = 0;
 };
 
 template <typename T, typename Config, bool kAMn, bool kBMn>
@@ -146,8 +156,13 @@ class Consumer {
   // before is stored.
   template <typename Epilogue>
   __device__ void accumulate(float (&acc)[Config::kBlockN / 2], int k_tiles, Epilogue& epilogue) {
-    store_under_steps<0>(acc, k_tiles, epilogue);
-    for (int k_tile = Epilogue::kBoxes; k_tile < k_tiles; ++k_tile) step(acc, true);
+    int k_tile = 0;
+    if (epilogue.pending()) {
+      store_under_steps<0>(acc, k_tiles, epilogue);
+      k_tile = Epilogue::kBoxes;
+    }
+#pragma unroll 1  // what is short is fetched fast when the instruction cache is cold
+    for (; k_tile < k_tiles; ++k_tile) step(acc, k_tile > 0);
     ptx::wgmma_wait_group<0>();
     release(previous_);
   }
@@ -158,7 +173,7 @@ class Consumer {
                                     Epilogue& epilogue) {
     if constexpr (kBox < Epilogue::kBoxes) {
       if (kBox < k_tiles) step(acc, kBox > 0);
-      if (epilogue.pending()) epilogue.template store<kBox>();
+      epilogue.template store<kBox>();
       store_under_steps<kBox + 1>(acc, k_tiles, epilogue);
     }
   }
@@ -209,7 +224,6 @@ __device__ inline void consume(const Params& params, SharedStorage<T, Config>& s
   const int k_tiles = ceil_div(params.k, kBlockK);
   Consumer<T, Config, kAMn, kBMn> consumer(smem, index, thread, scheduler.left() * k_tiles);
   Epilogue<T, Config::kBlockN> epilogue(params, smem.d[index], index, thread);
-  if constexpr (Config::kCluster > 1) ptx::cluster_wait();
   float acc[Config::kBlockN / 2];
   Tile tile;
   while (scheduler.next(&tile)) {
@@ -240,15 +254,17 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
     }
     ptx::fence_mbarrier_init();
   }
-  __syncthreads();
-  if constexpr (Config::kCluster > 1) ptx::cluster_arrive_relaxed();  // this CTA's barriers stand
+  if constexpr (Config::kCluster > 1) ptx::cluster_arrive_relaxed();
+  Producer<T, Config, kAMn, kBMn> producer(params, smem, cta_rank);
+  if (threadIdx.x == 0) producer.start();
+  if constexpr (Config::kCluster > 1) {
+    ptx::cluster_wait();
+  } else {
+    __syncthreads();
+  }
   if (warpgroup == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (thread == 0) {
-      Producer<T, Config, kAMn, kBMn>(params, smem, cta_rank).run();
-    } else if (Config::kCluster > 1) {
-      ptx::cluster_wait();
-    }
+    if (thread == 0) producer.run();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     consume<T, Config, kAMn, kBMn>(params, smem, cta_rank, warpgroup - 1, thread);

@@ -4,6 +4,7 @@
 
 #include "cuda/gemm/sm90/launch.h"
 #include "cuda/gemm/sm90/params.h"
+#include "cuda/gemm/sm90/tma_fit.h"
 
 namespace xgemm::cuda::gemm::sm90 {
 namespace {
@@ -24,57 +25,62 @@ PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
   return kEncode;
 }
 
+constexpr int kMostDims = 4;
+
+// Dimension 0 is contiguous; strides in elements.
 struct MapShape {
-  int64_t inner, outer, batch;  // elements
-  int64_t outer_stride, batch_stride;
-  int box_inner, box_outer;
+  int dims;
+  int64_t extent[kMostDims], stride[kMostDims];
+  int box[kMostDims];
   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
 };
 
 bool encode(CUtensorMap* map, const void* data, DType dtype, const MapShape& shape) {
   const auto type =
       dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(shape.inner),
-                               static_cast<cuuint64_t>(shape.outer),
-                               static_cast<cuuint64_t>(shape.batch)};
-  // A stride along an extent of 1 is never used, but must still be a valid one.
-  const auto bytes = [](int64_t stride) {
-    return static_cast<cuuint64_t>(std::max<int64_t>(stride, 8) * 2);
-  };
-  const cuuint64_t strides[2] = {bytes(shape.outer > 1 ? shape.outer_stride : 8),
-                                 bytes(shape.batch > 1 ? shape.batch_stride : 8)};
-  const cuuint32_t box[3] = {static_cast<cuuint32_t>(shape.box_inner),
-                             static_cast<cuuint32_t>(shape.box_outer), 1};
-  const cuuint32_t element_strides[3] = {1, 1, 1};
+  cuuint64_t extent[kMostDims], stride[kMostDims];
+  cuuint32_t box[kMostDims], steps[kMostDims];
+  for (int i = 0; i < shape.dims; ++i) {
+    extent[i] = static_cast<cuuint64_t>(shape.extent[i]);
+    // A stride along an extent of 1 is never used, but must still be a valid one.
+    stride[i] = static_cast<cuuint64_t>(shape.extent[i] > 1 ? shape.stride[i] * 2 : 16);
+    box[i] = static_cast<cuuint32_t>(shape.box[i]);
+    steps[i] = 1;
+  }
   const auto encoder = tensor_map_encoder();
   return encoder != nullptr &&
-         encoder(map, type, 3, const_cast<void*>(data), sizes, strides, box, element_strides,
+         encoder(map, type, shape.dims, const_cast<void*>(data), extent, stride + 1, box, steps,
                  CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// The map of an operand whose MN extent is `mn`, with strides `mn_stride` and `k_stride` (one of
-// them 1), for loads of `rows` by `sharers` CTAs.
-bool encode_operand(CUtensorMap* map, const Problem& problem, const void* data, int64_t mn,
-                    int64_t mn_stride, int64_t k_stride, bool mn_major, int64_t batch,
-                    int64_t batch_stride, int rows, int sharers) {
-  MapShape shape{};
-  shape.batch = batch;
-  shape.batch_stride = batch_stride;
-  shape.box_inner = kSwizzleElements;
-  if (mn_major) {
-    shape.inner = mn, shape.outer = problem.k, shape.outer_stride = k_stride;
-    shape.box_outer = kBlockK / sharers;
-  } else {
-    shape.inner = problem.k, shape.outer = mn, shape.outer_stride = mn_stride;
-    shape.box_outer = rows / sharers;
-  }
-  return encode(map, data, problem.dtype, shape);
-}
+// An operand as the kernel sees it: its MN extent, its strides, and how a load takes it.
+struct Loads {
+  const void* data;
+  int64_t mn, mn_stride, k_stride, batch, batch_stride;
+  bool mn_major, chunked;
+  int rows, sharers;
+};
 
-// True where an operand's rows along K suit TMA.
-bool k_major(int64_t k_stride, int64_t mn_stride, int64_t mn) {
-  return k_stride == 1 && (mn <= 1 || (mn_stride % 8 == 0 && mn_stride > 0));
+bool encode_operand(CUtensorMap* map, const Problem& problem, const Loads& o) {
+  MapShape shape{};
+  if (!o.mn_major) {
+    shape = {4,
+             {problem.k, o.mn, 1, o.batch},
+             {1, o.mn_stride, 0, o.batch_stride},
+             {kBlockK, o.rows / o.sharers, 1, 1}};
+  } else if (o.chunked) {
+    shape = {4,
+             {kSwizzleElements, problem.k, o.mn / kSwizzleElements, o.batch},
+             {1, o.k_stride, kSwizzleElements, o.batch_stride},
+             {kSwizzleElements, kBlockK, chunks_per_load(o.rows, o.sharers), 1}};
+  } else {
+    shape = {4,
+             {o.mn, problem.k, 1, o.batch},
+             {1, o.k_stride, 0, o.batch_stride},
+             {kSwizzleElements, kBlockK, 1, 1}};
+  }
+  return encode(map, o.data, problem.dtype, shape);
 }
 
 }  // namespace
@@ -96,19 +102,25 @@ Status launch(const Problem& problem, const Config& config, cudaStream_t stream)
   params.bias = problem.bias;
   params.bias_stride = problem.bias_stride;
   params.activation = problem.activation;
-  // An extent of 1 leaves both readings open; the one that TMA can take was found by select_config.
-  const bool a_mn = !k_major(problem.a.col_stride, problem.a.row_stride, problem.m);
-  const bool b_mn = !k_major(problem.b.row_stride, problem.b.col_stride, problem.n);
-  bool encoded = encode_operand(&params.a, problem, problem.a.data, problem.m, problem.a.row_stride,
-                                problem.a.col_stride, a_mn, params.a_batched ? batch.size : 1,
-                                batch.a, config.block_m, 1);
-  encoded &= encode_operand(&params.b, problem, problem.b.data, problem.n, problem.b.col_stride,
-                            problem.b.row_stride, b_mn, params.b_batched ? batch.size : 1, batch.b,
-                            config.block_n, config.cluster);
+  const bool a_mn = !a_k_major(problem), b_mn = !b_k_major(problem);
+  params.a_chunked = a_mn && problem.m % kSwizzleElements == 0;
+  params.b_chunked = b_mn && problem.n % kSwizzleElements == 0;
+  const auto batches = [&](bool batched) { return batched ? batch.size : 1; };
+  bool encoded = encode_operand(
+      &params.a, problem,
+      {problem.a.data, problem.m, problem.a.row_stride, problem.a.col_stride,
+       batches(params.a_batched), batch.a, a_mn, params.a_chunked, config.block_m, 1});
+  encoded &= encode_operand(
+      &params.b, problem,
+      {problem.b.data, problem.n, problem.b.col_stride, problem.b.row_stride,
+       batches(params.b_batched), batch.b, b_mn, params.b_chunked, config.block_n, config.cluster});
   if (config.tma_store) {
     const int columns = store_columns(config.block_n);
     encoded &= encode(&params.d, problem.d, problem.dtype,
-                      {problem.n, problem.m, batch.size, problem.d_row_stride, batch.d, columns, 64,
+                      {3,
+                       {problem.n, problem.m, batch.size},
+                       {1, problem.d_row_stride, batch.d},
+                       {columns, 64, 1},
                        columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B});
   }
   if (!encoded) return {cudaErrorInvalidValue, "encoding a tensor map of the sm_90a GEMM"};

@@ -24,33 +24,37 @@ struct RingState {
 
 inline constexpr int kBoxBytes = kSwizzleElements * kBlockK * 2;  // of an MN-major operand
 
-// Loads this CTA's share of [kRows, kBlockK] of an operand into the stage at `dst`; with
-// kSharers > 1 every CTA of the cluster gets every share. Where K is contiguous the tile is one box
-// of whole rows, and a share some of them; else it is boxes 64 wide, and a share some k of each.
-template <int kRows, bool kMnMajor, int kSharers, typename T>
-__device__ inline void load_operand(T* dst, const CUtensorMap* map, uint64_t* full, int row, int k,
-                                    int batch, int share) {
+template <int kSharers>
+__device__ inline void load_box(void* dst, const CUtensorMap* map, uint64_t* full, int inner,
+                                int outer, int chunk, int batch) {
   constexpr uint16_t kAll = (1 << kSharers) - 1;
+  if constexpr (kSharers > 1) {
+    ptx::tma_load_multicast_4d(dst, map, full, kAll, inner, outer, chunk, batch);
+  } else {
+    ptx::tma_load_4d(dst, map, full, inner, outer, chunk, batch);
+  }
+}
+
+// Loads this CTA's share of [kRows, kBlockK] of an operand into the stage at `dst`; with
+// kSharers > 1 every CTA of the cluster gets every share. Where K is contiguous the tile is whole
+// rows, and a share some of them. Else it is chunks 64 wide, several of them a load where the map
+// is `chunked`.
+template <int kRows, bool kMnMajor, int kSharers, typename T>
+__device__ inline void load_operand(T* dst, const CUtensorMap* map, bool chunked, uint64_t* full,
+                                    int row, int k, int batch, int share) {
   if constexpr (kMnMajor) {
-    constexpr int kDepth = kBlockK / kSharers;
-#pragma unroll
-    for (int i = 0; i < kRows / kSwizzleElements; ++i) {
-      T* box = dst + (i * kBlockK + share * kDepth) * kSwizzleElements;
-      const int inner = row + i * kSwizzleElements, outer = k + share * kDepth;
-      if constexpr (kSharers > 1) {
-        ptx::tma_load_multicast_3d(box, map, full, kAll, inner, outer, batch);
-      } else {
-        ptx::tma_load_3d(box, map, full, inner, outer, batch);
-      }
+    constexpr int kChunks = kRows / kSwizzleElements, kBox = chunks_per_load(kRows, kSharers);
+    const int step = chunked ? kBox : 1;
+    for (int i = share * step; i < kChunks; i += kSharers * step) {
+      T* box = dst + i * kBlockK * kSwizzleElements;
+      const int inner = chunked ? 0 : row + i * kSwizzleElements;
+      const int chunk = chunked ? row / kSwizzleElements + i : 0;
+      load_box<kSharers>(box, map, full, inner, k, chunk, batch);
     }
   } else {
     constexpr int kHeight = kRows / kSharers;
-    T* box = dst + share * kHeight * kBlockK;
-    if constexpr (kSharers > 1) {
-      ptx::tma_load_multicast_3d(box, map, full, kAll, k, row + share * kHeight, batch);
-    } else {
-      ptx::tma_load_3d(box, map, full, k, row, batch);
-    }
+    const int first = share * kHeight;
+    load_box<kSharers>(dst + first * kBlockK, map, full, k, row + first, 0, batch);
   }
 }
 

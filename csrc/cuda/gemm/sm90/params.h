@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include "common/math.h"
 #include "cuda/gemm/api.h"
 
 namespace xgemm::cuda::gemm::sm90 {
@@ -18,8 +19,19 @@ inline constexpr int kBlockK = 64;
 // tile's width or leaves room for another stage.
 constexpr int store_columns(int block_n) { return block_n % 128 == 0 ? 64 : 32; }
 
+// 64-wide chunks of an MN-major operand's tile that one load brings, where the tile's `rows` are
+// shared out among `sharers` CTAs.
+XGEMM_HOST_DEVICE constexpr int chunks_per_load(int rows, int sharers) {
+  const int chunks = rows / kSwizzleElements;
+  return chunks % sharers == 0 ? chunks / sharers : 1;
+}
+
 struct Params {
-  CUtensorMap a, b, d;  // 3-D: inner, outer, batch
+  // 4-D: inner, outer, chunk, batch. Where an operand is chunked (MN-major, its extent a multiple
+  // of 64) inner runs over a chunk and chunk over the rest; else chunk has an extent of 1.
+  CUtensorMap a, b;
+  CUtensorMap d;  // 3-D: inner, outer, batch
+  bool a_chunked, b_chunked;
   int m, n, k, batch;
   int group_rows;             // rows of clusters that neighbouring tiles run over, for L2
   bool a_batched, b_batched;  // else the operand is the same for every batch

@@ -1,0 +1,68 @@
+#include "cuda/gemm/sm90/select.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/math.h"
+#include "cuda/gemm/sm90/tiles.h"
+#include "cuda/gemm/sm90/tma_fit.h"
+
+namespace xgemm::cuda::gemm::sm90 {
+namespace {
+
+// A tile, and the share of the tensor cores' rate that its main loop reaches (measured on an H200).
+struct Tile {
+  int block_n, stages, cluster;
+  double efficiency;
+};
+constexpr double efficiency_of(int block_n, int cluster) {
+  if (block_n == 256) return cluster == 2 ? 1.0 : 0.97;
+  if (block_n == 128) return cluster == 2 ? 0.94 : 0.86;
+  return block_n == 160 ? 0.98 : 0.985;
+}
+#define XGEMM_SM90_TILE(BLOCK_N, STAGES, CLUSTER) \
+  {BLOCK_N, STAGES, CLUSTER, efficiency_of(BLOCK_N, CLUSTER)},
+constexpr Tile kTiles[] = {XGEMM_SM90_TILES(XGEMM_SM90_TILE)};
+#undef XGEMM_SM90_TILE
+
+constexpr int kBlockM = 128, kBlockK = 64;
+// Of a launch, and of a CTA until its first operands are there.
+constexpr double kLaunchUs = 3.1, kStartUs = 2.4;
+constexpr double kCyclesPerUs = 1650;         // the clock that an H200 holds under load
+constexpr double kTakeCycles = 350;           // between two tiles
+constexpr double kStoreCyclesPerColumn = 10;  // of the last tile, which nothing hides
+
+}  // namespace
+
+Config select(const Problem& p, const DeviceInfo& device, double* estimate_us) {
+  const int64_t batch = p.batch_dims > 0 ? p.batch[0].size : 1;
+  const auto k_tiles = static_cast<double>(ceil_div<int64_t>(p.k, kBlockK));
+  const bool whole_boxes = !b_k_major(p);
+  Config best;
+  *estimate_us = std::numeric_limits<double>::infinity();
+  for (const Tile& tile : kTiles) {
+    if (whole_boxes && tile.block_n % 64 != 0) continue;
+    const int64_t clusters = ceil_div<int64_t>(p.m, int64_t{kBlockM} * tile.cluster) *
+                             ceil_div<int64_t>(p.n, tile.block_n) * batch;
+    const int64_t turns = ceil_div<int64_t>(clusters, device.sm_count / tile.cluster);
+    // m64nNk16 takes N / 2 cycles, of which a tile has 2 x 4 for each k-tile.
+    const double cycles_a_turn = k_tiles * 4 * tile.block_n / tile.efficiency + kTakeCycles;
+    const double cycles =
+        static_cast<double>(turns) * cycles_a_turn + kStoreCyclesPerColumn * tile.block_n;
+    const double us = kLaunchUs + kStartUs + cycles / kCyclesPerUs;
+    if (us >= *estimate_us) continue;
+    *estimate_us = us;
+    best = {.kernel = Kernel::kSm90,
+            .block_m = kBlockM,
+            .block_n = tile.block_n,
+            .stages = tile.stages,
+            .cluster = tile.cluster,
+            // As few as need the same number of turns: less power, the same time.
+            .ctas = static_cast<int>(ceil_div(clusters, turns)) * tile.cluster,
+            .tma_store = d_fits_tma(p),
+            .reason = "fewest turns over the SMs, weighted by the tile's rate"};
+  }
+  return best;
+}
+
+}  // namespace xgemm::cuda::gemm::sm90

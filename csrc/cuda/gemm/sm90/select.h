@@ -1,0 +1,11 @@
+// Which tile of the sm_90a kernel a problem gets.
+#pragma once
+
+#include "cuda/gemm/problem.h"
+
+namespace xgemm::cuda::gemm::sm90 {
+
+// For a problem that TMA can read. `estimate_us` is about the time it takes on an H200.
+Config select(const Problem& problem, const DeviceInfo& device, double* estimate_us);
+
+}  // namespace xgemm::cuda::gemm::sm90

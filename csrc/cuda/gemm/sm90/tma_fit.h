@@ -1,0 +1,49 @@
+// What TMA can read and write: 16-byte aligned bases and strides, one dimension contiguous.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/gemm/problem.h"
+
+namespace xgemm::cuda::gemm::sm90 {
+
+// A matrix of `extent` rows, `stride` apart, of contiguous elements.
+inline bool fits_tma(const void* data, int64_t contiguous_stride, int64_t stride, int64_t extent) {
+  constexpr int64_t kMostBytes = int64_t{1} << 40;
+  if (reinterpret_cast<uintptr_t>(data) % 16 != 0 || contiguous_stride != 1) return false;
+  return extent <= 1 || (stride % 8 == 0 && stride > 0 && stride * 2 < kMostBytes);
+}
+
+// True where an operand's rows along K suit TMA; `mn` is its other extent.
+inline bool k_major(int64_t k_stride, int64_t mn_stride, int64_t mn) {
+  return fits_tma(nullptr, k_stride, mn_stride, mn);
+}
+inline bool a_k_major(const Problem& p) { return k_major(p.a.col_stride, p.a.row_stride, p.m); }
+inline bool b_k_major(const Problem& p) { return k_major(p.b.row_stride, p.b.col_stride, p.n); }
+
+inline bool operand_fits_tma(const Operand& operand, int64_t rows, int64_t columns) {
+  return fits_tma(operand.data, operand.col_stride, operand.row_stride, rows) ||
+         fits_tma(operand.data, operand.row_stride, operand.col_stride, columns);
+}
+
+inline bool batch_stride_fits(int64_t stride) { return stride >= 0 && stride % 8 == 0; }
+
+inline bool a_fits_tma(const Problem& p) {
+  return operand_fits_tma(p.a, p.m, p.k) && (p.batch_dims == 0 || batch_stride_fits(p.batch[0].a));
+}
+inline bool b_fits_tma(const Problem& p) {
+  return operand_fits_tma(p.b, p.k, p.n) && (p.batch_dims == 0 || batch_stride_fits(p.batch[0].b));
+}
+inline bool d_fits_tma(const Problem& p) {
+  if (!fits_tma(p.d, p.d_col_stride, p.d_row_stride, p.m)) return false;
+  return p.batch_dims == 0 || (p.batch[0].d > 0 && p.batch[0].d % 8 == 0);
+}
+
+// Extents are coordinates, and tiles may reach past the end.
+inline bool extents_fit_tma(const Problem& p) {
+  constexpr int64_t kMost = INT32_MAX - 1024;
+  return p.m <= kMost && p.n <= kMost && p.k <= kMost &&
+         (p.batch_dims == 0 || p.batch[0].size <= kMost);
+}
+
+}  // namespace xgemm::cuda::gemm::sm90
