@@ -168,12 +168,13 @@ def check_tensor_maps(case: Case, config: Any) -> None:
     assert config.block_m % 64 == 0 or config.block_n % 64 == 0, "wgmma takes 64 rows"
     assert max(config.block_m, config.block_n) <= MOST_BOX
     in_workspace = 0
-    for side, index in ((case.a, 1), (case.b, 2)):
+    for side, index, copy in ((case.a, 1, config.copy_a), (case.b, 2, config.copy_b)):
         strides = [(dim[0], dim[index]) for dim in case.batch if dim[0] > 1]
         steps_fit = all(stride >= 0 and stride % 8 == 0 for _, stride in strides)
-        if not side.fits_tma() or not steps_fit:
+        assert copy or (side.fits_tma() and steps_fit), "an operand that TMA cannot read"
+        if copy:
             in_workspace += copied(side, strides)
-    assert config.workspace_bytes >= in_workspace, "an operand that TMA cannot read has no copy"
+    assert config.workspace_bytes >= in_workspace
     if config.tma_store:
         assert case.d.fits_tma()
         assert case.d.column_stride == 1
@@ -209,9 +210,10 @@ def check_workspace(case: Case, config: Any) -> None:
     m, n, _ = case.sizes
     if config.kernel.name == "SIMT":
         assert config.workspace_bytes == 0
-    aligned = case.a.fits_tma() and case.b.fits_tma() and not case.batch
-    if config.splits == 1 and (aligned or config.kernel.name not in TMA_KERNELS):
+    if config.splits == 1 and not (config.copy_a or config.copy_b):
         assert config.workspace_bytes == 0, "nothing to sum up and nothing to copy"
+    if case.a.fits_tma() and case.b.fits_tma() and not case.batch:
+        assert not any((config.copy_a, config.copy_b)), "TMA can read both as they lie"
     # Partial sums in fp32 for each split, copies of both operands with padded rows, and counters.
     round_up = lambda extent: ceil_div(extent, 256) * 256  # noqa: E731
     sums = 4 * config.splits * round_up(m) * round_up(n) * case.products
@@ -239,6 +241,8 @@ def check(cpp: ModuleType, case: Case, device: tuple[int, int]) -> Any:
         return config
     if kernel in TMA_KERNELS:
         check_tensor_maps(case, config)
+    else:
+        assert not any((config.copy_a, config.copy_b)), "these kernels read any stride"
     check_grid(case, config, sm_count)
     check_shared_memory(config, DEVICES[device])
     check_workspace(case, config)
@@ -312,7 +316,9 @@ def test_operands_that_tma_cannot_read_are_copied_or_go_elsewhere(
     given[side] = matrix(2048, 2048, **change)
     assert not given[side].fits_tma()
     config = check(cpp, Case(**given), HOPPER)
-    assert config.kernel.name not in TMA_KERNELS or config.workspace_bytes >= 2 * 2048 * 2048
+    if config.kernel.name in TMA_KERNELS:
+        assert (config.copy_a, config.copy_b) == (side == "a", side == "b")
+        assert config.workspace_bytes >= 2 * 2048 * 2048
 
 
 @pytest.mark.parametrize("step", [2**20 + 3, 2**20 + 4])
@@ -381,8 +387,8 @@ def test_explanations_tell_kernels_apart(cpp: ModuleType) -> None:
             for device in DEVICES:
                 problem = product(m, 4096, 4096, dtype=dtype).problem(cpp)
                 config = cpp.select_gemm(problem, *device)
-                line = cpp.explain_gemm(problem, config).split("kernel: ")[1].partition(",")[0]
-                named.setdefault(config.kernel.name, set()).add(line.split()[0])
+                said = cpp.explain_gemm(problem, config).split("kernel: ")[1]
+                named.setdefault(config.kernel.name, set()).add(said.partition(" (")[0])
     assert len(named) >= 2
-    words = [word for lines in named.values() for word in lines]
-    assert len(words) == len(set(words))
+    names = [name for names in named.values() for name in names]
+    assert len(names) == len(set(names)) == len(named)

@@ -135,6 +135,8 @@ void bind_gemm(py::module_& m) {
       .def_readonly("splits", &gemm::Config::splits)
       .def_readonly("ctas", &gemm::Config::ctas)
       .def_readonly("tma_store", &gemm::Config::tma_store)
+      .def_readonly("copy_a", &gemm::Config::copy_a)
+      .def_readonly("copy_b", &gemm::Config::copy_b)
       .def_readonly("workspace_bytes", &gemm::Config::workspace_bytes)
       .def_readonly("reason", &gemm::Config::reason);
   m.attr("MAX_BATCH_DIMS") = gemm::kMaxBatchDims;
