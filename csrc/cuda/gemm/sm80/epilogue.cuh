@@ -28,8 +28,7 @@ __device__ inline uint2 pack4(const float (&x)[4]) {
   return pack.words;
 }
 
-// The first element of a batch's operand. `stride` is the operand's member of
-// BatchDim.
+// The first element of a batch's operand. `stride` is the operand's member of BatchDim.
 __device__ inline int64_t batch_offset(const Params& params, int64_t batch,
                                        int64_t BatchDim::* stride) {
   int64_t offset = 0;
@@ -42,8 +41,7 @@ __device__ inline int64_t batch_offset(const Params& params, int64_t batch,
   return offset;
 }
 
-// Bias and activation in fp32, one rounding, four neighbouring columns (those
-// below n).
+// Bias and activation in fp32, one rounding, four neighbouring columns (those below n).
 template <typename T>
 __device__ inline void finish_row4(const Params& params, T* d, float (&x)[4], int64_t row,
                                    int64_t column) {
@@ -70,9 +68,8 @@ __device__ inline void finish_row4(const Params& params, T* d, float (&x)[4], in
   }
 }
 
-// A warp's [kRows, kColumns] of D. Each warp has its own staging buffer, so
-// that warps do not wait for each other; rows then go out whole, whatever their
-// alignment.
+// A warp's [kRows, kColumns] of D. Each warp has its own staging buffer, so that warps do not wait
+// for each other; rows then go out whole, whatever their alignment.
 template <typename T, int kRows, int kColumns>
 class Epilogue {
  public:
@@ -99,8 +96,7 @@ class Epilogue {
   }
 
  private:
-  // XOR the row into the 32-byte group: neither the fragments' rows nor the
-  // reader's collide.
+  // XOR the row into the 32-byte group: neither the fragments' rows nor the reader's collide.
   __device__ static int at(int row, int column) {
     const int group = (column / kGroup) ^ (row % (kColumns / kGroup));
     return row * kColumns + group * kGroup + column % kGroup;

@@ -1,5 +1,4 @@
-// The kernels, a translation unit for each type, so that they build side by
-// side.
+// The kernels, a translation unit for each type, so that they build side by side.
 #pragma once
 
 #include "cuda/gemm/api.h"
@@ -7,8 +6,7 @@
 
 namespace xgemm::cuda::gemm::sm80 {
 
-// config: block_m, block_n and ctas. No tile of 256 columns where an operand is
-// not kWhole16.
+// config: block_m, block_n and ctas. No tile of 256 columns where an operand is not kWhole16.
 Status launch_f16(const Params& params, const Config& config, cudaStream_t stream);
 Status launch_bf16(const Params& params, const Config& config, cudaStream_t stream);
 

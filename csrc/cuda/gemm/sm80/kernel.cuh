@@ -1,5 +1,5 @@
-// Dense GEMM for every GPU from Ampere on: cp.async into a ring of
-// shared-memory stages, ldmatrix and mma.sync out of it.
+// Dense GEMM for every GPU from Ampere on: cp.async into a ring of shared-memory stages, ldmatrix
+// and mma.sync out of it.
 #pragma once
 
 #include "common/activation.h"
@@ -7,6 +7,7 @@
 #include "cuda/gemm/sm80/epilogue.cuh"
 #include "cuda/gemm/sm80/loader.cuh"
 #include "cuda/ptx/ldmatrix.h"
+#include "cuda/ptx/mbarrier_sm80.h"
 #include "cuda/ptx/mma_sm80.h"
 
 namespace xgemm::cuda::gemm::sm80 {
@@ -21,19 +22,17 @@ struct SharedStorage {
     Stage ring[Tile::kStages];
     float staging[Tile::kBlockM * Tile::kBlockN];  // of the epilogue, when the ring has drained
   };
+  uint64_t turn;  // mbarrier: a phase for each tile of k
 };
 
-// Reads the fragments of 16 rows and 16 k of an operand's tile: the four
-// registers of mma's A, or (kIsB) the two of its B for the first 8 rows, then
-// for the others.
+// Reads the fragments of 16 rows and 16 k of an operand's tile: the four registers of mma's A, or
+// (kIsB) the two of its B for the first 8 rows, then for the others.
 template <typename Layout, bool kIsB>
 class FragmentReader {
  public:
-  // `tile`: shared-memory address of the operand in stage 0. The warp's rows
-  // start at `row`.
+  // `tile`: shared-memory address of the operand in stage 0. The warp's rows start at `row`.
   __device__ FragmentReader(uint32_t tile, int row, int lane) {
-    // Which of the 16 rows' halves, and which of the 16 k's, this lane's matrix
-    // is.
+    // Which of the 16 rows' halves, and which of the 16 k's, this lane's matrix is.
     const int row_half = kIsB ? lane / 16 : lane / 8 % 2, k_half = kIsB ? lane / 8 % 2 : lane / 16;
     if constexpr (Layout::kMnMajor) {
       base_ = tile + Layout::offset(k_half * 8 + lane % 8, row / 8 + row_half);
@@ -43,8 +42,7 @@ class FragmentReader {
   }
 
   __device__ void load(uint32_t (&fragment)[4], uint32_t stage_offset, int row16, int k16) const {
-    // The swizzle is a XOR within aligned groups of chunks, so another chunk is
-    // another XOR.
+    // The swizzle is a XOR within aligned groups of chunks, so another chunk is another XOR.
     if constexpr (Layout::kMnMajor) {
       ptx::ldmatrix_x4_trans(fragment,
                              (base_ ^ row16 * 32) + k16 * 16 * Layout::kRowBytes + stage_offset);
@@ -58,8 +56,8 @@ class FragmentReader {
   uint32_t base_;
 };
 
-// A warp's part of the tile: accumulators, and two sets of fragments, so that
-// the tensor cores work on one while the other is read.
+// A warp's part of the tile: accumulators, and two sets of fragments, so that the tensor cores work
+// on one while the other is read.
 template <typename T, typename Tile, typename LayoutA, typename LayoutB>
 class WarpMma {
  public:
@@ -94,8 +92,7 @@ class WarpMma {
   uint32_t a_[2][kTilesM][4], b_[2][kTilesN / 2][4];
 };
 
-// What a CTA works on: the tile at (m, n) of a batch, and the part [k, k_end)
-// of K.
+// What a CTA works on: the tile at (m, n) of a batch, and the part [k, k_end) of K.
 struct Work {
   int64_t m, n, batch, k, k_end;
   int split;
@@ -105,12 +102,11 @@ struct Work {
     Work work;
     const int64_t per_plane = params.tiles_m * params.tiles_n;
     const int64_t plane = index / per_plane;
-    // Groups of rows, column by column: CTAs that run at the same time share
-    // operands in L2.
-    constexpr int kGroupRows = 2048 / Tile::kBlockM;
+    // Groups of rows, column by column: CTAs that run at the same time share operands in L2.
+    constexpr int64_t kGroupRows = 2048 / Tile::kBlockM;
     const int64_t in_plane = index % per_plane;
     const int64_t first = in_plane / (kGroupRows * params.tiles_n) * kGroupRows;
-    const int64_t height = min(params.tiles_m - first, int64_t{kGroupRows});
+    const int64_t height = min(params.tiles_m - first, kGroupRows);
     const int64_t in_group = in_plane - first * params.tiles_n;
     work.m = (first + in_group % height) * Tile::kBlockM;
     work.n = in_group / height * Tile::kBlockN;
@@ -137,6 +133,9 @@ __global__ void __launch_bounds__(Tile::kThreads)
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const auto smem_a = static_cast<uint32_t>(__cvta_generic_to_shared(smem.ring[0].a));
   const auto smem_b = static_cast<uint32_t>(__cvta_generic_to_shared(smem.ring[0].b));
+
+  if (thread == 0) ptx::mbarrier_init(&smem.turn, Tile::kThreads / 32);
+  uint32_t parity = 0;
 
   for (int64_t index = blockIdx.x; index < params.tiles; index += gridDim.x) {
     const Work work = Work::at<Tile>(params, index);
@@ -176,25 +175,26 @@ __global__ void __launch_bounds__(Tile::kThreads)
     };
 
     __syncthreads();  // the last tile's epilogue has read its staging buffer
+#pragma unroll 1
     for (int s = 0; s < kStages - 1; ++s) fetch();
     ptx::cp_async_wait_group<kStages - 2>();
     __syncthreads();
-    if (k_tiles > 0) {
+    mma.load(0, read, 0);
+    // A warp arrives when it has read a tile and its own part of the next one has landed, half a
+    // tile of mma before it waits for the others: warps may drift apart that far. The wait and the
+    // loop's end also keep the compiler from reading both sets of fragments in one burst.
+#pragma unroll 1
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
+      mma.load(1, read, 1);
+      ptx::cp_async_wait_group<kStages - 3>();
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(&smem.turn);
+      fetch();
+      mma.multiply(0);
+      ptx::mbarrier_spin(&smem.turn, parity);
+      parity ^= 1;
+      read = next(read);
       mma.load(0, read, 0);
-      // A barrier waits for the tensor cores of no warp: those of the tile's second half run past
-      // it, while the next tile's fragments are read. The loop's exit before the barrier keeps the
-      // compiler from moving them up.
-      for (int k_tile = 1;; ++k_tile) {
-        mma.load(1, read, 1);
-        fetch();
-        mma.multiply(0);
-        if (k_tile == k_tiles) break;
-        ptx::cp_async_wait_group<kStages - 2>();  // the next tile has landed,
-        __syncthreads();                          // and all warps have read this one
-        read = next(read);
-        mma.load(0, read, 0);
-        mma.multiply(1);
-      }
       mma.multiply(1);
     }
     ptx::cp_async_wait_group<0>();

@@ -17,7 +17,8 @@ struct Range {
 };
 
 // A thread's chunks of an operand's tile: same column, kOuterStep rows apart. Walks over k.
-template <typename Layout, int kBlockK, int kThreads>
+// kContiguous: chunks are.
+template <typename Layout, int kBlockK, int kThreads, bool kContiguous>
 class ChunkWalk {
  public:
   static constexpr int kPerThread = Layout::kOuter * Layout::kChunks / kThreads;
@@ -32,35 +33,40 @@ class ChunkWalk {
     const int outer = thread / Layout::kChunks, inner = thread % Layout::kChunks * kChunkElements;
     const int row = Layout::kMnMajor ? inner : outer, k = Layout::kMnMajor ? outer : inner;
     smem_offset_ = Layout::offset(outer, thread % Layout::kChunks);
-    source_ =
+    const int64_t row_stride = kContiguous && Layout::kMnMajor ? 1 : operand.row_stride;
+    const int64_t k_stride = kContiguous && !Layout::kMnMajor ? 1 : operand.k_stride;
+    k_step_ = kBlockK * k_stride * 2;
+    const char* first =
         static_cast<const char*>(operand.data) +
-        (batch_offset + (range.row + row) * operand.row_stride + (range.k + k) * operand.k_stride) *
-            2;
-    outer_step_ = kOuterStep * (Layout::kMnMajor ? operand.k_stride : operand.row_stride) * 2;
-    k_step_ = kBlockK * operand.k_stride * 2;
+        (batch_offset + (range.row + row) * row_stride + (range.k + k) * k_stride) * 2;
+    const int64_t outer_step = kOuterStep * (Layout::kMnMajor ? k_stride : row_stride) * 2;
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) source_[i] = first + i * outer_step - k_step_;
     rows_left_ = static_cast<int>(min(range.rows - range.row, int64_t{Layout::kRows})) - row;
-    k_left_ = static_cast<int>(range.k_end - range.k) - k;
+    k_left_ = static_cast<int>(range.k_end - range.k) - k + kBlockK;
   }
 
-  __device__ const char* source(int i) const { return source_ + i * outer_step_; }
   __device__ uint32_t smem_offset(int i) const {
     return smem_offset_ + i * kOuterStep * Layout::kRowBytes;
   }
+  // To the next tile; the first time to the first one. It comes before a tile's copies, not behind
+  // them: they are slow to read the registers that hold their addresses.
   __device__ void advance() {
-    source_ += k_step_;
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) source_[i] += k_step_;
     k_left_ -= kBlockK;
   }
 
-  const char* source_;           // of chunk 0
-  int64_t outer_step_, k_step_;  // bytes
-  int rows_left_, k_left_;       // from chunk 0 on
+  const char* source_[kPerThread];
+  int64_t k_step_;          // bytes
+  int rows_left_, k_left_;  // from chunk 0 on
   uint32_t smem_offset_;
 };
 
 // Operands of Access::kWhole16.
 template <typename Layout, int kBlockK, int kThreads>
-class AlignedLoader : ChunkWalk<Layout, kBlockK, kThreads> {
-  using Walk = ChunkWalk<Layout, kBlockK, kThreads>;
+class AlignedLoader : ChunkWalk<Layout, kBlockK, kThreads, true> {
+  using Walk = ChunkWalk<Layout, kBlockK, kThreads, true>;
 
  public:
   __device__ AlignedLoader(const OperandParams& operand, int64_t batch_offset, const Range& range,
@@ -69,14 +75,14 @@ class AlignedLoader : ChunkWalk<Layout, kBlockK, kThreads> {
 
   // Starts the copy of the next tile to `tile` in shared memory.
   __device__ void fetch(uint32_t tile) {
+    this->advance();
     const int outer_left = Layout::kMnMajor ? this->k_left_ : this->rows_left_;
     const bool inside = (Layout::kMnMajor ? this->rows_left_ : this->k_left_) > 0;
 #pragma unroll
     for (int i = 0; i < Walk::kPerThread; ++i) {
-      ptx::cp_async_16_or_zero(tile + this->smem_offset(i), this->source(i),
+      ptx::cp_async_16_or_zero(tile + this->smem_offset(i), this->source_[i],
                                inside && i * Walk::kOuterStep < outer_left);
     }
-    this->advance();
   }
 };
 
@@ -86,10 +92,10 @@ class AlignedLoader : ChunkWalk<Layout, kBlockK, kThreads> {
 // Only k needs zeros past its end: rows past the operand's last one make rows or columns of D that
 // nobody stores. So they are read as the last ones, and most tiles need no check for each chunk.
 template <typename Layout, int kBlockK, int kThreads>
-class GeneralLoader : ChunkWalk<Layout, kBlockK, kThreads> {
-  using Walk = ChunkWalk<Layout, kBlockK, kThreads>;
+class GeneralLoader : ChunkWalk<Layout, kBlockK, kThreads, false> {
+  using Walk = ChunkWalk<Layout, kBlockK, kThreads, false>;
   static constexpr int kPerThread = Walk::kPerThread;
-  static_assert(kPerThread == 2, "a step to the second chunk, and none where its row is outside");
+  static_assert(kPerThread <= 2, "more chunks in registers would spill");
 
  public:
   __device__ GeneralLoader(const OperandParams& operand, int64_t batch_offset, const Range& range,
@@ -97,13 +103,19 @@ class GeneralLoader : ChunkWalk<Layout, kBlockK, kThreads> {
       : Walk(operand, batch_offset, range, thread),
         access_(operand.access),
         inner_stride_(Layout::kMnMajor ? operand.row_stride : operand.k_stride) {
+    int back = 0;
     if (this->rows_left_ <= 0) {
-      const int back =
-          Layout::kMnMajor ? round_up(1 - this->rows_left_, kChunkElements) : 1 - this->rows_left_;
-      this->source_ -= back * operand.row_stride * 2;
+      back = 1 - this->rows_left_;
+      if (Layout::kMnMajor) back = round_up(back, kChunkElements);
       this->rows_left_ += back;
     }
-    if (!Layout::kMnMajor && this->rows_left_ <= Walk::kOuterStep) this->outer_step_ = 0;
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      this->source_[i] -= back * operand.row_stride * 2;
+      if (!Layout::kMnMajor && this->rows_left_ <= i * Walk::kOuterStep) {
+        this->source_[i] = this->source_[0];
+      }
+    }
     const int64_t last_row = (range.rows - 1) * operand.row_stride;
     const int64_t last_k = (range.k_extent - 1) * operand.k_stride;
     const auto* data = static_cast<const uint16_t*>(operand.data) + batch_offset;
@@ -114,6 +126,7 @@ class GeneralLoader : ChunkWalk<Layout, kBlockK, kThreads> {
   }
 
   __device__ void fetch(uint32_t tile) {
+    this->advance();
     switch (access_) {
       case Access::kWhole16:
       case Access::kCopy16:
@@ -132,7 +145,6 @@ class GeneralLoader : ChunkWalk<Layout, kBlockK, kThreads> {
         load_elements();
         break;
     }
-    this->advance();
   }
 
   // Writes what the last fetch left in registers to its tile.
@@ -171,7 +183,7 @@ class GeneralLoader : ChunkWalk<Layout, kBlockK, kThreads> {
       const int bytes = whole ? 16 : valid(i) * 2;
 #pragma unroll
       for (int at = 0; at < 16; at += kBytes) {
-        ptx::cp_async<kBytes>(tile + this->smem_offset(i) + at, this->source(i) + at,
+        ptx::cp_async<kBytes>(tile + this->smem_offset(i) + at, this->source_[i] + at,
                               max(min(bytes - at, kBytes), 0));
       }
     }
@@ -180,18 +192,18 @@ class GeneralLoader : ChunkWalk<Layout, kBlockK, kThreads> {
   // The two aligned pieces of 16 bytes that a chunk lies in. What they hold beside the chunk is
   // read too, so all must lie within the operand; else the chunk is read by its elements.
   __device__ void load_pieces() {
-    const uintptr_t first = aligned(this->source(0));
-    const uintptr_t last = aligned(this->source(kPerThread - 1));
+    const uintptr_t first = aligned(this->source_[0]);
+    const uintptr_t last = aligned(this->source_[kPerThread - 1]);
     if (!whole_in_k() || min(first, last) < begin_ || max(first, last) + 32 > end_) {
       load_elements();
       return;
     }
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
-      const auto* piece = reinterpret_cast<const uint4*>(aligned(this->source(i)));
+      const auto* piece = reinterpret_cast<const uint4*>(aligned(this->source_[i]));
       pieces_[i][0] = __ldg(piece);
       pieces_[i][1] = __ldg(piece + 1);
-      shift_[i] = static_cast<int>(reinterpret_cast<uintptr_t>(this->source(i)) % 16);
+      shift_[i] = static_cast<int>(reinterpret_cast<uintptr_t>(this->source_[i]) % 16);
     }
   }
 
@@ -202,7 +214,7 @@ class GeneralLoader : ChunkWalk<Layout, kBlockK, kThreads> {
   __device__ void load_elements() {
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
-      const auto* source = reinterpret_cast<const uint16_t*>(this->source(i));
+      const auto* source = reinterpret_cast<const uint16_t*>(this->source_[i]);
       const int count = valid(i);
       uint32_t words[4];
 #pragma unroll

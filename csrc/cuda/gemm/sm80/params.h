@@ -5,30 +5,26 @@
 
 namespace xgemm::cuda::gemm::sm80 {
 
-// How the 8 elements of a 16-byte chunk of an operand's tile get to shared
-// memory.
+// How the 8 elements of a 16-byte chunk of an operand's tile get to shared memory.
 enum class Access {
   kWhole16,  // cp.async: 16-byte aligned, and an extent of 8 n leaves no chunk incomplete
   kCopy16,   // cp.async: 16-byte aligned
   kCopy8,    // two of 8 bytes
   kCopy4,    // four of 4 bytes
-  kShift,    // contiguous, but only 2-byte aligned: aligned loads, shifted in
-             // registers
+  kShift,    // contiguous, 2-byte aligned: aligned loads, shifted in registers
   kStrided,  // no dimension is contiguous: element by element
 };
 
-// An operand of the kernel: [rows, k] where rows are D's rows (A) or D's
-// columns (B).
+// An operand of the kernel: [rows, k] where rows are D's rows (A) or D's columns (B).
 struct OperandParams {
   const void* data;
   int64_t row_stride, k_stride;  // elements
   Access access;
-  bool mn_major;  // chunks, in memory and in shared memory, run along the rows,
-                  // else along k
+  bool mn_major;  // chunks run along the rows, in memory and in shared memory, else along k
 };
 
-// The problem as the kernel sees it: transposed where D is column-major, so
-// that D's columns are (nearly) contiguous.
+// The problem as the kernel sees it: transposed where D is column-major, so that D's columns are
+// (nearly) contiguous.
 struct Params {
   int64_t m, n, k;
   OperandParams a, b;

@@ -9,9 +9,8 @@
 namespace xgemm::cuda::gemm::sm80 {
 namespace {
 
-// The largest power of two, at most 16, that divides all addresses of an
-// operand whose contiguous runs start `stride` elements apart, and whose stride
-// over the batch is the member `batch`.
+// The largest power of two, at most 16, that divides all addresses of an operand whose contiguous
+// runs start `stride` elements apart, and whose stride over the batch is the member `batch`.
 int alignment(const Problem& p, const void* data, int64_t stride, int64_t extent,
               int64_t BatchDim::* batch) {
   uint64_t bits = reinterpret_cast<uintptr_t>(data) | 16;
@@ -35,8 +34,8 @@ Access access_for(int alignment_bytes, int64_t contiguous) {
   }
 }
 
-// `rows`, `k`: the operand's extents. Where both of its dimensions can be read
-// as contiguous (one of them has extent 1), the better aligned one counts.
+// `rows`, `k`: the operand's extents. Where both of its dimensions can be read as contiguous (one
+// of them has extent 1), the better aligned one counts.
 OperandParams make_operand(const Problem& p, const void* data, int64_t rows, int64_t k,
                            int64_t row_stride, int64_t k_stride, int64_t BatchDim::* batch) {
   OperandParams operand{data, row_stride, k_stride, Access::kStrided, false};

@@ -9,25 +9,25 @@
 namespace xgemm::cuda::gemm::sm80 {
 namespace {
 
-// A tile, how many CTAs of it an SM holds, and the share of mma.sync's rate
-// that one, and that all of them reach (measured on an H200).
+// A tile, how many CTAs of it an SM holds, and the share of mma.sync's rate that one, and that all
+// of them reach (on an H200; those of one CTA, and of 64 x 64, are estimates).
 struct Tile {
   int block_m, block_n, stages, ctas_per_sm;
   double efficiency_one, efficiency_full;
 };
-constexpr Tile kLarge{128, 256, 6, 1, 0.85, 0.85};
-constexpr Tile kMedium{128, 128, 4, 2, 0.50, 0.80};
-constexpr Tile kGeneral{128, 128, 4, 1, 0.40, 0.40};
-constexpr Tile kSmall{64, 64, 4, 3, 0.15, 0.40};
-constexpr Tile kSmallGeneral{64, 64, 4, 2, 0.12, 0.25};
+constexpr Tile kLarge{128, 256, 6, 1, 0.72, 0.64};
+constexpr Tile kMedium{128, 128, 4, 2, 0.42, 0.63};
+constexpr Tile kGeneral{128, 128, 4, 1, 0.17, 0.17};
+constexpr Tile kSmall{64, 64, 4, 3, 0.15, 0.33};
+constexpr Tile kSmallGeneral{64, 64, 4, 2, 0.07, 0.10};
 
 constexpr double kSmFlopsPerMicrosecond = 4.9e6;  // mma.sync, one SM
 constexpr double kRoundMicroseconds = 2.0;        // filling the ring, the epilogue
 constexpr double kLaunchMicroseconds = 3.0;
 constexpr double kReduceMicroseconds = 3.0;  // the second launch of split-K
 constexpr double kReduceBytesPerMicrosecond = 2.5e6;
-constexpr int kMostSplits = 64;
-constexpr int64_t kLeastKPerSplit = 128;
+constexpr int64_t kMostSplits = 64;  // unless K takes more: a CTA counts its part in 32 bits
+constexpr int64_t kLeastKPerSplit = 128, kMostKPerSplit = int64_t{1} << 30;
 constexpr int64_t kMostWorkspace = int64_t{1} << 28;
 
 bool has_large_shared_memory(int capability) {
@@ -41,16 +41,14 @@ struct Choice {
   double cost = std::numeric_limits<double>::infinity();
 };
 
-void consider(const Tile& tile, int splits, const Params& p, const DeviceInfo& device,
+void consider(const Tile& tile, int64_t tiles, int64_t parts, const Params& p, int sm_count,
               Choice* best) {
-  const int64_t k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, splits), kBlockK);
-  if (splits > 1 && ceil_div(p.k, k_per_split) != splits) return;  // a part would be empty
-  const int64_t ctas = ceil_div<int64_t>(p.m, tile.block_m) * ceil_div<int64_t>(p.n, tile.block_n) *
-                       p.batches * splits;
+  const int64_t k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, parts), kBlockK);
+  const int64_t splits = p.k == 0 ? 1 : ceil_div(p.k, k_per_split);  // no part is empty
   const int64_t workspace =
       splits == 1 ? 0 : int64_t{4} * splits * p.batches * p.m * p.partial_stride;
-  if (workspace > kMostWorkspace) return;
-  const int64_t per_sm = ceil_div<int64_t>(ctas, std::max(device.sm_count, 1));
+  if (workspace > kMostWorkspace && k_per_split < kMostKPerSplit) return;
+  const int64_t per_sm = ceil_div<int64_t>(tiles * splits, sm_count);
   const double efficiency = per_sm == 1 ? tile.efficiency_one : tile.efficiency_full;
   const double flops = 2.0 * tile.block_m * tile.block_n * static_cast<double>(k_per_split);
   double cost =
@@ -59,7 +57,22 @@ void consider(const Tile& tile, int splits, const Params& p, const DeviceInfo& d
   if (splits > 1) {
     cost += kReduceMicroseconds + 2.0 * static_cast<double>(workspace) / kReduceBytesPerMicrosecond;
   }
-  if (cost < best->cost) *best = {&tile, splits, ctas, workspace, cost};
+  if (cost < best->cost) {
+    *best = {&tile, static_cast<int>(splits), tiles * splits, workspace, cost};
+  }
+}
+
+// Whole K, and K in as many parts as give each SM one CTA, or all that it holds.
+void consider(const Tile& tile, const Params& p, int sm_count, Choice* best) {
+  const int64_t tiles =
+      ceil_div<int64_t>(p.m, tile.block_m) * ceil_div<int64_t>(p.n, tile.block_n) * p.batches;
+  const int64_t least = std::max<int64_t>(ceil_div(p.k, kMostKPerSplit), 1);
+  const int64_t most = std::clamp(p.k / kLeastKPerSplit, least, std::max(least, kMostSplits));
+  consider(tile, tiles, least, p, sm_count, best);
+  for (const int per_sm : {1, tile.ctas_per_sm}) {
+    const int64_t parts = std::min(int64_t{sm_count} * per_sm / tiles, most);
+    if (parts > least) consider(tile, tiles, parts, p, sm_count, best);
+  }
 }
 
 }  // namespace
@@ -67,18 +80,11 @@ void consider(const Tile& tile, int splits, const Params& p, const DeviceInfo& d
 Config select(const Problem& problem, const DeviceInfo& device, double* estimate_us) {
   const Params p = make_params(problem);
   const bool aligned = p.a.access == Access::kWhole16 && p.b.access == Access::kWhole16;
+  const int sm_count = std::max(device.sm_count, 1);
   Choice best;
-  const int most_splits =
-      static_cast<int>(std::clamp<int64_t>(p.k / kLeastKPerSplit, 1, kMostSplits));
-  for (int splits = 1; splits <= most_splits; ++splits) {
-    if (aligned && has_large_shared_memory(device.capability)) {
-      consider(kLarge, splits, p, device, &best);
-    }
-    consider(aligned ? kMedium : kGeneral, splits, p, device, &best);
-    consider(aligned ? kSmall : kSmallGeneral, splits, p, device, &best);
-    // More parts only where the tiles leave SMs idle.
-    if (splits > 1 && best.ctas > 4 * int64_t{device.sm_count}) break;
-  }
+  consider(aligned ? kSmall : kSmallGeneral, p, sm_count, &best);
+  consider(aligned ? kMedium : kGeneral, p, sm_count, &best);
+  if (aligned && has_large_shared_memory(device.capability)) consider(kLarge, p, sm_count, &best);
   const auto most_ctas = int64_t{std::numeric_limits<int32_t>::max()};
   *estimate_us = kLaunchMicroseconds + best.cost;
   return {.kernel = Kernel::kSm80,

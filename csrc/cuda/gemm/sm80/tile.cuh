@@ -18,18 +18,17 @@ struct TileConfig {
   static_assert(kBlockK % 32 == 0, "fragments are double-buffered over an even number of k16");
   static_assert(kWarpM % 16 == 0 && kWarpN % 32 == 0, "a warp has whole m16 and n16 fragments");
   static_assert(kWarpM <= 64 && kWarpN <= 64, "the swizzle's XOR reaches over 8 chunks");
-  static_assert(kStages >= 3, "registers are flushed into the stage before the last");
+  static_assert(kStages >= 4, "a tile is flushed from registers two tiles before it is read");
 };
 
-// At most 99 KB of shared memory, except for the large one: sm_86 and sm_89
-// have no more.
+// At most 99 KB of shared memory, except for the large one: sm_86 and sm_89 have no more.
 using TileLarge = TileConfig<128, 256, 32, 2, 4, 6>;
 using TileMedium = TileConfig<128, 128, 32, 2, 2, 4>;   // two CTAs on an SM
 using TileGeneral = TileConfig<128, 128, 32, 2, 4, 4>;  // registers to spare for the loads
 using TileSmall = TileConfig<64, 64, 32, 2, 2, 4>;
 
-// An operand's [kRows, kBlockK] tile in shared memory: kOuter rows of kChunks
-// chunks, contiguous along k, or along the operand's rows (kMnMajor).
+// An operand's [kRows, kBlockK] tile in shared memory: kOuter rows of kChunks chunks, contiguous
+// along k, or along the operand's rows (kMnMajor).
 template <int kRows_, int kBlockK, bool kMnMajor_>
 struct TileLayout {
   static constexpr int kRows = kRows_;
@@ -40,9 +39,8 @@ struct TileLayout {
   static constexpr int kRowBytes = kChunks * 16;
   static_assert(kChunks == 4 || kChunks % 8 == 0, "64 bytes, or whole lines of 128");
 
-  // Byte offset of a chunk. XOR the row into the chunk's column: the 8 rows
-  // that ldmatrix reads at one logical column then lie in 8 different groups of
-  // 4 banks.
+  // Byte offset of a chunk. XOR the row into the chunk's column: the 8 rows that ldmatrix reads at
+  // one logical column then lie in 8 different groups of 4 banks.
   __device__ static constexpr int offset(int outer, int chunk) {
     const int twist = kChunks == 4 ? outer / 2 % 4 : outer % 8;
     return outer * kRowBytes + (chunk ^ twist) * 16;
