@@ -10,8 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT_FOLDER = ROOT / "build" / "tests"
-# The bindings, and the sources of csrc/ they call: none needs torch or a CUDA toolkit. The choice of
-# a CUDA kernel is in the files named select.cpp and plan.cpp.
+# The bindings, and the sources of csrc/ they call: none needs torch or a CUDA toolkit. Files named
+# select.cpp and plan.cpp hold the choice of a CUDA kernel.
 SOURCES = (
     "tests/cpp/bindings.cpp",
     "tests/cpp/bindings_gemm.cpp",
