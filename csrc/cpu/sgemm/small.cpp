@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "common/math.h"
-#include "cpu/sgemm/buffer.h"
+#include "cpu/buffer.h"
 #include "cpu/sgemm/plan.h"
 #include "cpu/sgemm/tiles.h"
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -12,8 +11,6 @@
 
 namespace xgemm::cpu::w4a16 {
 namespace {
-
-constexpr std::align_val_t kAlignment{64};
 
 // stream_channel, as a table: [tig / 2][h][lane].
 constexpr auto kChannels = [] {
@@ -37,6 +34,8 @@ void gather_row(const W4Problem& problem, int64_t row, Load load, float* values)
   }
 }
 
+int64_t padded_k(const W4Problem& problem) { return problem.weight.layout.units() * w4::kUnitK; }
+
 // Row `row` of X in fp32, channels in the weight's order, 0 from K to the end of the last unit.
 void load_row(const W4Problem& problem, int64_t row, float* values) {
   const w4::Layout& layout = problem.weight.layout;
@@ -52,7 +51,7 @@ void load_row(const W4Problem& problem, int64_t row, float* values) {
     default:
       gather_row(problem, row, [=](int64_t i) { return floats[i]; }, values);
   }
-  std::fill(values + layout.k, values + layout.units() * w4::kUnitK, 0.0f);
+  std::fill(values + layout.k, values + padded_k(problem), 0.0f);
 }
 
 // The power of two that brings a row of very large or very small finite values into the range where
@@ -78,7 +77,7 @@ float sum_of(const float* values, int64_t count) {
 
 void arrange_row(const W4Problem& problem, int64_t row, int slot, RowBlock& block, float* values) {
   const w4::Layout& layout = problem.weight.layout;
-  const int64_t padded = layout.units() * w4::kUnitK;
+  const int64_t padded = padded_k(problem);
   load_row(problem, row, values);
   const float power = safe_power(values, layout.k);
   block.unscale[slot] = 1.0f / power;
@@ -103,6 +102,19 @@ void arrange_row(const W4Problem& problem, int64_t row, int slot, RowBlock& bloc
   std::fill(block.x + used * block.rows, block.x + padded * block.rows, 0.0f);
 }
 
+// Keeps the blocks aligned.
+int64_t padded_groups(const W4Problem& problem) {
+  return round_up<int64_t>(problem.weight.layout.groups(), 16);
+}
+
+int64_t blocks_of(const W4Problem& problem) { return ceil_div<int64_t>(problem.m, kMaxRows); }
+
+// The rows and their sums, and for each block a row as it is loaded.
+int64_t floats_of(const W4Problem& problem) {
+  return problem.m * (padded_k(problem) + padded_groups(problem)) +
+         blocks_of(problem) * padded_k(problem);
+}
+
 }  // namespace
 
 void check_perm(const W4Problem& problem) {
@@ -116,17 +128,11 @@ void check_perm(const W4Problem& problem) {
   }
 }
 
-void RowBlocks::Free::operator()(float* memory) const { ::operator delete[](memory, kAlignment); }
-
-RowBlocks::RowBlocks(const W4Problem& problem, const Parallel& parallel) {
-  const w4::Layout& layout = problem.weight.layout;
-  const int64_t padded = layout.units() * w4::kUnitK;
-  const int64_t groups = round_up<int64_t>(layout.groups(), 16);  // keeps the blocks aligned
-  const int64_t count = ceil_div<int64_t>(problem.m, kMaxRows);
-  blocks_.resize(count);
-  const auto floats = static_cast<size_t>(problem.m * (padded + groups) + count * padded);
-  memory_.reset(new (kAlignment) float[floats]);
-  float* next = memory_.get();
+RowBlocks::RowBlocks(const W4Problem& problem, const Parallel& parallel)
+    : memory_(Slot::kArrangedRows, floats_of(problem)), blocks_(blocks_of(problem)) {
+  const int64_t padded = padded_k(problem), groups = padded_groups(problem);
+  const int64_t count = blocks_of(problem);
+  float* next = memory_.data();
   float* scratch = next + problem.m * (padded + groups);
   for (int64_t i = 0; i < count; ++i) {
     RowBlock& block = blocks_[i];

@@ -1,11 +1,10 @@
 // X as the streaming kernel reads it.
 #pragma once
 
-#include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "common/parallel.h"
+#include "cpu/buffer.h"
 #include "cpu/w4a16/stream.h"
 
 namespace xgemm::cpu::w4a16 {
@@ -17,10 +16,7 @@ class RowBlocks {
   const std::vector<RowBlock>& blocks() const { return blocks_; }
 
  private:
-  struct Free {
-    void operator()(float* memory) const;
-  };
-  std::unique_ptr<float[], Free> memory_;
+  Buffer memory_;
   std::vector<RowBlock> blocks_;
 };
 

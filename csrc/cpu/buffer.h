@@ -3,10 +3,10 @@
 
 #include <cstdint>
 
-namespace xgemm::cpu::dense {
+namespace xgemm::cpu {
 
-enum class Slot : int8_t { kPackedA, kPackedB, kPartial, kRows };
-inline constexpr int kSlots = 4;
+enum class Slot : int8_t { kPackedA, kPackedB, kPartial, kRows, kArrangedRows };
+inline constexpr int kSlots = 5;
 
 // 64-byte aligned floats of the calling thread, grown on demand and reused by its next call. A slot
 // has one owner at a time: a kernel that runs inside another's task uses slots that the other does
@@ -25,4 +25,4 @@ class Buffer {
   float* data_;
 };
 
-}  // namespace xgemm::cpu::dense
+}  // namespace xgemm::cpu

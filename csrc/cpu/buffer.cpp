@@ -1,9 +1,9 @@
-#include "cpu/sgemm/buffer.h"
+#include "cpu/buffer.h"
 
 #include <cstdlib>
 #include <new>
 
-namespace xgemm::cpu::dense {
+namespace xgemm::cpu {
 namespace {
 
 constexpr int64_t kAlignment = 64;
@@ -47,4 +47,4 @@ Buffer::~Buffer() {
   mine.bytes[i] = 0;
 }
 
-}  // namespace xgemm::cpu::dense
+}  // namespace xgemm::cpu
