@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from sweep.candidates import candidates
 from sweep.library import LIBRARY, Config, Device, Library, Shape, build, current_device
-from sweep.model import Record, against_torch, fit, regret, winners
+from sweep.model import Record, against_torch, estimates, fit, regret, winners
 
 FLUSH_BYTES = 256 << 20  # more than any L2
 MOST_FLOPS = 2e12
@@ -161,6 +161,7 @@ def show(device: Device, records: list[Record], library: Library | None, worst: 
     print("\n".join(regret(records, library, device).lines(worst)))
     print("\n".join(against_torch(records)))
     print("\n".join(winners(records)))
+    print("\n".join(estimates(records)))
     for kernel in ("sm90", "sm80"):
         for found in fit(records, device, kernel):
             bm, bn, stages, cluster = found["tile"]

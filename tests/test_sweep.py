@@ -31,25 +31,37 @@ def h200(sweep):
     return sweep.Device("NVIDIA H200", 132, 90)
 
 
-def test_candidates_fill_the_gpu_and_leave_no_part_of_k_empty(sweep, h200):
+@pytest.fixture
+def families(sweep):
+    """What each family might choose; the rest of a choice follows from it."""
+    return [
+        sweep.Config("sm90", 128, 256, 4, 2, ctas=2, tma_store=True),
+        sweep.Config("sm80", 128, 128, 4, ctas=1),
+        sweep.Config("gemv", 1, 2, 0, ctas=2048),
+    ]
+
+
+def test_candidates_fill_the_gpu_and_leave_no_part_of_k_empty(sweep, h200, families):
     rng = random.Random(0)
     for _ in range(300):
         shape = sweep.random_shape(rng, ragged=rng.random() < 0.5)
-        found = sweep.candidates(shape, h200, [])
-        assert len({config.key for config in found}) == len(found) > 0
+        found = sweep.candidates(shape, h200, families)
+        assert len({config.key for config in found}) == len(found)
+        assert {config.kernel for config in found} == {"sm90", "sm80", "gemv"}
         for config in found:
             assert config.ctas >= 1
-            assert config.ctas % config.cluster == 0
-            assert 1 <= config.splits <= shape.k
-            if config.kernel == "sm90":
+            if config.kernel == "sm90" and config not in families:
+                assert config.ctas % config.cluster == 0
                 assert config.ctas <= h200.sm_count
-    kernels = {config.kernel for config in sweep.candidates(sweep.Shape(512, 512, 512), h200, [])}
-    assert {"sm90", "sm80"} <= kernels
-    odd = {config.kernel for config in sweep.candidates(sweep.Shape(511, 513, 515), h200, [])}
-    assert "sm90" not in odd
+            if config.kernel == "sm80":
+                part = -(-shape.k // config.splits)
+                assert config.splits == 1 or part * (config.splits - 1) < shape.k
+    odd = sweep.candidates(sweep.Shape(511, 513, 515), h200, families)
+    assert not any(config.kernel == "sm80" and config.block_n == 256 for config in odd)
+    assert sweep.candidates(sweep.Shape(64, 64, 64), h200, []) == []
 
 
-def test_whatever_select_config_chooses_is_swept(sweep, h200, cpp):
+def test_whatever_select_config_chooses_is_swept(sweep, h200, families, cpp):
     def chosen(shape):
         a_row, a_col, b_row, b_col = shape.strides()
         problem = cpp.GemmProblem(
@@ -57,19 +69,21 @@ def test_whatever_select_config_chooses_is_swept(sweep, h200, cpp):
             b=1 << 20, b_strides=(b_row, b_col), d=1 << 20, d_strides=(shape.n, 1),
         )  # fmt: skip
         config = cpp.select_gemm(problem, h200.capability, h200.sm_count)
-        tile = config.block_m, config.block_n, config.stages, config.cluster
-        return config.kernel.name.lower(), *tile
+        return config.kernel.name.lower(), config.block_m, config.block_n, config.stages
 
     rng = random.Random(1)
-    for _ in range(300):
-        shape = sweep.random_shape(rng, ragged=False)
-        tiles = {
-            (c.kernel, c.block_m, c.block_n, c.stages, c.cluster)
-            for c in sweep.candidates(shape, h200, [])
-        }
+    seen = set()
+    for _ in range(400):
+        shape = sweep.random_shape(rng, ragged=rng.random() < 0.3)
         found = chosen(shape)
-        # The other families are asked for their own choices, and simt takes what nothing else does.
+        seen.add(found[0])
+        tiles = {
+            (c.kernel, c.block_m, c.block_n, c.stages)
+            for c in sweep.candidates(shape, h200, families)
+        }
+        # What only a family's own choice brings in is swept as it is.
         assert found in tiles or found[0] not in ("sm90", "sm80"), shape
+    assert {"sm90", "sm80"} <= seen
 
 
 def test_the_matrix_vector_kernel_is_swept_in_all_splits(sweep, h200):

@@ -34,21 +34,20 @@ def aligned(shape: Shape) -> bool:
     return all(outer == 1 or inner == 1 or inner % 8 == 0 for outer, inner in (a, b))
 
 
-def sm90(shape: Shape, device: Device) -> Iterator[Config]:
-    if device.capability != 90 or not aligned(shape):
-        return
+def sm90(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
+    """The choice's copies and way to store with every tile."""
     for block_n, stages, cluster in sm90_tiles():
         if shape.layout[1] == "n" and block_n % 64:
             continue
         clusters = ceil_div(shape.m, SM90_BLOCK_M * cluster) * ceil_div(shape.n, block_n)
         turns = ceil_div(clusters, device.sm_count // cluster)
-        yield Config(
-            "sm90", SM90_BLOCK_M, block_n, stages, cluster,
-            ctas=ceil_div(clusters, turns) * cluster, tma_store=shape.n % 8 == 0,
+        yield replace(
+            chosen, block_n=block_n, stages=stages, cluster=cluster, estimate_us=0.0,
+            ctas=ceil_div(clusters, turns) * cluster,
         )  # fmt: skip
 
 
-def sm80(shape: Shape, device: Device) -> Iterator[Config]:
+def sm80(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
     for block_m, block_n, stages in SM80_TILES:
         if block_n == 256 and not aligned(shape):
             continue
@@ -56,9 +55,10 @@ def sm80(shape: Shape, device: Device) -> Iterator[Config]:
         for splits in splits_of(shape, tiles, device):
             workspace = 0 if splits == 1 else 4 * splits * shape.m * ceil_div(shape.n, 4) * 4
             if workspace <= MOST_WORKSPACE:
-                yield Config(
-                    "sm80", block_m, block_n, stages, 1, splits, tiles * splits, False, workspace
-                )
+                yield replace(
+                    chosen, block_m=block_m, block_n=block_n, stages=stages, splits=splits,
+                    ctas=tiles * splits, workspace_bytes=workspace, estimate_us=0.0,
+                )  # fmt: skip
 
 
 def splits_of(shape: Shape, tiles: int, device: Device, block_k: int = 32) -> list[int]:
@@ -73,20 +73,24 @@ def splits_of(shape: Shape, tiles: int, device: Device, block_k: int = 32) -> li
 
 
 def gemv(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
-    """The matrix-vector kernel's own choice in other splits: a cluster's CTAs, or a workspace."""
+    """The choice in other splits: a cluster's CTAs, or a workspace."""
     tiles = chosen.ctas // chosen.splits
     for splits in (1, 2, 4, 8):
         in_cluster = device.capability == 90
         yield replace(
             chosen, splits=splits, ctas=tiles * splits, cluster=splits if in_cluster else 1,
             workspace_bytes=0 if in_cluster or splits == 1 else 4 * splits * shape.m * shape.n,
+            estimate_us=0.0,
         )  # fmt: skip
 
 
+FAMILIES = {"sm90": sm90, "sm80": sm80, "gemv": gemv}
+
+
 def candidates(shape: Shape, device: Device, families: list[Config]) -> list[Config]:
-    """`families`: what the families of kernels that choose for themselves have chosen."""
-    found = [*families, *sm90(shape, device), *sm80(shape, device)]
+    """What each family of kernels has chosen for itself, and the other ways it could go."""
+    found = list(families)
     for chosen in families:
-        if chosen.kernel == "gemv":
-            found += gemv(shape, device, chosen)
+        if chosen.kernel in FAMILIES:
+            found += FAMILIES[chosen.kernel](shape, device, chosen)
     return list({config.key: config for config in reversed(found)}.values())

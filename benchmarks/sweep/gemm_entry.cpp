@@ -4,15 +4,19 @@
 #include <cstdint>
 #include <string>
 
+#include "cuda/gemm/align/plan.h"
 #include "cuda/gemm/api.h"
 #include "cuda/gemm/gemv/select.h"
 #include "cuda/gemm/sm80/select.h"
+#include "cuda/gemm/sm90/select.h"
+#include "cuda/gemm/sm90/tma_fit.h"
 
 namespace {
 
-using xgemm::cuda::gemm::Config;
-using xgemm::cuda::gemm::Kernel;
-using xgemm::cuda::gemm::Problem;
+namespace gemm = xgemm::cuda::gemm;
+using gemm::Config;
+using gemm::Kernel;
+using gemm::Problem;
 
 // Mirrored in sweep/library.py.
 struct SweepProblem {
@@ -24,8 +28,9 @@ struct SweepProblem {
 };
 
 struct SweepConfig {
-  int32_t kernel, block_m, block_n, stages, cluster, splits, ctas, tma_store;
+  int32_t kernel, block_m, block_n, stages, cluster, splits, ctas, tma_store, copy_a, copy_b;
   int64_t workspace_bytes;
+  double estimate_us;  // select's; 0 where it says none
 };
 
 Problem to_problem(const SweepProblem& given) {
@@ -39,7 +44,7 @@ Problem to_problem(const SweepProblem& given) {
   return problem;
 }
 
-SweepConfig to_sweep(const Config& config) {
+SweepConfig to_sweep(const Config& config, double estimate_us = 0) {
   return {static_cast<int32_t>(config.kernel),
           config.block_m,
           config.block_n,
@@ -48,7 +53,25 @@ SweepConfig to_sweep(const Config& config) {
           config.splits,
           config.ctas,
           config.tma_store,
-          config.workspace_bytes};
+          config.copy_a,
+          config.copy_b,
+          config.workspace_bytes,
+          estimate_us};
+}
+
+// The tile of the sm_90a kernel, after copies of the operands that TMA cannot read. The estimate is
+// the product's alone.
+Config sm90_choice(const Problem& problem, const xgemm::DeviceInfo& device, double* estimate_us) {
+  const bool copy_a = !gemm::sm90::a_fits_tma(problem), copy_b = !gemm::sm90::b_fits_tma(problem);
+  const gemm::align::AlignedCopy a = gemm::align::copy_of_a(problem),
+                                 b = gemm::align::copy_of_b(problem);
+  const Problem copied =
+      gemm::align::with_copies(problem, copy_a ? &a : nullptr, copy_b ? &b : nullptr);
+  Config config = gemm::sm90::select(copied, device, estimate_us);
+  config.copy_a = copy_a, config.copy_b = copy_b;
+  config.workspace_bytes += (copy_a ? a.bytes() : 0) + (copy_b ? b.bytes() : 0);
+  if (copy_a || copy_b) *estimate_us = 0;
+  return config;
 }
 
 }  // namespace
@@ -57,7 +80,7 @@ extern "C" {
 
 void sweep_select(const SweepProblem* given, int sm_count, int capability, SweepConfig* chosen) {
   const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
-  *chosen = to_sweep(xgemm::cuda::gemm::select_config(to_problem(*given), device));
+  *chosen = to_sweep(gemm::select_config(to_problem(*given), device));
 }
 
 // What each family that takes the problem would choose itself; returns how many do (at most 4).
@@ -65,11 +88,13 @@ int sweep_families(const SweepProblem* given, int sm_count, int capability, Swee
   const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
   const Problem problem = to_problem(*given);
   int count = 0;
-  Config config;
-  double estimate_us = 0;
-  chosen[count++] = to_sweep(xgemm::cuda::gemm::sm80::select(problem, device, &estimate_us));
-  if (xgemm::cuda::gemm::gemv::select(problem, device, &config, &estimate_us)) {
-    chosen[count++] = to_sweep(config);
+  double us = 0;
+  Config config = gemm::sm80::select(problem, device, &us);
+  chosen[count++] = to_sweep(config, us);
+  if (gemm::gemv::select(problem, device, &config, &us)) chosen[count++] = to_sweep(config, us);
+  if (capability == 90 && gemm::sm90::extents_fit_tma(problem)) {
+    config = sm90_choice(problem, device, &us);
+    chosen[count++] = to_sweep(config, us);
   }
   return count;
 }
@@ -86,9 +111,11 @@ const char* sweep_launch(const SweepProblem* given, const SweepConfig* chosen, v
                          .splits = chosen->splits,
                          .ctas = chosen->ctas,
                          .tma_store = chosen->tma_store != 0,
+                         .copy_a = chosen->copy_a != 0,
+                         .copy_b = chosen->copy_b != 0,
                          .workspace_bytes = chosen->workspace_bytes};
-  const xgemm::Status status = xgemm::cuda::gemm::launch(to_problem(*given), config, workspace,
-                                                         static_cast<cudaStream_t>(stream));
+  const xgemm::Status status =
+      gemm::launch(to_problem(*given), config, workspace, static_cast<cudaStream_t>(stream));
   if (status.ok()) return nullptr;
   message = std::string(status.where) + ": " + cudaGetErrorString(status.error);
   return message.c_str();

@@ -42,15 +42,18 @@ class Config:
     splits: int = 1
     ctas: int = 0
     tma_store: bool = False
+    copy_a: bool = False
+    copy_b: bool = False
     workspace_bytes: int = 0
+    estimate_us: float = 0.0  # of the family's select that has chosen it; 0 where it says none
 
     @property
     def key(self) -> str:
         """What tells configurations of one problem apart."""
-        tile = f"{self.block_m}x{self.block_n}"
-        return (
-            f"{self.kernel} {tile} stages {self.stages} cluster {self.cluster} splits {self.splits}"
-        )
+        tile = f"{self.block_m}x{self.block_n} stages {self.stages} cluster {self.cluster}"
+        copies = "a" * self.copy_a + "b" * self.copy_b
+        copied = f" copy {copies}" if copies else ""
+        return f"{self.kernel} {tile}{copied} splits {self.splits}"
 
 
 class _Problem(ctypes.Structure):
@@ -68,8 +71,9 @@ class _Config(ctypes.Structure):
             (name, ctypes.c_int32)
             for name in ("kernel", "block_m", "block_n", "stages", "cluster", "splits", "ctas")
         ),
-        ("tma_store", ctypes.c_int32),
+        *((name, ctypes.c_int32) for name in ("tma_store", "copy_a", "copy_b")),
         ("workspace_bytes", ctypes.c_int64),
+        ("estimate_us", ctypes.c_double),
     )
 
 
@@ -120,7 +124,7 @@ def _problem(shape: Shape, addresses: tuple[int, int, int]) -> _Problem:
 def _to_config(found: _Config) -> Config:
     values = {name: getattr(found, name) for name, *_ in _Config._fields_}
     values["kernel"] = KERNELS[found.kernel]
-    values["tma_store"] = bool(found.tma_store)
+    values |= {name: bool(values[name]) for name in ("tma_store", "copy_a", "copy_b")}
     return Config(**values)
 
 

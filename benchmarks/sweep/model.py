@@ -106,6 +106,26 @@ def winners(records: list[Record]) -> list[str]:
     ]
 
 
+def estimates(records: list[Record]) -> list[str]:
+    """How far what each family's select expects of its own choice is from what was measured."""
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        for key, config in record.configs.items():
+            if config.estimate_us > 0 and key in record.seconds:
+                ratios[config.kernel].append(record.seconds[key] * 1e6 / config.estimate_us)
+    lines = []
+    for kernel, values in sorted(ratios.items()):
+        logs = [math.log(value) for value in values]
+        mean = sum(logs) / len(logs)
+        spread = math.sqrt(sum((value - mean) ** 2 for value in logs) / len(logs))
+        lines.append(
+            f"{kernel}: {math.exp(mean):.3f}x the time that its select expects (geometric mean,"
+            f" times or over {math.exp(spread):.2f}), {min(values):.2f}x to {max(values):.2f}x,"
+            f" {len(values)} shapes"
+        )
+    return lines
+
+
 def turns(record: Record, config: Config, device: Device) -> int:
     """How many tiles the busiest CTA has, where CTAs are persistent or an SM holds one."""
     tiles = math.ceil(record.shape.m / config.block_m) * math.ceil(record.shape.n / config.block_n)
