@@ -3,7 +3,7 @@
     python benchmarks/kernel_resources.py [LIBRARY] [--match REGEX] [--json]
 
 Needs cuobjdump and nvdisasm of the CUDA toolkit, and c++filt. Spills are the instructions of the
-machine code that touch local memory; those inside a kernel's innermost loops of tensor-core (or
+machine code that touch local memory; those inside the loop that does most of the tensor-core (or
 fp32) arithmetic are counted apart. The exit code is 1 where a main loop spills.
 """
 
@@ -150,6 +150,8 @@ def loops(blocks: dict[int, Block]) -> list[set[int]]:
 def count_spills(sass: str) -> tuple[int, int]:
     """Accesses of local memory in a kernel's machine code, and those inside its main loops."""
     instructions = [(int(address, 16), text) for address, text in INSTRUCTION.findall(sass)]
+    if not instructions:
+        raise ValueError("cuobjdump -sass: expected instructions, got none")
     kind = TENSOR_CORE if TENSOR_CORE.search(sass) else PLAIN_ARITHMETIC
     blocks = basic_blocks(instructions)
 
@@ -158,12 +160,12 @@ def count_spills(sass: str) -> tuple[int, int]:
         addresses = [address for address, text in instructions if pattern.search(text)]
         return [b.first for at in addresses for b in blocks.values() if b.first <= at <= b.last]
 
-    arithmetic, accesses = holders(kind), holders(LOCAL_ACCESS)
-    busy = [body for body in loops(blocks) if body & set(arithmetic)]
-    innermost = [body for body in busy if not any(other < body for other in busy)]
-    work = [sum(block in body for block in arithmetic) for body in innermost]
-    # An epilogue's loop has a little arithmetic of its own.
-    main = [body for body, count in zip(innermost, work, strict=True) if 2 * count >= max(work)]
+    arithmetic, accesses, bodies = holders(kind), holders(LOCAL_ACCESS), loops(blocks)
+    # What a loop does itself, not in loops inside it: an epilogue's has arithmetic of its own, too,
+    # and the loop over tiles what was peeled off the main loop.
+    own = [body.difference(*(other for other in bodies if other < body)) for body in bodies]
+    work = [sum(block in body for block in arithmetic) for body in own]
+    main = [body for body, count in zip(own, work, strict=True) if count >= 0.9 * max(work) > 0]
     inside = [block for block in accesses if any(block in body for body in main)]
     return len(accesses), len(inside)
 

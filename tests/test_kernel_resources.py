@@ -75,9 +75,16 @@ def test_a_spill_in_the_loop_of_the_arithmetic_is_told_apart(resources):
     assert resources.count_spills(inside) == (2, 1)
 
 
-def test_only_the_innermost_loop_is_the_main_loop(resources):
-    tiles = sass("LDL R2, [R1]", "HMMA R4", "@P0 BRA {1}", "STL [R1], R2", "@P1 BRA {0}", "EXIT")
+def test_the_loop_over_tiles_is_not_the_main_loop(resources):
+    main = ["HMMA R4"] * 2 + ["@P0 BRA {1}"]
+    tiles = sass("LDL R2, [R1]", *main, "HMMA R4", "STL [R1], R2", "@P1 BRA {0}", "EXIT")
     assert resources.count_spills(tiles) == (2, 0)
+
+
+def test_a_main_loop_may_hold_a_wait_that_counts(resources):
+    wait = ["IADD3 R1", "FFMA R9, R9, R9, R9", "@P2 BRA {4}"]
+    main = sass(*["FFMA R4, R5, R6, R4"] * 4, *wait, "LDL R5, [R1]", "@P0 BRA {0}", "EXIT")
+    assert resources.count_spills(main) == (1, 1)
 
 
 def test_a_loop_beside_the_arithmetic_is_not_the_main_loop(resources):
