@@ -17,7 +17,7 @@ Status launch_kernel(const Params& params, const Grid& grid, cudaStream_t stream
   cudaLaunchConfig_t launch{};
   launch.gridDim =
       dim3(grid.tiles, params.splits,
-           static_cast<unsigned>(std::min<int64_t>(params.batches - params.first_batch, 65535)));
+           static_cast<unsigned>(std::min(params.batches - params.first_batch, kMostBatches)));
   launch.blockDim = dim3(grid.warps * 32);
   launch.dynamicSmemBytes = grid.warps * params.few * kOf.tile * sizeof(float);
   launch.stream = stream;
@@ -27,7 +27,8 @@ Status launch_kernel(const Params& params, const Grid& grid, cudaStream_t stream
   cluster.val.clusterDim.y = grid.cluster;
   launch.attrs = &cluster;
   launch.numAttrs = grid.cluster > 1 ? 1 : 0;
-  return {cudaLaunchKernelEx(&launch, kernel, params), "the matrix-vector kernel"};
+  cudaLaunchKernelEx(&launch, kernel, params);
+  return launch_status("the matrix-vector kernel");
 }
 
 template <typename T, Access kAccess, bool kCluster>
@@ -48,11 +49,9 @@ Status launch_shape(const Params& params, const Shape& shape, const Grid& grid,
     case 3:
       return run.template operator()<KMajorStream<T, kAccess, 8, 2>, 3>();
     case 4:
-      return run.template operator()<WideMajorFma<T, kAccess, 128>, 4>();
-    case 5:
-      return run.template operator()<WideMajorFma<T, kAccess, 256>, 5>();
+      return run.template operator()<WideMajorFma<T, kAccess>, 4>();
     default:
-      return run.template operator()<WideMajorMma<T, kAccess>, 6>();
+      return run.template operator()<WideMajorMma<T, kAccess>, 5>();
   }
 }
 

@@ -1,11 +1,12 @@
 // The compiled kernels, one translation unit for each type and target.
 #pragma once
 
-#include "cuda/gemm/api.h"
 #include "cuda/gemm/gemv/params.h"
 #include "cuda/gemm/gemv/select.h"
 
 namespace xgemm::cuda::gemm::gemv {
+
+inline constexpr int64_t kMostBatches = 65535;  // of a grid
 
 struct Grid {
   unsigned tiles;

@@ -22,60 +22,51 @@ class KMajorStream {
   static constexpr int kStepK = kChunks * kChunkK;
   static constexpr int kXTiles = kFew * kPhases / 8;  // of 8 columns
   static_assert(kFew * kPhases % 8 == 0, "the phases of all vectors must fill mma's columns");
+  static_assert(kPhases >= 2, "a lane must have one phase, of the two columns that mma gives it");
 
-  __device__ KMajorStream(const Params& params, const uint16_t* w, const uint16_t* x, int64_t tile,
+  __device__ KMajorStream(const Params& params, const uint16_t* w, const uint16_t* x, int tile,
                           int lane)
       : params_(params), lane_(lane), k_of_lane_(lane % (4 * kPhases) * 8) {
-    const int64_t first = tile * kTile;
-    w_ = w + first * params.w_stride + k_of_lane_;
-    const auto last = static_cast<int>(min(params.wide - first, int64_t{kTile}) - 1);
+    // Rows past the end read the last one again; their sums are not stored.
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      // Rows past the end read the last one again; their sums are not stored.
-      const int row = min(i * (8 / kPhases) + lane / (4 * kPhases), last);
-      w_offset_[i] = static_cast<uint32_t>(row) * static_cast<uint32_t>(params.w_stride);
+      const int row = tile * kTile + i * (8 / kPhases) + lane / (4 * kPhases);
+      w_[i] = w + min(row, params.wide - 1) * params.w_stride + k_of_lane_;
     }
-    x_ = x + k_of_lane_ * x_k_stride();
 #pragma unroll
     for (int i = 0; i < kXTiles; ++i) {
-      const int row = (i * 8 + lane / 4) / kPhases;
-      has_x_[i] = row < params.few;
-      x_offset_[i] = static_cast<uint32_t>(row) * static_cast<uint32_t>(params.x_stride);
+      const int row = min((i * 8 + lane / 4) / kPhases, params.few - 1);
+      x_[i] = x + row * params.x_stride + k_of_lane_ * x_k_stride();
     }
   }
 
   // Adds the step at k; kWhole: it lies before `end`.
   template <bool kWhole>
-  __device__ void step(int64_t k, int64_t end) {
-    uint4 w[kChunks][2];
-    XVector<8> x[kChunks][kXTiles];
+  __device__ void step(int k, int end) {
+    uint4 w[kChunks][2], x[kChunks][kXTiles];
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
-      const int count = existing<kWhole>(k + chunk * kChunkK, end);
+      const int at = k + chunk * kChunkK;
+      const int count = kWhole ? 8 : max(min(end - at - k_of_lane_, 8), 0);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        w[chunk][i] = load_w<kAccess>(w_ + k + chunk * kChunkK + w_offset_[i], count);
+        w[chunk][i] = load_w<kAccess>(w_[i] + at, count);
         if constexpr (!kWhole) w[chunk][i] = keep_first(w[chunk][i], count);
       }
-    }
-#pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-      const int count = existing<kWhole>(k + chunk * kChunkK, end);
 #pragma unroll
       for (int i = 0; i < kXTiles; ++i) {
-        x[chunk][i].template load<kAccess, kWhole>(
-            x_ + (k + chunk * kChunkK) * x_k_stride() + x_offset_[i], has_x_[i] ? count : 0,
-            params_.x_vectors, x_k_stride());
+        x[chunk][i] = load_x<kAccess, kWhole>(x_[i] + at * x_k_stride(), count, params_.x_vectors,
+                                              x_k_stride());
       }
     }
+    __syncwarp();  // else the compiler puts products before the last loads, and waits there
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       const uint4 a = w[chunk][0], b = w[chunk][1];
 #pragma unroll
       for (int i = 0; i < kXTiles; ++i) {
-        const uint32_t* xs = x[chunk][i].word;
-        mma_m16n8k16<T>(acc_[i], a.x, b.x, a.y, b.y, xs[0], xs[1]);
-        mma_m16n8k16<T>(acc_[i], a.z, b.z, a.w, b.w, xs[2], xs[3]);
+        mma_m16n8k16<T>(acc_[i], a.x, b.x, a.y, b.y, x[chunk][i].x, x[chunk][i].y);
+        mma_m16n8k16<T>(acc_[i], a.z, b.z, a.w, b.w, x[chunk][i].z, x[chunk][i].w);
       }
     }
   }
@@ -90,40 +81,26 @@ class KMajorStream {
       for (int i = 0; i < 2; ++i) {
         float* to = sums + i * (8 / kPhases) + group / kPhases;
         const float* acc = acc_[tile] + 2 * i;
-        if constexpr (kPhases == 1) {
-          if (column < params_.few) to[column * kTile] = acc[0];
-          if (column + 1 < params_.few) to[(column + 1) * kTile] = acc[1];
-        } else {
-          float y = phase % 2 == 0 ? acc[0] : acc[1];
-          if ((column + phase % 2) % kPhases != phase) y = 0.0f;  // not its phase
+        float y = phase % 2 == 0 ? acc[0] : acc[1];
+        if ((column + phase % 2) % kPhases != phase) y = 0.0f;  // not its phase
 #pragma unroll
-          for (int mask = 1; mask < kPhases / 2; mask *= 2) y += __shfl_xor_sync(~0u, y, mask);
+        for (int mask = 1; mask < kPhases / 2; mask *= 2) y += __shfl_xor_sync(~0u, y, mask);
 #pragma unroll
-          for (int mask = 4; mask < 4 * kPhases; mask *= 2) y += __shfl_xor_sync(~0u, y, mask);
-          const bool leads = phase == 0 && column % kPhases == 0;
-          if (leads && column / kPhases < params_.few) to[column / kPhases * kTile] = y;
-        }
+        for (int mask = 4; mask < 4 * kPhases; mask *= 2) y += __shfl_xor_sync(~0u, y, mask);
+        const bool leads = phase == 0 && column % kPhases == 0;
+        if (leads && column / kPhases < params_.few) to[column / kPhases * kTile] = y;
       }
     }
   }
 
  private:
-  __device__ uint32_t x_k_stride() const {
-    return kAccess == Access::kAligned ? 1 : static_cast<uint32_t>(params_.x_k_stride);
-  }
-
-  // Of the lane's 8 elements in the chunk at k, those before `end`.
-  template <bool kWhole>
-  __device__ int existing(int64_t k, int64_t end) const {
-    if constexpr (kWhole) return 8;
-    return static_cast<int>(max(min(end - k - k_of_lane_, int64_t{8}), int64_t{0}));
+  __device__ int64_t x_k_stride() const {
+    return kAccess == Access::kAligned ? 1 : params_.x_k_stride;
   }
 
   const Params& params_;
   int lane_, k_of_lane_;
-  const uint16_t *w_, *x_;
-  uint32_t w_offset_[2], x_offset_[kXTiles];
-  bool has_x_[kXTiles];
+  const uint16_t *w_[2], *x_[kXTiles];
   float acc_[kXTiles][4] = {};
 };
 

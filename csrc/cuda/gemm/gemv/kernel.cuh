@@ -17,23 +17,30 @@ namespace xgemm::cuda::gemm::gemv {
 // Element offsets of a batch.
 struct BatchOffset {
   int64_t w = 0, x = 0, d = 0;
-  __device__ BatchOffset(const Params& params, int64_t index) {
+  __device__ BatchOffset(const Params& params, uint32_t index) {
+#pragma unroll 1  // most launches have no batch: little code to pass by
     for (int i = params.batch_dims - 1; i >= 0; --i) {
-      const int64_t size = params.batch[i].size, at = index % size;
+      const uint32_t size = params.batch[i].size, at = index % size;
       index /= size;
       w += at * params.batch[i].w, x += at * params.batch[i].x, d += at * params.batch[i].d;
     }
   }
 };
 
+// Not inlined, as most launches pass it by.
+inline __device__ __noinline__ float activate_out_of_line(Activation activation, float x) {
+  return activate(activation, x);
+}
+
 // Adds bias, applies the activation, rounds once.
 template <typename T>
-__device__ inline void store_result(const Params& p, T* d, int few, int64_t wide, float y) {
+__device__ inline void store_result(const Params& p, T* d, int few, int wide, float y) {
   if (p.bias != nullptr) {
     const T* bias = static_cast<const T*>(p.bias);
     y += static_cast<float>(bias[few * p.bias_few_stride + wide * p.bias_wide_stride]);
   }
-  d[few * p.d_few_stride + wide * p.d_wide_stride] = round_to<T>(activate(p.activation, y));
+  if (p.activation != Activation::kNone) y = activate_out_of_line(p.activation, y);
+  d[few * p.d_few_stride + wide * p.d_wide_stride] = round_to<T>(y);
 }
 
 // The float at the same place in the shared memory of another CTA of the cluster.
@@ -56,70 +63,80 @@ template <typename T, typename Stream, int kThreads, int kCtasPerSm, bool kClust
 __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     gemv_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(16) float sums[];  // [warps][few][kTile]; the CTA's in the first part
+  constexpr int kTile = Stream::kTile;
   const int warp = threadIdx.x / 32, warps = blockDim.x / 32, split = blockIdx.y;
-  const int64_t batch = params.first_batch + blockIdx.z;
-  const BatchOffset offset(params, batch);
-  Stream stream(params, static_cast<const uint16_t*>(params.w) + offset.w,
-                static_cast<const uint16_t*>(params.x) + offset.x, blockIdx.x, threadIdx.x % 32);
-  const int64_t begin = split * params.k_per_split;
-  const int64_t end = min(begin + params.k_per_split, params.k);
-  int64_t k = begin + warp * Stream::kStepK;
+  const uint32_t batch = params.first_batch + blockIdx.z;
+  const BatchOffset of_operands(params, batch);
+  Stream stream(params, static_cast<const uint16_t*>(params.w) + of_operands.w,
+                static_cast<const uint16_t*>(params.x) + of_operands.x, blockIdx.x,
+                threadIdx.x % 32);
+  const int begin = split * params.k_per_split, end = min(begin + params.k_per_split, params.k);
+  int k = begin + warp * Stream::kStepK;
+#pragma unroll 1
   for (; k + Stream::kStepK <= end; k += warps * Stream::kStepK) {
     stream.template step<true>(k, end);
   }
   if (k < end) stream.template step<false>(k, end);
 
-  constexpr int kTile = Stream::kTile;
   const int outputs = params.few * kTile;
   stream.store(sums + warp * outputs);
   __syncthreads();
-  const auto sum_of_warps = [&](int i) {
-    float y = sums[i];
-    for (int w = 1; w < warps; ++w) y += sums[w * outputs + i];
-    return y;
-  };
-  T* d = static_cast<T*>(params.d) + offset.d;
-  const int64_t wide0 = int64_t{blockIdx.x} * kTile;
-  if (params.splits == 1) {
-    for (int i = threadIdx.x; i < outputs; i += blockDim.x) {
-      const int64_t wide = wide0 + i % kTile;
-      if (wide < params.wide) store_result(params, d, i / kTile, wide, sum_of_warps(i));
+  // The lanes that share an output of a small tile sum some warps each.
+  constexpr int kLanes = kTile <= 16 ? 8 : 1;
+  const auto for_sums_of_warps = [&](auto use) {
+#pragma unroll 1
+    for (int i = threadIdx.x / kLanes; i < round_up(outputs, 32 / kLanes);
+         i += blockDim.x / kLanes) {
+      float y = 0.0f;
+      if (i < outputs) {
+#pragma unroll 4
+        for (int w = threadIdx.x % kLanes; w < warps; w += kLanes) y += sums[w * outputs + i];
+      }
+#pragma unroll
+      for (int mask = 1; mask < kLanes; mask *= 2) y += __shfl_xor_sync(~0u, y, mask);
+      if (threadIdx.x % kLanes == 0 && i < outputs) use(i, y);
     }
-    return;
-  }
+  };
+  const int wide0 = blockIdx.x * kTile;
+  T* d = static_cast<T*>(params.d) + BatchOffset(params, batch).d;
+  const auto store = [&](int i, float y) {
+    const int wide = wide0 + i % kTile;
+    if (wide < params.wide) store_result(params, d, i / kTile, wide, y);
+  };
   if constexpr (kCluster) {
-    for (int i = threadIdx.x; i < outputs; i += blockDim.x) sums[i] = sum_of_warps(i);
+    if (params.splits == 1) return for_sums_of_warps(store);
+    for_sums_of_warps([&](int i, float y) { sums[i] = y; });
     ptx::cluster_arrive();
     ptx::cluster_wait();
     for (int i = split * blockDim.x + threadIdx.x; i < outputs; i += blockDim.x * params.splits) {
-      const int64_t wide = wide0 + i % kTile;
-      if (wide >= params.wide) continue;
       float y = 0.0f;
       for (int rank = 0; rank < params.splits; ++rank) y += load_cluster(sums + i, rank);
-      store_result(params, d, i / kTile, wide, y);
+      store(i, y);
     }
     ptx::cluster_arrive();  // no CTA leaves while another reads its sums
     ptx::cluster_wait();
   } else {
+    if (params.splits == 1) return for_sums_of_warps(store);
     float* to = params.partials + (split * params.batches + batch) * params.few * params.wide;
-    for (int i = threadIdx.x; i < outputs; i += blockDim.x) {
-      const int64_t wide = wide0 + i % kTile;
-      if (wide < params.wide) to[i / kTile * params.wide + wide] = sum_of_warps(i);
-    }
+    for_sums_of_warps([&](int i, float y) {
+      const int wide = wide0 + i % kTile;
+      if (wide < params.wide) to[int64_t{i / kTile} * params.wide + wide] = y;
+    });
   }
 }
 
 // Sums the splits of k, in their order.
 template <typename T>
 __global__ void __launch_bounds__(256) sum_splits_kernel(const __grid_constant__ Params params) {
-  const int64_t outputs = params.few * params.wide, total = params.batches * outputs;
+  const int64_t outputs = int64_t{params.few} * params.wide, total = params.batches * outputs;
   for (int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x; i < total;
        i += gridDim.x * int64_t{256}) {
     float y = 0.0f;
     for (int split = 0; split < params.splits; ++split) y += params.partials[split * total + i];
     const int64_t in_batch = i % outputs;
-    T* d = static_cast<T*>(params.d) + BatchOffset(params, i / outputs).d;
-    store_result(params, d, static_cast<int>(in_batch / params.wide), in_batch % params.wide, y);
+    T* d = static_cast<T*>(params.d) + BatchOffset(params, static_cast<uint32_t>(i / outputs)).d;
+    store_result(params, d, static_cast<int>(in_batch / params.wide),
+                 static_cast<int>(in_batch % params.wide), y);
   }
 }
 

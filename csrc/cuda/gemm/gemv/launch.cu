@@ -7,11 +7,6 @@
 #include "cuda/gemm/gemv/select.h"
 
 namespace xgemm::cuda::gemm::gemv {
-namespace {
-
-constexpr int64_t kMostBatches = 65535;  // of a grid
-
-}  // namespace
 
 Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream) {
   const std::optional<View> view = view_of(problem);
@@ -19,12 +14,12 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
   const Shape& shape = *view->shape;
   Params params = view->params;
   params.splits = config.splits;
-  params.k_per_split = round_up<int64_t>(ceil_div<int64_t>(params.k, config.splits), shape.step_k);
+  params.k_per_split = round_up(ceil_div(params.k, config.splits), shape.step_k);
   params.partials = config.cluster > 1 ? nullptr : static_cast<float*>(workspace);
-  const int64_t steps = ceil_div<int64_t>(params.k_per_split, shape.step_k);
+  const int steps = params.k_per_split / shape.step_k;
   const Grid grid = {
-      .tiles = static_cast<unsigned>(ceil_div<int64_t>(params.wide, shape.tile)),
-      .warps = static_cast<int>(std::min<int64_t>(steps, shape.most_warps)),
+      .tiles = static_cast<unsigned>(ceil_div(params.wide, shape.tile)),
+      .warps = std::min(steps, shape.most_warps),
       .cluster = config.cluster,
   };
   const bool f16 = problem.dtype == DType::kF16;

@@ -21,6 +21,15 @@ __device__ inline uint4 load_stream(const void* pointer) {
   return v;
 }
 
+// 16 bytes of X, which other warps want too.
+__device__ inline uint4 load_cached(const void* pointer) {
+  uint4 v;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(pointer));
+  return v;
+}
+
 // The first `count` elements of v, and zeros.
 __device__ inline uint4 keep_first(uint4 v, int count) {
   const auto keep = [count](uint32_t word, int i) {
@@ -54,48 +63,25 @@ __device__ inline uint4 load_w(const uint16_t* pointer, int count) {
           __funnelshift_r(b2, b3, bits), __funnelshift_r(b3, b4, bits)};
 }
 
-// kCount (4 or 8) elements of X along k, of which the first `count` exist; the others are 0.
-template <int kCount>
-struct XVector {
-  uint32_t word[kCount / 2] = {};
+// The first `count` of 8 elements that are `stride` apart, and zeros.
+__device__ inline uint4 gather(const uint16_t* pointer, int count, int64_t stride) {
+  const auto element = [&](int i) -> uint32_t {
+    return i < count ? __ldg(pointer + i * stride) : 0;
+  };
+  const auto pair = [&](int i) { return element(i + 1) << 16 | element(i); };
+  return {pair(0), pair(2), pair(4), pair(6)};
+}
 
-  // kWhole: `count` is 0 or kCount.
-  template <Access kAccess, bool kWhole>
-  __device__ void load(const uint16_t* pointer, int count, bool vectors, uint32_t stride) {
-    if (kAccess == Access::kAligned || vectors) {
-      if (count > 0) load_vector(pointer);
-      if constexpr (!kWhole) keep(count);
-    } else {
-      gather(pointer, count, stride);
-    }
+// 8 elements of X along k, of which the first `count` exist; the others are 0. kWhole: all exist.
+template <Access kAccess, bool kWhole>
+__device__ inline uint4 load_x(const uint16_t* pointer, int count, bool vectors, int64_t stride) {
+  if (kAccess == Access::kAny && !vectors) return gather(pointer, count, stride);
+  if constexpr (kWhole) {
+    return load_cached(pointer);
+  } else {
+    return count > 0 ? keep_first(load_cached(pointer), count) : uint4{0, 0, 0, 0};
   }
-
- private:
-  __device__ void gather(const uint16_t* pointer, int count, uint32_t stride) {
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i) {
-      uint32_t low = 0, high = 0;
-      if (2 * i < count) low = __ldg(pointer + 2 * i * stride);
-      if (2 * i + 1 < count) high = __ldg(pointer + (2 * i + 1) * stride);
-      word[i] = high << 16 | low;
-    }
-  }
-  __device__ void load_vector(const uint16_t* pointer) {
-    if constexpr (kCount == 8) {
-      const uint4 v = __ldg(reinterpret_cast<const uint4*>(pointer));
-      word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
-    } else {
-      const uint2 v = __ldg(reinterpret_cast<const uint2*>(pointer));
-      word[0] = v.x, word[1] = v.y;
-    }
-  }
-  __device__ void keep(int count) {
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i) {
-      if (count <= 2 * i + 1) word[i] = count <= 2 * i ? 0 : word[i] & 0xffffu;
-    }
-  }
-};
+}
 
 template <typename T>
 __device__ inline float2 to_float2(uint32_t pair) {

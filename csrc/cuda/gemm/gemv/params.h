@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cuda/gemm/problem.h"
+#include "cuda/gemm/api.h"
 
 namespace xgemm::cuda::gemm::gemv {
 
@@ -22,12 +22,12 @@ struct Params {
   const void* bias;                           // or null
   int64_t bias_few_stride, bias_wide_stride;  // one of them is 0
   Activation activation;
-  int few;
-  int64_t wide, k;
-  int splits;           // of k
-  int64_t k_per_split;  // a multiple of 8
-  float* partials;      // [splits][batches][few][wide], where no cluster sums the splits
-  int64_t batches, first_batch;
+  int few, wide, k;
+  int splits;       // of k
+  int k_per_split;  // a multiple of 8
+  float* partials;  // [splits][batches][few][wide], where no cluster sums the splits
+  int64_t batches;  // below 2^31
+  uint32_t first_batch;
   int batch_dims;
   struct {
     int64_t size, w, x, d;

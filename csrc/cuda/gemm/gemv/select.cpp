@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "common/math.h"
 
@@ -10,7 +11,7 @@ namespace {
 
 constexpr int64_t kMostFew = 8;
 constexpr int64_t kMostStride = int64_t{1} << 24;  // 32 bits hold 64 of them
-constexpr int64_t kMostTiles = (int64_t{1} << 31) - 1;
+constexpr int64_t kMostExtent = int64_t{1} << 30;  // and tiles may reach past the end
 
 bool aligned16(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
@@ -18,8 +19,7 @@ bool small_stride(int64_t stride, int64_t extent) {
   return extent <= 1 || (stride >= 0 && stride < kMostStride);
 }
 
-// Sets the side of B (or, swapped, of A) as W. Strides of extents of 1 are never used, and become
-// those that suit the kernels.
+// The operands with B (or, swapped, A) as W.
 struct Side {
   Operand w, x;  // w: [k, wide], x: [few, k]
   int64_t few, wide;
@@ -33,20 +33,16 @@ Side side_of(const Problem& p, bool swapped) {
           p.m};
 }
 
-// The first shape that fits; wide tiles, which want no splits, where they still give every SM one.
-const Shape* find_shape(Layout layout, int64_t few, int64_t tiles_wide) {
-  const Shape* found = nullptr;
-  for (const Shape& shape : kShapes) {
-    if (shape.layout != layout || few > shape.few) continue;
-    if (found == nullptr || (shape.few == found->few && tiles_wide / shape.tile >= 100))
-      found = &shape;
-  }
-  return found;
+const Shape* find_shape(Layout layout, int64_t few) {
+  return std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& shape) {
+    return shape.layout == layout && few <= shape.few;
+  });
 }
 
 std::optional<View> view_of_side(const Problem& p, bool swapped) {
   Side side = side_of(p, swapped);
   if (side.few > kMostFew) return std::nullopt;
+  // Strides of extents of 1 are never used, and become those that suit the kernels.
   if (p.k == 1) side.w.row_stride = side.x.col_stride = 1;
   if (side.wide == 1) side.w.col_stride = 1;
   if (side.few == 1) side.x.row_stride = 0;
@@ -55,7 +51,7 @@ std::optional<View> view_of_side(const Problem& p, bool swapped) {
 
   View view{};
   view.swapped = swapped;
-  view.shape = find_shape(k_major ? Layout::kKMajor : Layout::kWideMajor, side.few, side.wide);
+  view.shape = find_shape(k_major ? Layout::kKMajor : Layout::kWideMajor, side.few);
   Params& q = view.params;
   q.w = side.w.data, q.x = side.x.data, q.d = p.d;
   q.w_stride = k_major ? side.w.col_stride : side.w.row_stride;
@@ -66,7 +62,9 @@ std::optional<View> view_of_side(const Problem& p, bool swapped) {
   q.bias_few_stride = swapped ? p.bias_stride : 0;
   q.bias_wide_stride = swapped ? 0 : p.bias_stride;
   q.activation = p.activation;
-  q.few = static_cast<int>(side.few), q.wide = side.wide, q.k = p.k;
+  if (std::max(side.wide, p.k) > kMostExtent) return std::nullopt;
+  q.few = static_cast<int>(side.few);
+  q.wide = static_cast<int>(side.wide), q.k = static_cast<int>(p.k);
   if (!small_stride(q.w_stride, k_major ? side.wide : p.k) || !small_stride(q.x_stride, side.few) ||
       !small_stride(q.x_k_stride, p.k)) {
     return std::nullopt;
@@ -88,18 +86,63 @@ std::optional<View> view_of_side(const Problem& p, bool swapped) {
   return view;
 }
 
-// Splits of k: enough CTAs to keep the memory busy, each with a step for every warp.
+int64_t ctas_of(const View& view) {
+  return ceil_div<int64_t>(view.params.wide, view.shape->tile) * view.params.batches;
+}
+
+// Splits of k for more CTAs, where a split keeps some steps for every warp: a cluster's sum costs
+// about two of them. With contiguous columns more than one CTA an SM is no gain (measured: the
+// reads are short pieces of many rows, and the more of them the worse the memory likes it).
 int choose_splits(const View& view, const DeviceInfo& device) {
   const Shape& shape = *view.shape;
-  const int64_t ctas = ceil_div<int64_t>(view.params.wide, shape.tile) * view.params.batches;
-  const int64_t wanted = int64_t{device.sm_count} * shape.ctas_per_sm;
-  const int64_t step = int64_t{shape.step_k} * shape.most_warps;
+  const bool k_major = shape.layout == Layout::kKMajor;
+  const int64_t most = device.sm_count * (k_major ? int64_t{2} * shape.ctas_per_sm : 3) / 2;
+  const int64_t least_k = int64_t{shape.step_k} * shape.most_warps * (k_major ? 2 : 1);
   int splits = 1;
-  while (splits < kMostSplits && ctas * splits * 2 <= wanted &&
-         ceil_div(view.params.k, step) >= splits * 2) {
+  while (splits < kMostSplits && ctas_of(view) * splits * 2 <= most &&
+         view.params.k >= least_k * splits * 2) {
     splits *= 2;
   }
   return splits;
+}
+
+// Microseconds to read that much from a cold L2, the launch included: measured on an H200, straight
+// lines between in the logarithms.
+double read_us(double megabytes) {
+  struct Point {
+    double megabytes, us;
+  };
+  constexpr Point kMeasured[] = {{2, 4.7},    {4, 5.6},   {8, 6.9},   {12, 7.9},
+                                 {16, 9.0},   {32, 13.2}, {64, 20.9}, {128, 36.9},
+                                 {240, 65.1}, {512, 130}, {1024, 246}};
+  if (megabytes <= kMeasured[0].megabytes) return kMeasured[0].us;
+  size_t i = 1;
+  while (i + 1 < std::size(kMeasured) && megabytes > kMeasured[i].megabytes) ++i;
+  const Point low = kMeasured[i - 1], high = kMeasured[i];
+  const double share =
+      std::log(megabytes / low.megabytes) / std::log(high.megabytes / low.megabytes);
+  return low.us * std::pow(high.us / low.us, share);
+}
+
+// The read time, by how near to it the kernel came on an H200; and at least the latency of the
+// steps that a warp takes one after the other.
+double estimate(const View& view, const DeviceInfo& device, int splits) {
+  constexpr double kLaunchUs = 3, kStepUs = 0.9, kUnalignedFactor = 1.5;
+  const Shape& shape = *view.shape;
+  const Params& q = view.params;
+  int64_t matrices = 1;  // of W
+  for (int i = 0; i < q.batch_dims; ++i) matrices *= q.batch[i].w != 0 ? q.batch[i].size : 1;
+  const double w_bytes = 2.0 * static_cast<double>(matrices) * q.wide * q.k;
+  const double other_bytes =
+      2.0 * static_cast<double>(q.batches) * q.few * (static_cast<double>(q.k) + q.wide);
+  double factor = shape.layout == Layout::kKMajor ? 1.01 + 0.007 * q.few : q.few == 1 ? 1.08 : 1.2;
+  if (!view.aligned) factor *= kUnalignedFactor;
+  const double waves = std::ceil(static_cast<double>(ctas_of(view)) * splits /
+                                 (device.sm_count * shape.ctas_per_sm));
+  const double steps =
+      std::ceil(static_cast<double>(q.k) / splits / (shape.step_k * shape.most_warps));
+  return std::max(factor * read_us((w_bytes + other_bytes) * 1e-6),
+                  kLaunchUs + kStepUs * waves * steps + (splits > 1 ? 2 * kStepUs : 0));
 }
 
 }  // namespace
@@ -114,7 +157,7 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
   if (device.capability < 80 || (p.dtype != DType::kF16 && p.dtype != DType::kBF16)) return false;
   if (p.alpha != 1.0f || p.beta != 0.0f || p.m == 0 || p.n == 0 || p.k == 0) return false;
   const std::optional<View> view = view_of(p);
-  if (!view || ceil_div<int64_t>(view->params.wide, view->shape->tile) > kMostTiles) return false;
+  if (!view || view->params.batches > kMostExtent) return false;
   const int splits = choose_splits(*view, device);
   const bool cluster = splits > 1 && device.capability == 90;
   const int64_t outputs = p.m * p.n * view->params.batches;
@@ -124,12 +167,10 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
       .block_n = view->swapped ? view->shape->few : view->shape->tile,
       .cluster = cluster ? splits : 1,
       .splits = splits,
-      .ctas = static_cast<int>(std::min(
-          kMostTiles,
-          ceil_div<int64_t>(view->params.wide, view->shape->tile) * splits * view->params.batches)),
+      .ctas = static_cast<int>(std::min(kMostExtent, ctas_of(*view) * splits)),
       .workspace_bytes = splits > 1 && !cluster ? outputs * splits * 4 : 0,
       .reason = view->swapped ? "few columns: a stream over a" : "few rows: a stream over b"};
-  *estimate_us = 0;
+  *estimate_us = estimate(*view, device, splits);
   return true;
 }
 

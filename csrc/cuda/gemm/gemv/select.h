@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "cuda/gemm/problem.h"
+#include "cuda/gemm/api.h"
 #include "cuda/gemm/gemv/params.h"
 
 namespace xgemm::cuda::gemm::gemv {
@@ -25,8 +25,7 @@ inline constexpr Shape kShapes[] = {
     {Layout::kKMajor, 4, 8, 128, 8, 5},       //
     {Layout::kKMajor, 8, 8, 128, 8, 4},       //
     {Layout::kWideMajor, 1, 128, 16, 16, 2},  //
-    {Layout::kWideMajor, 1, 256, 8, 16, 2},   //
-    {Layout::kWideMajor, 8, 64, 32, 16, 2},   //
+    {Layout::kWideMajor, 8, 64, 32, 12, 2},   //
 };
 inline constexpr int kMostSplits = 8;  // CTAs of a portable cluster
 

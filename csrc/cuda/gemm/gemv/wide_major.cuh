@@ -6,72 +6,66 @@
 
 namespace xgemm::cuda::gemm::gemv {
 
-// What both ways to multiply share: the lane's place, its columns, its X.
-template <Access kAccess, int kRows>
+// What both ways to multiply share: the lane's 8 columns of 8 k, and those 8 k of a row of X.
+template <Access kAccess>
 class WideMajorOperands {
  protected:
+  // From `column` on, and from the k of a step + `row` on, with row `few` of X.
   __device__ WideMajorOperands(const Params& params, const uint16_t* w, const uint16_t* x,
-                               int64_t column, int row)
-      : params_(params), row_(row), w_stride_(static_cast<uint32_t>(params.w_stride)), x_(x) {
-    columns_ = static_cast<int>(max(min(params.wide - column, int64_t{8}), int64_t{0}));
-    w_ = w + column + static_cast<uint32_t>(row) * w_stride_;
+                               int column, int row, int few)
+      : params_(params), row_(row), columns_(max(min(params.wide - column, 8), 0)) {
+    w_ = w + column + row * params.w_stride;
+    // Rows past the end read the last one again; their sums are not stored.
+    x_ = x + min(few, params.few - 1) * params.x_stride + row * x_k_stride();
   }
 
-  // Of the lane's kRows k from k + row_ on, those before `end`.
+  // kWhole: the step lies before `end`.
   template <bool kWhole>
-  __device__ int existing(int64_t k, int64_t end) const {
-    if constexpr (kWhole) return kRows;
-    return static_cast<int>(max(min(end - k - row_, int64_t{kRows}), int64_t{0}));
-  }
-
-  __device__ void load_rows(uint4 (&to)[kRows], int64_t k, int count) const {
+  __device__ void load(uint4 (&w)[8], uint4& x, int k, int end) const {
+    const int count = kWhole ? 8 : max(min(end - k - row_, 8), 0);
     const uint16_t* from = w_ + k * params_.w_stride;
+    const auto stride = static_cast<uint32_t>(params_.w_stride);
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      to[i] = load_w<kAccess>(from + i * w_stride_, i < count ? columns_ : 0);
+    for (int i = 0; i < 8; ++i) {
+      w[i] = load_w<kAccess>(from + i * stride, i < count ? columns_ : 0);
     }
-  }
-
-  template <bool kWhole>
-  __device__ void load_x(XVector<kRows>& to, int64_t k, int few, int count) const {
-    const uint32_t stride = kAccess == Access::kAligned ? 1 : params_.x_k_stride;
-    const uint16_t* from =
-        x_ + static_cast<uint32_t>(few) * static_cast<uint32_t>(params_.x_stride);
-    to.template load<kAccess, kWhole>(from + (k + row_) * stride, few < params_.few ? count : 0,
-                                      params_.x_vectors, stride);
+    x = load_x<kAccess, kWhole>(x_ + k * x_k_stride(), count, params_.x_vectors, x_k_stride());
   }
 
   const Params& params_;
-  int row_;      // the lane's first k in a step
+
+ private:
+  __device__ int64_t x_k_stride() const {
+    return kAccess == Access::kAligned ? 1 : params_.x_k_stride;
+  }
+
+  int row_;
   int columns_;  // of the lane's 8, those that exist
-  uint32_t w_stride_;
   const uint16_t *w_, *x_;
 };
 
-// One vector: multiply-adds on the CUDA cores. A load covers a row of 256 columns, or two of 128.
-template <typename T, Access kAccess, int kTile_>
-class WideMajorFma : WideMajorOperands<kAccess, 8> {
-  using Operands = WideMajorOperands<kAccess, 8>;
-  static constexpr int kLanes = kTile_ / 8;  // of a row
+// One vector: multiply-adds on the CUDA cores. A load covers two rows of 128 columns.
+template <typename T, Access kAccess>
+class WideMajorFma : WideMajorOperands<kAccess> {
+  using Operands = WideMajorOperands<kAccess>;
 
  public:
-  static constexpr int kTile = kTile_;
-  static constexpr int kStepK = 32 / kLanes * 8;
+  static constexpr int kTile = 128;
+  static constexpr int kStepK = 16;
 
-  __device__ WideMajorFma(const Params& params, const uint16_t* w, const uint16_t* x, int64_t tile,
+  __device__ WideMajorFma(const Params& params, const uint16_t* w, const uint16_t* x, int tile,
                           int lane)
-      : Operands(params, w, x, tile * kTile + lane % kLanes * 8, lane / kLanes * 8), lane_(lane) {}
+      : Operands(params, w, x, tile * kTile + lane % 16 * 8, lane / 16 * 8, 0), lane_(lane) {}
 
   template <bool kWhole>
-  __device__ void step(int64_t k, int64_t end) {
-    const int count = this->template existing<kWhole>(k, end);
-    uint4 w[8];
-    XVector<8> x;
-    this->load_rows(w, k, count);
-    this->template load_x<kWhole>(x, k, 0, count);
+  __device__ void step(int k, int end) {
+    uint4 w[8], x;
+    this->template load<kWhole>(w, x, k, end);
+    __syncwarp();  // else the compiler puts products before the last loads, and waits there
+    const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
     for (int row = 0; row < 8; ++row) {
-      const float2 pair = to_float2<T>(x.word[row / 2]);
+      const float2 pair = to_float2<T>(pairs[row / 2]);
       const float xk = row % 2 == 0 ? pair.x : pair.y;
       const uint32_t ws[4] = {w[row].x, w[row].y, w[row].z, w[row].w};
 #pragma unroll
@@ -87,11 +81,8 @@ class WideMajorFma : WideMajorOperands<kAccess, 8> {
   __device__ void store(float* sums) const {
     float y[8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      y[i] = acc_[i];
-      if constexpr (kLanes == 16) y[i] += __shfl_xor_sync(~0u, y[i], 16);
-    }
-    if (lane_ >= kLanes) return;
+    for (int i = 0; i < 8; ++i) y[i] = acc_[i] + __shfl_xor_sync(~0u, acc_[i], 16);
+    if (lane_ >= 16) return;
     auto* to = reinterpret_cast<float4*>(sums + lane_ * 8);
     to[0] = {y[0], y[1], y[2], y[3]};
     to[1] = {y[4], y[5], y[6], y[7]};
@@ -105,33 +96,24 @@ class WideMajorFma : WideMajorOperands<kAccess, 8> {
 // Up to 8 vectors: mma.sync, with W as the 16-row operand. A load covers 4 rows of 64 columns; two
 // rows are interleaved into pairs along k.
 template <typename T, Access kAccess>
-class WideMajorMma : WideMajorOperands<kAccess, 8> {
-  using Operands = WideMajorOperands<kAccess, 8>;
+class WideMajorMma : WideMajorOperands<kAccess> {
+  using Operands = WideMajorOperands<kAccess>;
 
  public:
   static constexpr int kTile = 64;
   static constexpr int kStepK = 32;
 
-  __device__ WideMajorMma(const Params& params, const uint16_t* w, const uint16_t* x, int64_t tile,
+  __device__ WideMajorMma(const Params& params, const uint16_t* w, const uint16_t* x, int tile,
                           int lane)
-      : Operands(params, w, x, tile * kTile + lane / 4 * 8, lane % 4 * 8), lane_(lane) {}
+      : Operands(params, w, x, tile * kTile + lane / 4 * 8, lane % 4 * 8, lane / 4), lane_(lane) {}
 
   template <bool kWhole>
-  __device__ void step(int64_t k, int64_t end) {
-    const int count = this->template existing<kWhole>(k, end);
-    uint4 w[8];
-    XVector<8> x;
-    this->load_rows(w, k, count);
-    this->template load_x<kWhole>(x, k, lane_ / 4, count);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint4* row = w + 4 * i;
-      const uint32_t x0 = x.word[2 * i], x1 = x.word[2 * i + 1];
-      multiply(0, row[0].x, row[1].x, row[2].x, row[3].x, x0, x1);
-      multiply(1, row[0].y, row[1].y, row[2].y, row[3].y, x0, x1);
-      multiply(2, row[0].z, row[1].z, row[2].z, row[3].z, x0, x1);
-      multiply(3, row[0].w, row[1].w, row[2].w, row[3].w, x0, x1);
-    }
+  __device__ void step(int k, int end) {
+    uint4 w[8], x;
+    this->template load<kWhole>(w, x, k, end);
+    __syncwarp();  // else the compiler puts products before the last loads, and waits there
+    multiply(w, x.x, x.y);
+    multiply(w + 4, x.z, x.w);
   }
 
   __device__ void store(float* sums) const {
@@ -148,10 +130,18 @@ class WideMajorMma : WideMajorOperands<kAccess, 8> {
   }
 
  private:
-  // Columns 2 pair and 2 pair + 1 of the lane's 8, which are mma's rows g and g + 8.
-  __device__ void multiply(int pair, uint32_t k0, uint32_t k1, uint32_t k2, uint32_t k3,
-                           uint32_t x0, uint32_t x1) {
-    mma_m16n8k16<T>(acc_[pair], __byte_perm(k0, k1, 0x5410), __byte_perm(k0, k1, 0x7632),
+  // Rows 0 ... 3 of w.
+  __device__ void multiply(const uint4* w, uint32_t x0, uint32_t x1) {
+    multiply_pair(acc_[0], w[0].x, w[1].x, w[2].x, w[3].x, x0, x1);
+    multiply_pair(acc_[1], w[0].y, w[1].y, w[2].y, w[3].y, x0, x1);
+    multiply_pair(acc_[2], w[0].z, w[1].z, w[2].z, w[3].z, x0, x1);
+    multiply_pair(acc_[3], w[0].w, w[1].w, w[2].w, w[3].w, x0, x1);
+  }
+
+  // Two adjacent columns of 4 rows: the lower is mma's row g, the upper its row g + 8.
+  __device__ static void multiply_pair(float (&acc)[4], uint32_t k0, uint32_t k1, uint32_t k2,
+                                       uint32_t k3, uint32_t x0, uint32_t x1) {
+    mma_m16n8k16<T>(acc, __byte_perm(k0, k1, 0x5410), __byte_perm(k0, k1, 0x7632),
                     __byte_perm(k2, k3, 0x5410), __byte_perm(k2, k3, 0x7632), x0, x1);
   }
 
