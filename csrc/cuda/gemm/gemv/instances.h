@@ -1,6 +1,7 @@
 // The compiled kernels, one translation unit for each type and target.
 #pragma once
 
+#include "cuda/gemm/api.h"
 #include "cuda/gemm/gemv/params.h"
 #include "cuda/gemm/gemv/select.h"
 

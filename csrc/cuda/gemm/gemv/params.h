@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cuda/gemm/api.h"
+#include "cuda/gemm/problem.h"
 
 namespace xgemm::cuda::gemm::gemv {
 

@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "cuda/gemm/api.h"
 #include "cuda/gemm/gemv/params.h"
+#include "cuda/gemm/problem.h"
 
 namespace xgemm::cuda::gemm::gemv {
 
