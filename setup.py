@@ -34,7 +34,9 @@ from setuptools.errors import CompileError
 
 ROOT = Path(__file__).resolve().parent
 TORCH_TARGET_VERSION = "0x020a000000000000"  # 2.10: the oldest torch the library loads in
-PORTABLE_ARCHS = "80+PTX"  # every GPU from Ampere on, newer ones through the PTX
+# Every GPU from Ampere on: newer ones through the PTX, which the driver compiles at first use, but
+# for Hopper, whose machine code is made here.
+PORTABLE_ARCHS = "80+90+PTX"
 SM90_ARCH = "90a"  # folders named sm90 hold Hopper's own instructions, and run nowhere else
 CU_SECONDS_BUDGET = 360  # all .cu files, on two cores
 SO_MIB_BUDGET = 48
@@ -63,22 +65,26 @@ class Cuda:
         archs = (SM90_ARCH,) if "sm90" in source.parts else self.archs
         flags = []
         for arch in archs:
-            number = arch.removesuffix("+PTX")
-            flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+            numbers = arch.removesuffix("+PTX").split("+")
+            code = [f"sm_{number}" for number in numbers]
             if arch.endswith("+PTX"):
-                flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
+                code.append(f"compute_{numbers[0]}")
+            flags.append(f"-gencode=arch=compute_{numbers[0]},code=[{','.join(code)}]")
         return flags
 
 
 def parse_archs(text: str) -> tuple[str, ...]:
-    """ "80 89+PTX" -> ("80", "89+PTX"); "native" asks the driver what GPU is here."""
+    """ "80 89+PTX" -> ("80", "89+PTX"); "native" asks the driver what GPU is here.
+
+    "80+90+PTX" is code for compute capability 8.0 as machine code for 8.0 and 9.0 and as PTX.
+    """
     if text.strip() == "native":
         query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
         found = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
         return tuple(sorted({capability.replace(".", "") for capability in found}))
     archs = tuple(re.split(r"[\s;,]+", text.strip()))
     for arch in archs:
-        if not re.fullmatch(r"\d{2,3}[af]?(\+PTX)?", arch):
+        if not re.fullmatch(r"\d{2,3}[af]?(\+\d{2,3})*(\+PTX)?", arch):
             raise CompileError(
                 f"XGEMM_CUDA_ARCHS: expected architectures such as '80 89+PTX', got {arch!r}"
             )

@@ -96,7 +96,7 @@ def test_holds_the_package_and_nothing_else(wheel: Path) -> None:
 def test_fixed_architectures(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         info = json.loads(archive.read("xgemm/_build_info.json"))
-    assert info["cuda_archs"] == (["80+PTX", "90a"] if info["cuda"] else [])
+    assert info["cuda_archs"] == (["80+90+PTX", "90a"] if info["cuda"] else [])
 
 
 def test_metadata_needs_torch_alone(wheel: Path) -> None:

@@ -37,7 +37,7 @@ def build_info() -> dict[str, Any]:
     """What the library was built for; empty where the build left no record.
 
     Keys: `version`, `git_commit` (None outside git), `cuda` (toolkit version such as "13.0", None
-    for a CPU-only library), `cuda_archs` (such as ["80+PTX", "90a"]), `torch` (version of the
+    for a CPU-only library), `cuda_archs` (such as ["80+90+PTX", "90a"]), `torch` (version of the
     headers), `torch_target` (oldest torch that loads it), `compiler`.
     """
     if not _INFO_PATH.is_file():
