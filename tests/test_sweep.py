@@ -35,8 +35,8 @@ def h200(sweep):
 def families(sweep):
     """What each family might choose; the rest of a choice follows from it."""
     return [
-        sweep.Config("sm90", 128, 256, 4, 2, ctas=2, tma_store=True),
-        sweep.Config("sm80", 128, 128, 4, ctas=1),
+        sweep.Config("sm90", 128, 256, 0, 2, ctas=2, tma_store=True),  # no tile of the list
+        sweep.Config("sm80", 128, 128, 0, ctas=1),
         sweep.Config("gemv", 1, 2, 0, ctas=2048),
     ]
 
@@ -68,22 +68,31 @@ def test_whatever_select_config_chooses_is_swept(sweep, h200, families, cpp):
             m=shape.m, n=shape.n, k=shape.k, dtype="float16", a=1 << 20, a_strides=(a_row, a_col),
             b=1 << 20, b_strides=(b_row, b_col), d=1 << 20, d_strides=(shape.n, 1),
         )  # fmt: skip
-        config = cpp.select_gemm(problem, h200.capability, h200.sm_count)
-        return config.kernel.name.lower(), config.block_m, config.block_n, config.stages
+        return cpp.select_gemm(problem, h200.capability, h200.sm_count)
 
     rng = random.Random(1)
-    seen = set()
-    for _ in range(400):
+    compared = set()
+    for _ in range(1500):
         shape = sweep.random_shape(rng, ragged=rng.random() < 0.3)
-        found = chosen(shape)
-        seen.add(found[0])
-        tiles = {
-            (c.kernel, c.block_m, c.block_n, c.stages)
+        config = chosen(shape)
+        kernel = config.kernel.name.lower()
+        if kernel not in ("sm90", "sm80"):  # swept as the family itself has chosen it
+            continue
+        swept = {
+            (c.block_m, c.block_n, c.stages, c.cluster, c.splits): c
             for c in sweep.candidates(shape, h200, families)
+            if c.kernel == kernel and c not in families
         }
-        # What only a family's own choice brings in is swept as it is.
-        assert found in tiles or found[0] not in ("sm90", "sm80"), shape
-    assert {"sm90", "sm80"} <= seen
+        tile = config.block_m, config.block_n, config.stages, config.cluster
+        assert any(key[:4] == tile for key in swept), (shape, kernel, tile)
+        same = swept.get((*tile, config.splits))
+        if same is None:  # the sweep has fewer splits
+            continue
+        assert same.ctas == config.ctas, shape
+        if kernel == "sm80":
+            assert same.workspace_bytes == config.workspace_bytes, shape
+        compared.add((kernel, tile, config.splits > 1))
+    assert len(compared) > 10
 
 
 def test_the_matrix_vector_kernel_is_swept_in_all_splits(sweep, h200):

@@ -52,12 +52,14 @@ def sm80(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
         if block_n == 256 and not aligned(shape):
             continue
         tiles = ceil_div(shape.m, block_m) * ceil_div(shape.n, block_n)
+        across = (shape.layout[0] == "t" and shape.m > 1) or shape.layout[1] == "n"
+        most_ctas = device.sm_count if block_n == 256 and across else 2**31 - 1  # as select.cpp has
         for splits in splits_of(shape, tiles, device):
             workspace = 0 if splits == 1 else 4 * splits * shape.m * ceil_div(shape.n, 4) * 4
             if workspace <= MOST_WORKSPACE:
                 yield replace(
                     chosen, block_m=block_m, block_n=block_n, stages=stages, splits=splits,
-                    ctas=tiles * splits, workspace_bytes=workspace, estimate_us=0.0,
+                    ctas=min(tiles * splits, most_ctas), workspace_bytes=workspace, estimate_us=0.0,
                 )  # fmt: skip
 
 
