@@ -106,7 +106,7 @@ def measure(library: Library, device: Device, shape: Shape, repeats: int) -> Rec
     a, b, d = operands = make_operands(shape)
     chosen = library.select(shape, device)
     found = candidates(shape, device, library.families(shape, device))
-    configs = {config.key: config for config in [*found, chosen]}
+    configs = {config.key: config for config in [chosen, *found]}
     most = max(config.workspace_bytes for config in configs.values())
     workspace = torch.full((most // 4 + 64,), float("nan"), device="cuda")
 
