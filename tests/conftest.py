@@ -41,3 +41,15 @@ def cpp() -> ModuleType:
     """The device-free C++ (index maps, tables, heuristics), through pybind11: tests/cpp."""
     builder = _load("xgemm_testing_build", Path(__file__).parent / "cpp" / "build.py")
     return _load("xgemm_testing", builder.build())
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A checkpoint of the small model in tests/checkpoints.py."""
+    pytest.importorskip("safetensors.torch")
+    import checkpoints
+
+    import xgemm
+
+    xgemm.save(checkpoints.quantized(), tmp_path / "out")
+    return tmp_path / "out"
