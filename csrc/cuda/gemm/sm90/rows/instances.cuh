@@ -1,0 +1,63 @@
+// From a variant to the kernel compiled for it.
+#pragma once
+
+#include <iterator>
+
+#include "cuda/gemm/sm90/rows/instances.h"
+#include "cuda/gemm/sm90/rows/kernel.cuh"
+
+namespace xgemm::cuda::gemm::sm90::rows {
+
+template <typename T, typename Tile, bool kWideMn, bool kNarrowMn>
+Status launch_kernel(const Params& params, int ctas, cudaStream_t stream) {
+  const auto kernel = rows_kernel<T, Tile, kWideMn, kNarrowMn>;
+  const int smem = params.stages * stage_bytes(params.rows, Tile::kColumns) +
+                   beside_ring_bytes(params.rows, Tile::kColumns);
+  const cudaError_t set =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSmemBytes);
+  if (set != cudaSuccess) return {set, "shared memory of the sm_90a GEMM for few rows"};
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(ctas);
+  launch.blockDim = dim3(Tile::kThreads);
+  launch.dynamicSmemBytes = smem;
+  launch.stream = stream;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = params.splits;
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  launch.attrs = &cluster;
+  launch.numAttrs = 1;
+  const cudaError_t launched = cudaLaunchKernelEx(&launch, kernel, params);
+  if (launched != cudaSuccess) return {launched, "the sm_90a GEMM for few rows"};
+  return {};
+}
+
+template <typename T, typename Tile>
+Status launch_layout(const Params& params, const Variant& variant, int ctas, cudaStream_t stream) {
+  if constexpr (Tile::kColumns % kSwizzleElements == 0) {
+    if (variant.narrow_mn) {
+      return variant.wide_mn ? launch_kernel<T, Tile, true, true>(params, ctas, stream)
+                             : launch_kernel<T, Tile, false, true>(params, ctas, stream);
+    }
+  }
+  if (variant.narrow_mn) return {cudaErrorInvalidValue, "a layout of the GEMM for few rows"};
+  return variant.wide_mn ? launch_kernel<T, Tile, true, false>(params, ctas, stream)
+                         : launch_kernel<T, Tile, false, false>(params, ctas, stream);
+}
+
+template <typename T, int kIndex = 0>
+Status launch_tile(const Params& params, const Variant& variant, int ctas, cudaStream_t stream) {
+  if constexpr (kIndex == std::size(kColumns)) {
+    return {cudaErrorInvalidValue, "a tile of the GEMM for few rows"};
+  } else {
+    constexpr int kWidth = kColumns[kIndex];
+    if (variant.columns != kWidth) {
+      return launch_tile<T, kIndex + 1>(params, variant, ctas, stream);
+    }
+    return warpgroups_of(params.rows) == 1
+               ? launch_layout<T, TileConfig<1, kWidth>>(params, variant, ctas, stream)
+               : launch_layout<T, TileConfig<2, kWidth>>(params, variant, ctas, stream);
+  }
+}
+
+}  // namespace xgemm::cuda::gemm::sm90::rows

@@ -1,0 +1,9 @@
+#include "cuda/gemm/sm90/rows/instances.cuh"
+
+namespace xgemm::cuda::gemm::sm90::rows {
+
+Status launch_f16(const Params& params, const Variant& variant, int ctas, cudaStream_t stream) {
+  return launch_tile<__half>(params, variant, ctas, stream);
+}
+
+}  // namespace xgemm::cuda::gemm::sm90::rows

@@ -1,0 +1,146 @@
+// GEMM for sm_90a that streams one wide operand: few rows (or columns), or too few tiles for the
+// GPU.
+//
+// A cluster takes a tile, and its CTAs split K. In a CTA one warp feeds a ring of stages by TMA and
+// never waits for anything but a free stage; warpgroups of 64 rows of W each multiply and then
+// reduce over the cluster (exchange.cuh), while the ring already fills for the next tile.
+#pragma once
+
+#include "cuda/gemm/sm90/rows/exchange.cuh"
+#include "cuda/gemm/sm90/rows/params.h"
+#include "cuda/gemm/sm90/rows/ring.cuh"
+#include "cuda/gemm/sm90/rows/schedule.cuh"
+#include "cuda/ptx/mbarrier.h"
+#include "cuda/ptx/tma.h"
+#include "cuda/ptx/wgmma.h"
+
+namespace xgemm::cuda::gemm::sm90::rows {
+
+// Bytes from 64 elements to the next 64, where they are contiguous; and what an address in a
+// descriptor, in units of 16 bytes, grows by over 16 k.
+inline constexpr int kMnBoxBytes = kSwizzleElements * kSwizzleElements * 2;
+template <bool kMnMajor>
+inline constexpr int kDescriptorStepK16 = (kMnMajor ? 16 * 128 : 32) / 16;
+
+template <bool kMnMajor>
+__device__ inline uint64_t operand_descriptor(const void* tile) {
+  return ptx::wgmma_descriptor(tile, kMnMajor ? kMnBoxBytes : 16, 1024);
+}
+
+// acc (+)= the 64 rows of W at `wide` times X at `narrow`, a stage of them; both are descriptors of
+// the first box.
+template <typename T, typename Tile, bool kWideMn, bool kNarrowMn>
+__device__ inline void multiply_stage(float (&acc)[Tile::kColumns / 2], uint64_t wide,
+                                      uint64_t narrow, int wide_box_bytes, bool accumulate) {
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int box = 0; box < Tile::kBoxes; ++box) {
+#pragma unroll
+    for (int k16 = 0; k16 < kSwizzleElements / 16; ++k16) {
+      ptx::wgmma<T, kWideMn, kNarrowMn>(
+          acc, wide + box * (wide_box_bytes / 16) + k16 * kDescriptorStepK16<kWideMn>,
+          narrow + box * (Ring<Tile>::kNarrowBoxBytes / 16) + k16 * kDescriptorStepK16<kNarrowMn>,
+          accumulate || box > 0 || k16 > 0);
+    }
+  }
+  ptx::wgmma_commit_group();
+}
+
+template <typename T, typename Tile, bool kWideMn, bool kNarrowMn>
+__device__ inline void consume(const Params& params, const Ring<Tile>& ring, Control<Tile>& control,
+                               int rank, int warpgroup, int thread) {
+  TileScheduler<Tile::kColumns> scheduler(params);
+  RingState at{params.stages};
+  Exchange<T, Tile::kColumns, Tile::kRound> exchange(
+      params, &control.inbox[warpgroup], &control.received[warpgroup], &control.drained[warpgroup],
+      rank, 1 + warpgroup, thread);
+  const int steps = share_of_k<Tile::kStageK>(params, rank).count;
+  const auto release = [&](int stage) {
+    if (thread == 0) ptx::mbarrier_arrive(&control.empty[stage]);
+  };
+  const uint64_t wide = operand_descriptor<kWideMn>(ring.wide(0, 0) + warpgroup * kMnBoxBytes);
+  const uint64_t narrow = operand_descriptor<kNarrowMn>(ring.narrow(0, 0));
+  float acc[Tile::kColumns / 2];
+  while (!scheduler.done()) {
+    const TilePosition tile = scheduler.next();
+    if (steps == 0) {
+#pragma unroll
+      for (float& x : acc) x = 0.0f;
+    }
+    int previous = 0;
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      ptx::mbarrier_wait(&control.full[at.stage], at.parity);
+      const int offset = at.stage * ring.stage_bytes() / 16;
+      multiply_stage<T, Tile, kWideMn, kNarrowMn>(acc, wide + offset, narrow + offset,
+                                                  ring.wide_box_bytes(), step > 0);
+      if (step > 0) {
+        ptx::wgmma_wait_group<1>();  // the previous stage has been read
+        release(previous);
+      }
+      previous = at.stage;
+      at.advance();
+    }
+    ptx::wgmma_wait_group<0>();
+    if (steps > 0) release(previous);
+    exchange.reduce(acc,
+                    {tile.wide + warpgroup * kWarpgroupRows,
+                     min(tile.wide + params.rows, params.wide_extent), tile.narrow, tile.batch},
+                    scheduler.done());
+  }
+}
+
+// By the whole producer warp.
+template <typename Tile>
+__device__ inline void set_up(const Params& params, Control<Tile>& control, int lane) {
+  if (lane == 0) {
+    ptx::prefetch_tensormap(&params.wide);
+    ptx::prefetch_tensormap(&params.narrow);
+  }
+  if (lane < params.stages) {
+    ptx::mbarrier_init(&control.full[lane], 1);
+    ptx::mbarrier_init(&control.empty[lane], Tile::kWarpgroups);
+  }
+  if (lane < Tile::kWarpgroups) {
+    ptx::mbarrier_init(&control.received[lane], 1);
+    ptx::mbarrier_init(&control.drained[lane], params.splits);
+  }
+  ptx::fence_mbarrier_init();
+  __syncwarp();
+}
+
+template <typename T, typename Tile, bool kWideMn, bool kNarrowMn>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    rows_kernel(const __grid_constant__ Params params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  static_assert(kMostStages <= 32, "each lane of the producer sets up one stage");
+  static_assert(sizeof(Control<Tile>) + 1024 <= beside_ring_bytes(Tile::kRows, Tile::kColumns),
+                "the host must ask for all of it");
+  extern __shared__ uint8_t raw[];
+  const Ring<Tile> ring{params.rows, params.stages,
+                        raw + (1024 - ptx::smem_address(raw) % 1024) % 1024};
+  auto& control = *reinterpret_cast<Control<Tile>*>(ring.end());
+  // From lane 0, so that the compiler knows it to be the same for the whole warp.
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
+  const int thread = threadIdx.x % kWarpgroup;
+  const int rank = static_cast<int>(ptx::cluster_cta_rank());
+  const bool is_producer = warpgroup == Tile::kWarpgroups;
+  if (is_producer) set_up(params, control, thread);
+  // The producer has set up this CTA's barriers, so it may start; what the others send to, or wait
+  // for, stands once the whole cluster has arrived here.
+  ptx::cluster_arrive_relaxed();
+  if (is_producer) {
+    Producer<Tile, kWideMn, kNarrowMn> producer(params, ring, control, rank);
+    if (thread == 0) producer.fill();
+    __syncwarp();
+    ptx::cluster_wait();
+    if (thread == 0) producer.stream();
+  } else {
+    ptx::cluster_wait();
+    consume<T, Tile, kWideMn, kNarrowMn>(params, ring, control, rank, warpgroup, thread);
+  }
+  // No barrier at the end: whatever others send to this CTA, it has waited for (exchange.cuh).
+#endif
+}
+
+}  // namespace xgemm::cuda::gemm::sm90::rows

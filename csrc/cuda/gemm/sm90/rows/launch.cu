@@ -1,0 +1,96 @@
+#include <cudaTypedefs.h>
+
+#include "common/math.h"
+#include "cuda/gemm/sm90/rows/instances.h"
+#include "cuda/gemm/sm90/rows/launch.h"
+#include "cuda/gemm/sm90/rows/view.h"
+
+namespace xgemm::cuda::gemm::sm90::rows {
+namespace {
+
+// L2's policies for a load: what createpolicy.fractional makes of evict_first, and of nothing.
+// W is read once. Without this its lines push out whatever L2 holds, and a stream over memory
+// has to wait for the writes of what was dirty (measured: 2 us of 18 on 33 MB).
+constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictNormal = 0x1016000000000000;
+
+// cuTensorMapEncodeTiled, got from the driver at run time so that nothing links libcuda.
+PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
+  static const auto kEncode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
+                                     &found);
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+  }();
+  return kEncode;
+}
+
+// Boxes are 64 k of `rows` rows; of 64 where rows are not along K.
+bool encode(CUtensorMap* map, const Matrix& x, const Problem& problem, int64_t batch, int rows) {
+  const auto type = problem.dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const auto size = [](int64_t x) { return static_cast<cuuint64_t>(x); };
+  const int64_t outer = x.k_major ? x.extent : problem.k;
+  const int64_t outer_stride = x.k_major ? x.stride : x.k_stride;
+  const int64_t batches = x.batch_stride != 0 ? batch : 1;
+  const cuuint64_t sizes[3] = {size(x.k_major ? problem.k : x.extent), size(outer), size(batches)};
+  // A stride along an extent of 1 is never used, but must still be a valid one.
+  const cuuint64_t strides[2] = {size(outer > 1 ? outer_stride * 2 : 16),
+                                 size(batches > 1 ? x.batch_stride * 2 : 16)};
+  const cuuint32_t box[3] = {kSwizzleElements,
+                             static_cast<cuuint32_t>(x.k_major ? rows : kSwizzleElements), 1};
+  const cuuint32_t element_strides[3] = {1, 1, 1};
+  const auto encoder = tensor_map_encoder();
+  return encoder != nullptr &&
+         encoder(map, type, 3, const_cast<void*>(x.data), sizes, strides, box, element_strides,
+                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+Params params_of(const Problem& p, const View& view, const Config& config) {
+  const int64_t d_batch_stride = p.batch_dims > 0 ? p.batch[0].d : 0;
+  Params params{};
+  params.wide_extent = static_cast<int>(view.wide.extent);
+  params.narrow_extent = static_cast<int>(view.narrow.extent);
+  params.k = static_cast<int>(p.k);
+  params.batch = static_cast<int>(view.batch);
+  params.wide_batched = view.wide.batch_stride != 0;
+  params.narrow_batched = view.narrow.batch_stride != 0;
+  params.rows = config.block_m, params.stages = config.stages;
+  params.wide_tiles = ceil_div(params.wide_extent, config.block_m);
+  params.narrow_tiles = ceil_div(params.narrow_extent, config.block_n);
+  params.tiles = params.wide_tiles * params.narrow_tiles * params.batch;
+  params.splits = config.splits;
+  while (1 << params.split_shift < config.splits) ++params.split_shift;
+  const bool read_once = params.narrow_tiles == 1 && (params.wide_batched || params.batch == 1);
+  params.wide_policy = read_once ? kEvictFirst : kEvictNormal;
+  params.narrow_policy = kEvictNormal;
+  params.d = p.d;
+  params.d_wide_stride = view.wide_is_b ? p.d_col_stride : p.d_row_stride;
+  params.d_narrow_stride = view.wide_is_b ? p.d_row_stride : p.d_col_stride;
+  params.d_batch_stride = d_batch_stride;
+  params.vector_store = params.d_wide_stride == 1 && params.d_narrow_stride % 8 == 0 &&
+                        d_batch_stride % 8 == 0 && reinterpret_cast<uintptr_t>(p.d) % 16 == 0;
+  params.bias = p.bias;
+  params.bias_wide_stride = view.wide_is_b ? p.bias_stride : 0;
+  params.bias_narrow_stride = view.wide_is_b ? 0 : p.bias_stride;
+  params.activation = p.activation;
+  return params;
+}
+
+}  // namespace
+
+Status launch(const Problem& problem, const Config& config, cudaStream_t stream) {
+  const View view = view_of(problem);
+  Params params = params_of(problem, view, config);
+  if (!encode(&params.wide, view.wide, problem, view.batch, config.block_m) ||
+      !encode(&params.narrow, view.narrow, problem, view.batch, config.block_n)) {
+    return {cudaErrorInvalidValue, "encoding a tensor map of the sm_90a GEMM for few rows"};
+  }
+  const Variant variant{config.block_n, !view.wide.k_major, !view.narrow.k_major};
+  const auto run = problem.dtype == DType::kF16 ? launch_f16 : launch_bf16;
+  return run(params, variant, config.ctas, stream);
+}
+
+}  // namespace xgemm::cuda::gemm::sm90::rows

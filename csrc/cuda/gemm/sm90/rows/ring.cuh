@@ -1,0 +1,130 @@
+// The ring of stages in shared memory, and the warp that fills it by TMA.
+#pragma once
+
+#include "cuda/gemm/sm90/rows/exchange.cuh"
+#include "cuda/gemm/sm90/rows/instructions.cuh"
+#include "cuda/gemm/sm90/rows/params.h"
+#include "cuda/gemm/sm90/rows/schedule.cuh"
+#include "cuda/ptx/mbarrier.h"
+
+namespace xgemm::cuda::gemm::sm90::rows {
+
+// What the kernel is compiled for. The rows of a tile, at most kRows, are a run-time number: with
+// it tiles are cut so that all SMs have the same share of W.
+template <int kWarpgroups_, int kColumns_>
+struct TileConfig {
+  static constexpr int kWarpgroups = kWarpgroups_;                // of 64 rows of W
+  static constexpr int kColumns = kColumns_;                      // of D', rows of X: wgmma's N
+  static constexpr int kBoxes = boxes_of(kWarpgroups, kColumns);  // of 64 k, in a stage
+  static constexpr int kRound = round_of(kColumns);               // columns reduced at once
+  static constexpr int kRows = kWarpgroups * kWarpgroupRows;
+  static constexpr int kStageK = kBoxes * kSwizzleElements;
+  static constexpr int kThreads = kWarpgroups * kWarpgroup + 32;
+};
+
+// What follows the ring in shared memory.
+template <typename Tile>
+struct Control {
+  Inbox<Tile::kRound> inbox[Tile::kWarpgroups];
+  uint64_t full[kMostStages], empty[kMostStages];
+  uint64_t received[Tile::kWarpgroups], drained[Tile::kWarpgroups];
+};
+
+// Stages of `rows` rows of W, then kColumns of X, both as kBoxes boxes of 64 k. What wgmma
+// multiplies beyond `rows` is whatever lies there, and its results are not used.
+template <typename Tile>
+struct Ring {
+  int rows, stages;
+  uint8_t* base;
+
+  static constexpr int kNarrowBoxBytes = Tile::kColumns * kSwizzleElements * 2;
+  __device__ int wide_box_bytes() const { return rows * kSwizzleElements * 2; }
+  __device__ int stage_bytes() const { return Tile::kBoxes * (wide_box_bytes() + kNarrowBoxBytes); }
+  __device__ uint8_t* end() const { return base + stages * stage_bytes(); }
+  __device__ uint8_t* wide(int stage, int box) const {
+    return base + stage * stage_bytes() + box * wide_box_bytes();
+  }
+  __device__ uint8_t* narrow(int stage, int box) const {
+    return wide(stage, Tile::kBoxes) + box * kNarrowBoxBytes;
+  }
+};
+
+// Position in the ring: stage, and the parity of the pass over it.
+struct RingState {
+  int stages, stage = 0;
+  uint32_t parity = 0;
+  __device__ void advance() {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Run by one thread.
+template <typename Tile, bool kWideMn, bool kNarrowMn>
+class Producer {
+ public:
+  __device__ Producer(const Params& params, Ring<Tile> ring, Control<Tile>& control, int rank)
+      : params_(params),
+        ring_(ring),
+        control_(control),
+        step_(params, share_of_k<Tile::kStageK>(params, rank)) {}
+
+  // The first pass over the ring, which waits for nothing.
+  __device__ void fill() {
+#pragma unroll 1
+    for (int stage = 0; stage < params_.stages && !step_.done(); ++stage, step_.advance()) {
+      load(stage);
+    }
+  }
+
+  __device__ void stream() {
+    RingState at{params_.stages};
+#pragma unroll 1
+    for (; !step_.done(); step_.advance(), at.advance()) {
+      ptx::mbarrier_wait(&control_.empty[at.stage], at.parity);
+      load(at.stage);
+    }
+  }
+
+ private:
+  __device__ void load(int stage) const {
+    uint64_t* full = &control_.full[stage];
+    ptx::mbarrier_arrive_expect_tx(full, ring_.stage_bytes());
+    const TilePosition& tile = step_.tile();
+#pragma unroll
+    for (int box = 0; box < Tile::kBoxes; ++box) {
+      load_box<kWideMn>(ring_.wide(stage, box), &params_.wide, full, params_.wide_policy, tile.wide,
+                        params_.rows, box, params_.wide_batched ? tile.batch : 0);
+    }
+#pragma unroll
+    for (int box = 0; box < Tile::kBoxes; ++box) {
+      load_box<kNarrowMn>(ring_.narrow(stage, box), &params_.narrow, full, params_.narrow_policy,
+                          tile.narrow, Tile::kColumns, box,
+                          params_.narrow_batched ? tile.batch : 0);
+    }
+  }
+
+  // 64 k of `count` rows of an operand. Where its rows are not along K, 64 of them at once.
+  template <bool kMnMajor>
+  __device__ void load_box(uint8_t* dst, const CUtensorMap* map, uint64_t* full, uint64_t policy,
+                           int row, int count, int box, int batch) const {
+    const int k = step_.k() + box * kSwizzleElements;
+    if constexpr (kMnMajor) {
+#pragma unroll 1
+      for (int i = 0; i < count; i += kSwizzleElements) {
+        tma_load_3d(dst + i * kSwizzleElements * 2, map, full, policy, row + i, k, batch);
+      }
+    } else {
+      tma_load_3d(dst, map, full, policy, k, row, batch);
+    }
+  }
+
+  const Params& params_;
+  Ring<Tile> ring_;
+  Control<Tile>& control_;
+  Steps<Tile::kColumns, Tile::kStageK> step_;
+};
+
+}  // namespace xgemm::cuda::gemm::sm90::rows

@@ -1,0 +1,41 @@
+// Sizes that the choice of a tile, the launch and the kernel for few rows must agree on.
+//
+// The GEMM is seen from its wide operand: D'[wide, narrow] = W[wide, K] X[narrow, K]^T, where W is
+// b and X is a if the problem has no more rows than columns, else the other way round. The wide
+// side takes the 64 rows of wgmma.
+#pragma once
+
+namespace xgemm::cuda::gemm::sm90::rows {
+
+inline constexpr int kSwizzleElements = 64;  // 128 bytes of a 16-bit type: the swizzle's row
+inline constexpr int kWarpgroupRows = 64;    // of W: one wgmma
+inline constexpr int kMostWarpgroups = 2;
+inline constexpr int kMostStages = 32;
+inline constexpr int kMostSmemBytes = 227 * 1024;
+
+// The columns of D' that a tile has, wgmma's N. X that is not K-major is loaded 64 columns at once.
+inline constexpr int kColumns[] = {8, 16, 24, 32, 48, 64, 96, 128};
+
+constexpr int warpgroups_of(int rows) { return (rows + kWarpgroupRows - 1) / kWarpgroupRows; }
+// Boxes of 64 k in a stage: two where a stage of one would be small (measured: 128 contiguous bytes
+// a row at once are slower than 256).
+constexpr int boxes_of(int warpgroups, int columns) {
+  return columns <= 64 && warpgroups * kWarpgroupRows + columns <= 160 ? 2 : 1;
+}
+// Columns that a cluster reduces at once.
+constexpr int round_of(int columns) { return columns > 64 ? columns / 2 : columns; }
+constexpr int inbox_bytes(int columns) { return round_of(columns) / 8 * 64 * 9 * 4; }
+
+constexpr int stage_bytes(int rows, int columns) {
+  return boxes_of(warpgroups_of(rows), columns) * (rows + columns) * kSwizzleElements * 2;
+}
+// What shared memory holds besides the ring: inboxes and barriers. Or, if that is more, what the
+// last wgmma of a tile reads beyond `rows`.
+constexpr int beside_ring_bytes(int rows, int columns) {
+  const int warpgroups = warpgroups_of(rows);
+  const int control = warpgroups * (inbox_bytes(columns) + 16) + kMostStages * 16;
+  const int beyond = (warpgroups * kWarpgroupRows - rows) * kSwizzleElements * 2;
+  return (control > beyond ? control : beyond) + 1024;  // + alignment
+}
+
+}  // namespace xgemm::cuda::gemm::sm90::rows

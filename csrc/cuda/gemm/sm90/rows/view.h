@@ -1,0 +1,29 @@
+// A dense problem as the kernel for few rows sees it.
+#pragma once
+
+#include "cuda/gemm/problem.h"
+#include "cuda/gemm/sm90/tma_fit.h"
+
+namespace xgemm::cuda::gemm::sm90::rows {
+
+struct Matrix {  // [extent, k]
+  const void* data;
+  int64_t extent, stride, k_stride, batch_stride;
+  bool k_major;  // else its extent is contiguous
+};
+
+struct View {
+  Matrix wide, narrow;
+  bool wide_is_b;
+  int64_t batch;
+};
+
+inline View view_of(const Problem& p) {
+  const BatchDim batch = p.batch_dims > 0 ? p.batch[0] : BatchDim{1, 0, 0, 0, 0};
+  const Matrix a{p.a.data, p.m, p.a.row_stride, p.a.col_stride, batch.a, a_k_major(p)};
+  const Matrix b{p.b.data, p.n, p.b.col_stride, p.b.row_stride, batch.b, b_k_major(p)};
+  const bool wide_is_b = p.n >= p.m;
+  return {wide_is_b ? b : a, wide_is_b ? a : b, wide_is_b, batch.size};
+}
+
+}  // namespace xgemm::cuda::gemm::sm90::rows
