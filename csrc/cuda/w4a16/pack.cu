@@ -2,6 +2,8 @@
 // the codes pass through shared memory, so that both sides move 16 bytes a thread.
 #include <algorithm>
 
+#include "cuda/launch.h"
+#include "cuda/shared_memory.h"
 #include "cuda/w4a16/api.h"
 
 namespace xgemm::cuda {
@@ -77,7 +79,7 @@ __device__ uint16_t half_at(const uint8_t* bytes, int64_t offset) {
 
 __global__ void __launch_bounds__(kThreads)
     pack_kernel(Layout layout, W4Canonical weight, uint8_t* packed) {
-  __shared__ CodeTile tile;
+  XGEMM_STATIC_SHARED(CodeTile, tile);
   const int64_t units = max(layout.units(), int64_t{1});  // K = 0 still has a row's tail to write
   for (int64_t block = blockIdx.x; block < layout.rows() * units; block += gridDim.x) {
     const int64_t row = block / units, unit = block % units;
@@ -121,7 +123,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     unpack_kernel(Layout layout, const uint8_t* packed, uint8_t* codes, uint16_t* scales,
                   uint16_t* zeros) {
-  __shared__ CodeTile tile;
+  XGEMM_STATIC_SHARED(CodeTile, tile);
   for (int64_t block = blockIdx.x; block < layout.rows() * layout.units(); block += gridDim.x) {
     const int64_t row = block / layout.units(), unit = block % layout.units();
     __syncthreads();  // the previous unit's readers are done with the tile
@@ -178,7 +180,11 @@ __global__ void find_faults_kernel(int64_t codes, int64_t scales, W4Canonical we
   find_first(scales, faults + 2, [&](int64_t i) { return (weight.zeros[i] & 0x7c00) == 0x7c00; });
 }
 
-int grid_size(int64_t blocks) { return static_cast<int>(std::min(blocks, kMaxBlocks)); }
+Grid grid_of(int64_t blocks, cudaStream_t stream) {
+  return {.blocks = dim3(static_cast<unsigned>(std::min(blocks, kMaxBlocks))),
+          .threads = dim3(kThreads),
+          .stream = stream};
+}
 
 }  // namespace
 
@@ -189,25 +195,24 @@ Status w4_find_faults(const Layout& layout, const W4Canonical& weight, bool bf16
   if (cleared != cudaSuccess) return {cleared, "clearing the fault positions"};
   if (codes + scales == 0) return {};
   const int64_t blocks = ceil_div(std::max(codes, scales), int64_t{kThreads * 16});
-  find_faults_kernel<<<grid_size(blocks), kThreads, 0, stream>>>(
-      codes, scales, weight, bf16_scales ? 0x7f80 : 0x7c00, faults);
-  return launch_status("pack_w4's check of codes and scales");
+  return launch_grid("pack_w4's check of codes and scales", grid_of(blocks, stream),
+                     find_faults_kernel, codes, scales, weight, bf16_scales ? 0x7f80 : 0x7c00,
+                     faults);
 }
 
 Status w4_pack(const Layout& layout, const W4Canonical& weight, uint8_t* packed,
                cudaStream_t stream) {
   if (layout.bytes() == 0) return {};
   const int64_t blocks = layout.rows() * std::max(layout.units(), int64_t{1});
-  pack_kernel<<<grid_size(blocks), kThreads, 0, stream>>>(layout, weight, packed);
-  return launch_status("pack_w4");
+  return launch_grid("pack_w4", grid_of(blocks, stream), pack_kernel, layout, weight, packed);
 }
 
 Status w4_unpack(const Layout& layout, const uint8_t* packed, uint8_t* codes, uint16_t* scales,
                  uint16_t* zeros, cudaStream_t stream) {
   const int64_t blocks = layout.rows() * layout.units();
   if (blocks == 0) return {};
-  unpack_kernel<<<grid_size(blocks), kThreads, 0, stream>>>(layout, packed, codes, scales, zeros);
-  return launch_status("unpack_w4");
+  return launch_grid("unpack_w4", grid_of(blocks, stream), unpack_kernel, layout, packed, codes,
+                     scales, zeros);
 }
 
 }  // namespace xgemm::cuda

@@ -5,6 +5,7 @@
 
 #include "cuda/gemm/gemv/instances.h"
 #include "cuda/gemm/gemv/kernel.cuh"
+#include "cuda/launch.h"
 
 namespace xgemm::cuda::gemm::gemv {
 
@@ -14,21 +15,14 @@ Status launch_kernel(const Params& params, const Grid& grid, cudaStream_t stream
   static_assert(Stream::kTile == kOf.tile && Stream::kStepK == kOf.step_k);
   const auto kernel = gemv_kernel<T, Stream, kOf.most_warps * 32, kCtasPerSm, kCluster>;
   static_assert(kOf.most_warps * kOf.few * kOf.tile * 4 <= 48 * 1024, "without an opt-in");
-  cudaLaunchConfig_t launch{};
-  launch.gridDim =
-      dim3(grid.tiles, params.splits,
-           static_cast<unsigned>(std::min(params.batches - params.first_batch, kMostBatches)));
-  launch.blockDim = dim3(grid.warps * 32);
-  launch.dynamicSmemBytes = grid.warps * params.few * kOf.tile * sizeof(float);
-  launch.stream = stream;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = cluster.val.clusterDim.z = 1;
-  cluster.val.clusterDim.y = grid.cluster;
-  launch.attrs = &cluster;
-  launch.numAttrs = grid.cluster > 1 ? 1 : 0;
-  cudaLaunchKernelEx(&launch, kernel, params);
-  return launch_status("the matrix-vector kernel");
+  const auto batches =
+      static_cast<unsigned>(std::min(params.batches - params.first_batch, kMostBatches));
+  const cuda::Grid launch{.blocks = dim3(grid.tiles, params.splits, batches),
+                          .threads = dim3(grid.warps * 32),
+                          .shared_bytes = grid.warps * params.few * kOf.tile * sizeof(float),
+                          .stream = stream,
+                          .cluster = dim3(1, grid.cluster, 1)};
+  return launch_grid("the matrix-vector kernel", launch, kernel, params);
 }
 
 template <typename T, Access kAccess, bool kCluster>
@@ -67,8 +61,8 @@ template <typename T>
 Status sum_splits(const Params& params, cudaStream_t stream) {
   const int64_t outputs = params.batches * params.few * params.wide;
   const auto ctas = static_cast<unsigned>(std::min<int64_t>(ceil_div<int64_t>(outputs, 256), 4096));
-  sum_splits_kernel<T><<<ctas, 256, 0, stream>>>(params);
-  return launch_status("the sum over the splits of k");
+  const cuda::Grid grid{.blocks = dim3(ctas), .threads = dim3(256), .stream = stream};
+  return launch_grid("the sum over the splits of k", grid, sum_splits_kernel<T>, params);
 }
 
 }  // namespace xgemm::cuda::gemm::gemv

@@ -10,6 +10,7 @@
 
 #include "cuda/gemm/gemv/load.cuh"
 #include "cuda/gemm/gemv/params.h"
+#include "cuda/ptx/mma_sm80.h"
 
 namespace xgemm::cuda::gemm::gemv {
 
@@ -65,8 +66,8 @@ class KMajorStream {
       const uint4 a = w[chunk][0], b = w[chunk][1];
 #pragma unroll
       for (int i = 0; i < kXTiles; ++i) {
-        mma_m16n8k16<T>(acc_[i], a.x, b.x, a.y, b.y, x[chunk][i].x, x[chunk][i].y);
-        mma_m16n8k16<T>(acc_[i], a.z, b.z, a.w, b.w, x[chunk][i].z, x[chunk][i].w);
+        ptx::mma_m16n8k16<T>(acc_[i], a.x, b.x, a.y, b.y, x[chunk][i].x, x[chunk][i].y);
+        ptx::mma_m16n8k16<T>(acc_[i], a.z, b.z, a.w, b.w, x[chunk][i].z, x[chunk][i].w);
       }
     }
   }

@@ -10,7 +10,9 @@
 #include "cuda/gemm/gemv/k_major.cuh"
 #include "cuda/gemm/gemv/params.h"
 #include "cuda/gemm/gemv/wide_major.cuh"
+#include "cuda/ptx/ld_st.h"
 #include "cuda/ptx/mbarrier.h"
+#include "cuda/shared_memory.h"
 
 namespace xgemm::cuda::gemm::gemv {
 
@@ -43,26 +45,11 @@ __device__ inline void store_result(const Params& p, T* d, int few, int wide, fl
   d[few * p.d_few_stride + wide * p.d_wide_stride] = round_to<T>(y);
 }
 
-// The float at the same place in the shared memory of another CTA of the cluster.
-__device__ inline float load_cluster(const float* pointer, int rank) {
-  float value;
-  asm volatile(
-      "{\n"
-      ".reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %1, %2;\n"
-      "ld.shared::cluster.f32 %0, [remote];\n"
-      "}\n"
-      : "=f"(value)
-      : "r"(ptx::smem_address(pointer)), "r"(rank)
-      : "memory");
-  return value;
-}
-
 // Grid: (tiles, splits, batches); kCluster: the splits of a tile are a cluster.
 template <typename T, typename Stream, int kThreads, int kCtasPerSm, bool kCluster>
 __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     gemv_kernel(const __grid_constant__ Params params) {
-  extern __shared__ __align__(16) float sums[];  // [warps][few][kTile]; the CTA's in the first part
+  XGEMM_DYNAMIC_SHARED(float, sums, 16);  // [warps][few][kTile]; the CTA's in the first part
   constexpr int kTile = Stream::kTile;
   const int warp = threadIdx.x / 32, warps = blockDim.x / 32, split = blockIdx.y;
   const uint32_t batch = params.first_batch + blockIdx.z;
@@ -110,7 +97,7 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     ptx::cluster_wait();
     for (int i = split * blockDim.x + threadIdx.x; i < outputs; i += blockDim.x * params.splits) {
       float y = 0.0f;
-      for (int rank = 0; rank < params.splits; ++rank) y += load_cluster(sums + i, rank);
+      for (int rank = 0; rank < params.splits; ++rank) y += ptx::ld_shared_cluster(sums + i, rank);
       store(i, y);
     }
     ptx::cluster_arrive();  // no CTA leaves while another reads its sums

@@ -7,28 +7,12 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/ptx/ld_st.h"
+
 namespace xgemm::cuda::gemm::gemv {
 
 // How the rows of W and X lie: all of them at multiples of 16 bytes, or anyhow.
 enum class Access { kAligned, kAny };
-
-// 16 bytes of W: read once, so they need no place in L1.
-__device__ inline uint4 load_stream(const void* pointer) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(pointer));
-  return v;
-}
-
-// 16 bytes of X, which other warps want too.
-__device__ inline uint4 load_cached(const void* pointer) {
-  uint4 v;
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(pointer));
-  return v;
-}
 
 // The first `count` elements of v, and zeros.
 __device__ inline uint4 keep_first(uint4 v, int count) {
@@ -45,7 +29,7 @@ template <Access kAccess>
 __device__ inline uint4 load_w(const uint16_t* pointer, int count) {
   uint4 low = {0, 0, 0, 0};
   if constexpr (kAccess == Access::kAligned) {
-    if (count > 0) low = load_stream(pointer);
+    if (count > 0) low = ptx::ld_global_nc_no_allocate(pointer);
     return low;
   }
   const uint32_t shift = reinterpret_cast<uintptr_t>(pointer) & 15;
@@ -77,9 +61,9 @@ template <Access kAccess, bool kWhole>
 __device__ inline uint4 load_x(const uint16_t* pointer, int count, bool vectors, int64_t stride) {
   if (kAccess == Access::kAny && !vectors) return gather(pointer, count, stride);
   if constexpr (kWhole) {
-    return load_cached(pointer);
+    return ptx::ld_global_nc(pointer);
   } else {
-    return count > 0 ? keep_first(load_cached(pointer), count) : uint4{0, 0, 0, 0};
+    return count > 0 ? keep_first(ptx::ld_global_nc(pointer), count) : uint4{0, 0, 0, 0};
   }
 }
 
@@ -98,22 +82,6 @@ __device__ inline T round_to(float x) {
     return __float2half_rn(x);
   } else {
     return __float2bfloat16_rn(x);
-  }
-}
-
-template <typename T>
-__device__ inline void mma_m16n8k16(float (&acc)[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                                    uint32_t a3, uint32_t b0, uint32_t b1) {
-  if constexpr (std::is_same_v<T, __half>) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "cuda/gemm/gemv/load.cuh"
 #include "cuda/gemm/gemv/params.h"
+#include "cuda/ptx/mma_sm80.h"
 
 namespace xgemm::cuda::gemm::gemv {
 
@@ -141,8 +142,8 @@ class WideMajorMma : WideMajorOperands<kAccess> {
   // Two adjacent columns of 4 rows: the lower is mma's row g, the upper its row g + 8.
   __device__ static void multiply_pair(float (&acc)[4], uint32_t k0, uint32_t k1, uint32_t k2,
                                        uint32_t k3, uint32_t x0, uint32_t x1) {
-    mma_m16n8k16<T>(acc, __byte_perm(k0, k1, 0x5410), __byte_perm(k0, k1, 0x7632),
-                    __byte_perm(k2, k3, 0x5410), __byte_perm(k2, k3, 0x7632), x0, x1);
+    ptx::mma_m16n8k16<T>(acc, __byte_perm(k0, k1, 0x5410), __byte_perm(k0, k1, 0x7632),
+                         __byte_perm(k2, k3, 0x5410), __byte_perm(k2, k3, 0x7632), x0, x1);
   }
 
   int lane_;

@@ -5,6 +5,8 @@
 
 #include "common/math.h"
 #include "cuda/gemm/simt/launch.h"
+#include "cuda/launch.h"
+#include "cuda/shared_memory.h"
 
 namespace xgemm::cuda::gemm::simt {
 namespace {
@@ -30,6 +32,11 @@ __device__ T round_to(float x) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) return __float2bfloat16_rn(x);
   if constexpr (std::is_same_v<T, float>) return x;
 }
+
+// Of A and of B, [k][row].
+struct Tiles {
+  alignas(16) float a[kBlockK][kBlock + 4], b[kBlockK][kBlock + 4];
+};
 
 // Copies the [kBlock, kBlockK] tile of a matrix to tile[k][row], as fp32 and 0 outside.
 // Neighbouring threads take neighbouring elements of the dimension that is contiguous in memory.
@@ -72,7 +79,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     gemm_kernel(const __grid_constant__ Problem p, int64_t tiles_m, int64_t tiles_n,
                 int64_t tiles) {
-  __shared__ __align__(16) float a_tile[kBlockK][kBlock + 4], b_tile[kBlockK][kBlock + 4];
+  XGEMM_STATIC_SHARED(Tiles, tile_of);
   const int row = threadIdx.x / 16 * kPerThread, column = threadIdx.x % 16 * kPerThread;
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const int64_t in_batch = tile % (tiles_m * tiles_n);
@@ -82,13 +89,13 @@ __global__ void __launch_bounds__(kThreads)
     const T* b = static_cast<const T*>(p.b.data) + offset.b;
     float acc[kPerThread][kPerThread] = {};
     for (int64_t k0 = 0; k0 < p.k; k0 += kBlockK) {
-      load_tile(a_tile, a, p.a.row_stride, p.a.col_stride, m0, p.m, k0, p.k);
-      load_tile(b_tile, b, p.b.col_stride, p.b.row_stride, n0, p.n, k0, p.k);
+      load_tile(tile_of.a, a, p.a.row_stride, p.a.col_stride, m0, p.m, k0, p.k);
+      load_tile(tile_of.b, b, p.b.col_stride, p.b.row_stride, n0, p.n, k0, p.k);
       __syncthreads();
 #pragma unroll
       for (int k = 0; k < kBlockK; ++k) {
-        const float4 x = *reinterpret_cast<const float4*>(&a_tile[k][row]);
-        const float4 y = *reinterpret_cast<const float4*>(&b_tile[k][column]);
+        const float4 x = *reinterpret_cast<const float4*>(&tile_of.a[k][row]);
+        const float4 y = *reinterpret_cast<const float4*>(&tile_of.b[k][column]);
         const float xs[] = {x.x, x.y, x.z, x.w}, ys[] = {y.x, y.y, y.z, y.w};
 #pragma unroll
         for (int i = 0; i < kPerThread; ++i) {
@@ -112,8 +119,8 @@ Status launch(const Problem& problem, const Config& config, cudaStream_t stream)
   const auto kernel = problem.dtype == DType::kF16    ? gemm_kernel<__half>
                       : problem.dtype == DType::kBF16 ? gemm_kernel<__nv_bfloat16>
                                                       : gemm_kernel<float>;
-  kernel<<<config.ctas, kThreads, 0, stream>>>(problem, tiles_m, tiles_n, tiles);
-  return launch_status("the general GEMM");
+  const Grid grid{.blocks = dim3(config.ctas), .threads = dim3(kThreads), .stream = stream};
+  return launch_grid("the general GEMM", grid, kernel, problem, tiles_m, tiles_n, tiles);
 }
 
 }  // namespace xgemm::cuda::gemm::simt

@@ -1,39 +1,27 @@
 // From a Config to the kernel compiled for it.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
-
-#include "common/device.h"
 #include "cuda/gemm/sm80/instances.h"
 #include "cuda/gemm/sm80/kernel.cuh"
+#include "cuda/launch.h"
+#include "cuda/shared_memory_limit.h"
 
 namespace xgemm::cuda::gemm::sm80 {
-
-// Raises the kernel's limit of dynamic shared memory, once per device.
-template <typename Kernel>
-cudaError_t allow_shared_memory(Kernel kernel, int bytes, std::atomic<uint64_t>* devices) {
-  int device = 0;
-  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
-  const uint64_t bit = device < 64 ? uint64_t{1} << device : 0;
-  if ((devices->load(std::memory_order_relaxed) & bit) != 0) return cudaSuccess;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (error == cudaSuccess) devices->fetch_or(bit, std::memory_order_relaxed);
-  return error;
-}
 
 template <typename T, typename Tile, bool kAMn, bool kBMn, bool kGeneral>
 Status launch_kernel(const Params& params, int ctas, cudaStream_t stream) {
   constexpr int kSmemBytes = sizeof(SharedStorage<Tile>);
   const auto kernel = gemm_kernel<T, Tile, kAMn, kBMn, kGeneral>;
   if constexpr (kSmemBytes > 48 * 1024) {
-    static std::atomic<uint64_t> allowed{0};
-    const cudaError_t error = allow_shared_memory(kernel, kSmemBytes, &allowed);
+    static SharedMemoryLimit limit;
+    const cudaError_t error = limit.raise(reinterpret_cast<const void*>(kernel), kSmemBytes);
     if (error != cudaSuccess) return {error, "shared memory of the sm_80 GEMM"};
   }
-  kernel<<<ctas, Tile::kThreads, kSmemBytes, stream>>>(params);
-  return launch_status("the sm_80 GEMM");
+  const Grid grid{.blocks = dim3(ctas),
+                  .threads = dim3(Tile::kThreads),
+                  .shared_bytes = kSmemBytes,
+                  .stream = stream};
+  return launch_grid("the sm_80 GEMM", grid, kernel, params);
 }
 
 template <typename T, typename Tile, bool kGeneral>

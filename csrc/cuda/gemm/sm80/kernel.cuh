@@ -9,6 +9,7 @@
 #include "cuda/ptx/ldmatrix.h"
 #include "cuda/ptx/mbarrier_sm80.h"
 #include "cuda/ptx/mma_sm80.h"
+#include "cuda/shared_memory.h"
 
 namespace xgemm::cuda::gemm::sm80 {
 
@@ -128,11 +129,11 @@ __global__ void __launch_bounds__(Tile::kThreads)
   using Storage = SharedStorage<Tile>;
   constexpr int kStages = Tile::kStages;
   constexpr uint32_t kStageBytes = sizeof(typename Storage::Stage);
-  extern __shared__ __align__(128) char raw_smem[];
+  XGEMM_DYNAMIC_SHARED(char, raw_smem, 128);
   Storage& smem = *reinterpret_cast<Storage*>(raw_smem);
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const auto smem_a = static_cast<uint32_t>(__cvta_generic_to_shared(smem.ring[0].a));
-  const auto smem_b = static_cast<uint32_t>(__cvta_generic_to_shared(smem.ring[0].b));
+  const uint32_t smem_a = ptx::smem_address(smem.ring[0].a);
+  const uint32_t smem_b = ptx::smem_address(smem.ring[0].b);
 
   if (thread == 0) ptx::mbarrier_init(&smem.turn, Tile::kThreads / 32);
   uint32_t parity = 0;

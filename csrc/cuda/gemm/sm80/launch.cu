@@ -5,6 +5,7 @@
 #include "cuda/gemm/sm80/instances.h"
 #include "cuda/gemm/sm80/launch.h"
 #include "cuda/gemm/sm80/plan.h"
+#include "cuda/launch.h"
 
 namespace xgemm::cuda::gemm::sm80 {
 namespace {
@@ -39,8 +40,8 @@ Status reduce(const Params& params, DType dtype, cudaStream_t stream) {
   const auto blocks =
       static_cast<unsigned>(std::min(ceil_div<int64_t>(quads, kReduceThreads), most));
   const auto kernel = dtype == DType::kF16 ? reduce_kernel<__half> : reduce_kernel<__nv_bfloat16>;
-  kernel<<<blocks, kReduceThreads, 0, stream>>>(params, quads);
-  return launch_status("split-K's sum in the sm_80 GEMM");
+  const Grid grid{.blocks = dim3(blocks), .threads = dim3(kReduceThreads), .stream = stream};
+  return launch_grid("split-K's sum in the sm_80 GEMM", grid, kernel, params, quads);
 }
 
 }  // namespace

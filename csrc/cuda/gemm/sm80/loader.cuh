@@ -7,6 +7,7 @@
 #include "cuda/gemm/sm80/params.h"
 #include "cuda/gemm/sm80/tile.cuh"
 #include "cuda/ptx/cp_async.h"
+#include "cuda/ptx/ld_st.h"
 
 namespace xgemm::cuda::gemm::sm80 {
 
@@ -151,12 +152,7 @@ class GeneralLoader : ChunkWalk<Layout, kBlockK, kThreads, false> {
   __device__ void flush(uint32_t tile) {
     if (access_ != Access::kShift && access_ != Access::kStrided) return;
 #pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      const uint4 chunk = shifted(i);
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(tile + this->smem_offset(i)),
-                   "r"(chunk.x), "r"(chunk.y), "r"(chunk.z), "r"(chunk.w)
-                   : "memory");
-    }
+    for (int i = 0; i < kPerThread; ++i) ptx::st_shared(tile + this->smem_offset(i), shifted(i));
   }
 
  private:

@@ -3,6 +3,7 @@
 
 #include "cuda/gemm/sm90/kernel.cuh"
 #include "cuda/gemm/sm90/tiles.h"
+#include "cuda/launch.h"
 #include "cuda/shared_memory_limit.h"
 
 namespace xgemm::cuda::gemm::sm90 {
@@ -15,20 +16,12 @@ Status launch_kernel(const Params& params, const Config& config, cudaStream_t st
   static SharedMemoryLimit limit;
   const cudaError_t set = limit.raise(reinterpret_cast<const void*>(kernel), kSmem);
   if (set != cudaSuccess) return {set, "shared memory of the sm_90a GEMM"};
-  cudaLaunchConfig_t launch{};
-  launch.gridDim = dim3(config.ctas);
-  launch.blockDim = dim3(kThreads);
-  launch.dynamicSmemBytes = kSmem;
-  launch.stream = stream;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = Tile::kCluster;
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  launch.attrs = &cluster;
-  launch.numAttrs = Tile::kCluster > 1 ? 1 : 0;
-  const cudaError_t launched = cudaLaunchKernelEx(&launch, kernel, params);
-  if (launched != cudaSuccess) return {launched, "the sm_90a GEMM"};
-  return {};
+  const Grid grid{.blocks = dim3(config.ctas),
+                  .threads = dim3(kThreads),
+                  .shared_bytes = kSmem,
+                  .stream = stream,
+                  .cluster = dim3(Tile::kCluster)};
+  return launch_grid("the sm_90a GEMM", grid, kernel, params);
 }
 
 template <typename T, int kBlockN, int kStages, int kCluster>

@@ -8,6 +8,8 @@
 #include "common/math.h"
 #include "cuda/gemm/sm90/epilogue.cuh"
 #include "cuda/gemm/sm90/operand.cuh"
+#include "cuda/ptx/setmaxnreg.h"
+#include "cuda/shared_memory.h"
 
 namespace xgemm::cuda::gemm::sm90 {
 
@@ -237,7 +239,7 @@ __device__ inline void consume(const Params& params, SharedStorage<T, Config>& s
 template <typename T, typename Config, bool kAMn, bool kBMn>
 __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ uint8_t raw[];
+  XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
   auto& smem = *reinterpret_cast<SharedStorage<T, Config>*>(
       raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
   // From lane 0, so that the compiler knows it to be the same for the whole warp.
@@ -263,10 +265,10 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
     __syncthreads();
   }
   if (warpgroup == 0) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    ptx::setmaxnreg_dec<40>();
     if (thread == 0) producer.run();
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    ptx::setmaxnreg_inc<232>();
     consume<T, Config, kAMn, kBMn>(params, smem, cta_rank, warpgroup - 1, thread);
   }
 #endif

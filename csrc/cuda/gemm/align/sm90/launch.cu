@@ -5,6 +5,7 @@
 
 #include "common/math.h"
 #include "cuda/gemm/align/launch.h"
+#include "cuda/launch.h"
 
 namespace xgemm::cuda::gemm::align {
 namespace {
@@ -210,8 +211,9 @@ Status copy(const AlignedCopy* copies, int count, cudaStream_t stream) {
     blocks += jobs.of[i].blocks;
   }
   if (blocks == 0) return {};
-  copy_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(jobs);
-  return launch_status("the aligned copy of an operand");
+  const Grid grid{
+      .blocks = dim3(static_cast<unsigned>(blocks)), .threads = dim3(kThreads), .stream = stream};
+  return launch_grid("the aligned copy of an operand", grid, copy_kernel, jobs);
 }
 
 }  // namespace xgemm::cuda::gemm::align

@@ -1,0 +1,50 @@
+// Loads and stores that C++ does not say.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/ptx/mbarrier.h"
+
+namespace xgemm::ptx {
+
+// 16 aligned bytes that nobody writes meanwhile and that are read once: they need no place in L1.
+__device__ inline uint4 ld_global_nc_no_allocate(const void* pointer) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(pointer));
+  return v;
+}
+
+// 16 aligned bytes that nobody writes meanwhile.
+__device__ inline uint4 ld_global_nc(const void* pointer) {
+  uint4 v;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(pointer));
+  return v;
+}
+
+// The float at the same place in the shared memory of another CTA of the cluster.
+__device__ inline float ld_shared_cluster(const float* pointer, uint32_t cta_rank) {
+  float value;
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %1, %2;\n"
+      "ld.shared::cluster.f32 %0, [remote];\n"
+      "}\n"
+      : "=f"(value)
+      : "r"(smem_address(pointer)), "r"(cta_rank)
+      : "memory");
+  return value;
+}
+
+// To the shared-memory address `smem`, a multiple of 16.
+__device__ inline void st_shared(uint32_t smem, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
+
+}  // namespace xgemm::ptx
