@@ -53,7 +53,8 @@ def test_every_way_to_store_and_to_copy_is_visited(kernels):
 
 
 def test_the_other_kernels_are_visited_whole_and_in_parts_of_k(kernels):
-    for family, least in (("sm80", 3), ("gemv", 6)):
+    # On Hopper mma.sync's tile for aligned operands is only run by benchmarks/sweep_mul.py.
+    for family, least in (("sm80", 2), ("gemv", 6), ("sm90 rows", 8)):
         mine = {kernel for kernel in kernels if kernel.partition(" (")[0] == family}
         assert len({tile for tile, _ in tiles_of(kernels, family)}) >= least
         assert any("K in parts" in kernel for kernel in mine)

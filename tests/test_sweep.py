@@ -92,7 +92,7 @@ def test_whatever_select_config_chooses_is_swept(sweep, h200, families, cpp):
         if kernel == "sm80":
             assert same.workspace_bytes == config.workspace_bytes, shape
         compared.add((kernel, tile, config.splits > 1))
-    assert len(compared) > 10
+    assert len(compared) >= 8
 
 
 def test_the_matrix_vector_kernel_is_swept_in_all_splits(sweep, h200):

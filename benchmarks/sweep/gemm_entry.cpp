@@ -8,6 +8,7 @@
 #include "cuda/gemm/api.h"
 #include "cuda/gemm/gemv/select.h"
 #include "cuda/gemm/sm80/select.h"
+#include "cuda/gemm/sm90/rows/select.h"
 #include "cuda/gemm/sm90/select.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 
@@ -95,6 +96,9 @@ int sweep_families(const SweepProblem* given, int sm_count, int capability, Swee
   if (capability == 90 && gemm::sm90::extents_fit_tma(problem)) {
     config = sm90_choice(problem, device, &us);
     chosen[count++] = to_sweep(config, us);
+    if (gemm::sm90::rows::select(problem, device, &config, &us)) {
+      chosen[count++] = to_sweep(config, us);
+    }
   }
   return count;
 }

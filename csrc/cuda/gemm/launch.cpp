@@ -5,6 +5,7 @@
 #include "cuda/gemm/simt/launch.h"
 #include "cuda/gemm/sm80/launch.h"
 #include "cuda/gemm/sm90/launch.h"
+#include "cuda/gemm/sm90/rows/launch.h"
 
 namespace xgemm::cuda::gemm {
 namespace {
@@ -42,7 +43,7 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
     case Kernel::kSm90:
       return sm90::launch(problem, config, stream);
     case Kernel::kSm90Rows:
-      break;
+      return sm90::rows::launch(problem, config, stream);
     case Kernel::kGemv:
       return gemv::launch(problem, config, workspace, stream);
     case Kernel::kSm80:

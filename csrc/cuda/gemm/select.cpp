@@ -2,12 +2,14 @@
 #include "cuda/gemm/gemv/select.h"
 
 #include <algorithm>
+#include <limits>
 #include <sstream>
 
 #include "common/math.h"
 #include "cuda/gemm/align/plan.h"
 #include "cuda/gemm/problem.h"
 #include "cuda/gemm/sm80/select.h"
+#include "cuda/gemm/sm90/rows/select.h"
 #include "cuda/gemm/sm90/select.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 
@@ -35,32 +37,36 @@ Config simt_config(const Problem& p, const DeviceInfo& device, const char* reaso
 // The fastest choice so far.
 struct Best {
   Config config;
-  double us;
+  double us = std::numeric_limits<double>::infinity();
   void consider(const Config& other, double other_us) {
     if (other_us < us) config = other, us = other_us;
   }
 };
 
-// The kernels that read by TMA, after copies of the operands that need one.
+// The kernels that read by TMA, for a problem that it can read.
 void consider_tma(const Problem& p, const DeviceInfo& device, Best* best) {
-  if (!sm90::extents_fit_tma(p)) return;
+  double us = 0;
+  Config config = sm90::select(p, device, &us);
+  best->consider(config, us);
+  if (sm90::rows::select(p, device, &config, &us)) best->consider(config, us);
+}
+
+// The same after copies of the operands that need one.
+void consider_copies(const Problem& p, const DeviceInfo& device, Best* best) {
   const bool copy_a = p.batch_dims > 1 || !sm90::a_fits_tma(p);
   const bool copy_b = p.batch_dims > 1 || !sm90::b_fits_tma(p);
-  if (!copy_a && !copy_b) {
-    double us = 0;
-    const Config config = sm90::select(p, device, &us);
-    return best->consider(config, us);
-  }
   const align::AlignedCopy a = align::copy_of_a(p), b = align::copy_of_b(p);
   const Problem copied = align::with_copies(p, copy_a ? &a : nullptr, copy_b ? &b : nullptr);
   if (copied.batch_dims > 1 || !sm90::extents_fit_tma(copied)) return;
-  double us = 0;
-  Config config = sm90::select(copied, device, &us);
+  Best of_copies;
+  consider_tma(copied, device, &of_copies);
+  Config config = of_copies.config;
   config.copy_a = copy_a, config.copy_b = copy_b;
   const int64_t bytes = (copy_a ? a.bytes() : 0) + (copy_b ? b.bytes() : 0);
   config.workspace_bytes += bytes;
   config.reason = "a copy of what TMA cannot read pays";
-  best->consider(config, us + kCopyLaunchUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs);
+  best->consider(config,
+                 of_copies.us + kCopyLaunchUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs);
 }
 
 const char* name_of(Kernel kernel) {
@@ -91,13 +97,20 @@ Config select_config(const Problem& p, const DeviceInfo& device) {
   if (p.alpha != 1.0f || p.beta != 0.0f) {
     return simt_config(p, device, "alpha is not 1 or beta is not 0");
   }
-  Best best{};
-  best.config = sm80::select(p, device, &best.us);
-  if (p.k == 0) return best.config;
+  Best best;
   Config config;
   double us = 0;
   if (gemv::select(p, device, &config, &us)) best.consider(config, us);
-  if (device.capability == 90) consider_tma(p, device, &best);
+  if (device.capability == 90 && p.k > 0 && sm90::extents_fit_tma(p)) {
+    const bool fits = p.batch_dims <= 1 && sm90::a_fits_tma(p) && sm90::b_fits_tma(p);
+    if (fits) {  // mma.sync is behind wherever TMA can read
+      consider_tma(p, device, &best);
+      return best.config;
+    }
+    consider_copies(p, device, &best);
+  }
+  config = sm80::select(p, device, &us);
+  best.consider(config, us);
   return best.config;
 }
 
