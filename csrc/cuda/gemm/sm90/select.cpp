@@ -31,6 +31,18 @@ constexpr double kLaunchUs = 3.1, kStartUs = 2.4;
 constexpr double kCyclesPerUs = 1650;         // the clock that an H200 holds under load
 constexpr double kTakeCycles = 350;           // between two tiles
 constexpr double kStoreCyclesPerColumn = 10;  // of the last tile, which nothing hides
+// Where memory is what counts: its rate, the time until it is reached, and what is read again.
+constexpr double kMemoryBytesPerUs = 4.0e6, kRampUs = 1.5, kRampBytes = 16e6;
+constexpr double kL2UsPerByte = 0.025e-6;
+
+double memory_bytes(const Problem& p) {
+  const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n);
+  const auto k = static_cast<double>(p.k);
+  if (p.batch_dims == 0) return 2 * (m * k + k * n + m * n);
+  const auto batch = static_cast<double>(p.batch[0].size);
+  return 2 * (m * k * (p.batch[0].a != 0 ? batch : 1) + k * n * (p.batch[0].b != 0 ? batch : 1) +
+              m * n * batch);
+}
 
 }  // namespace
 
@@ -38,6 +50,7 @@ Config select(const Problem& p, const DeviceInfo& device, double* estimate_us) {
   const int64_t batch = p.batch_dims > 0 ? p.batch[0].size : 1;
   const auto k_tiles = static_cast<double>(ceil_div<int64_t>(p.k, kBlockK));
   const bool whole_boxes = !b_k_major(p);
+  const double memory = memory_bytes(p);
   Config best;
   *estimate_us = std::numeric_limits<double>::infinity();
   for (const Tile& tile : kTiles) {
@@ -47,9 +60,14 @@ Config select(const Problem& p, const DeviceInfo& device, double* estimate_us) {
     const int64_t turns = ceil_div<int64_t>(clusters, device.sm_count / tile.cluster);
     // m64nNk16 takes N / 2 cycles, of which a tile has 2 x 4 for each k-tile.
     const double cycles_a_turn = k_tiles * 4 * tile.block_n / tile.efficiency + kTakeCycles;
-    const double cycles =
-        static_cast<double>(turns) * cycles_a_turn + kStoreCyclesPerColumn * tile.block_n;
-    const double us = kLaunchUs + kStartUs + cycles / kCyclesPerUs;
+    const double multiply_us = static_cast<double>(turns) * cycles_a_turn / kCyclesPerUs;
+    const double loaded = static_cast<double>(clusters * tile.cluster) * k_tiles * kBlockK * 2 *
+                          (kBlockM + tile.block_n / tile.cluster);
+    const double memory_us =
+        memory / kMemoryBytesPerUs + std::max(0.0, loaded - memory) * kL2UsPerByte;
+    const double us = kLaunchUs + kStartUs + kRampUs * std::min(1.0, memory / kRampBytes) +
+                      std::max(multiply_us, memory_us) +
+                      kStoreCyclesPerColumn * tile.block_n / kCyclesPerUs;
     if (us >= *estimate_us) continue;
     *estimate_us = us;
     best = {.kernel = Kernel::kSm90,
