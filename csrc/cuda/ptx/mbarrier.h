@@ -66,6 +66,18 @@ __device__ inline uint32_t cluster_cta_rank() {
   return rank;
 }
 
+__device__ inline uint32_t cluster_id() {
+  uint32_t id;
+  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(id));
+  return id;
+}
+
+__device__ inline uint32_t cluster_count() {
+  uint32_t count;
+  asm volatile("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
+  return count;
+}
+
 __device__ inline void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 }

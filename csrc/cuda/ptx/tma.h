@@ -22,6 +22,16 @@ __device__ inline void tma_load_4d(void* dst, const CUtensorMap* map, uint64_t* 
       : "memory");
 }
 
+// `policy`: of the L2 cache, as createpolicy makes them.
+__device__ inline void tma_load_3d(void* dst, const CUtensorMap* map, uint64_t* barrier,
+                                   uint64_t policy, int c0, int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(smem_address(dst)),
+      "l"(map), "r"(smem_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "l"(policy)
+      : "memory");
+}
+
 // The same box into the same offsets of every CTA in `cta_mask`, each counted by its own barrier.
 __device__ inline void tma_load_multicast_4d(void* dst, const CUtensorMap* map, uint64_t* barrier,
                                              uint16_t cta_mask, int c0, int c1, int c2, int c3) {

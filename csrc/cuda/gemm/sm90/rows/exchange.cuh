@@ -9,8 +9,9 @@
 #include <type_traits>
 
 #include "common/activation.h"
-#include "cuda/gemm/sm90/rows/instructions.cuh"
 #include "cuda/gemm/sm90/rows/params.h"
+#include "cuda/ptx/mbarrier.h"
+#include "cuda/ptx/st_async.h"
 
 namespace xgemm::cuda::gemm::sm90::rows {
 
@@ -93,24 +94,24 @@ class Exchange {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int cta = 2 * warp + half;
-        const uint32_t to = mapa(inbox + (rank_ * slice_ + lane * 2) * 4, cta);
-        const uint32_t signal = mapa(barrier, cta);
+        const uint32_t to = ptx::mapa(inbox + (rank_ * slice_ + lane * 2) * 4, cta);
+        const uint32_t signal = ptx::mapa(barrier, cta);
 #pragma unroll
         for (int j = 0; j < kGroups; ++j) {
           const float* x = acc + 4 * j + 2 * half;
-          st_async_v2(to + j * 9 * 8 * 4, signal, x[0], x[1]);
+          ptx::st_async_v2(to + j * 9 * 8 * 4, signal, x[0], x[1]);
         }
       }
     } else {
       const int shift = 2 - params_.split_shift;  // 1 << shift warps have one receiver
       const int cta = warp >> shift;
       const int first = rank_ * slice_ + (warp & ((1 << shift) - 1)) * kGroups * 9 * 16;
-      const uint32_t to = mapa(inbox + (first + lane * 4) * 4, cta);
-      const uint32_t signal = mapa(barrier, cta);
+      const uint32_t to = ptx::mapa(inbox + (first + lane * 4) * 4, cta);
+      const uint32_t signal = ptx::mapa(barrier, cta);
 #pragma unroll
       for (int j = 0; j < kGroups; ++j) {
         const float* x = acc + 4 * j;
-        st_async_v4(to + j * 9 * 16 * 4, signal, x[0], x[1], x[2], x[3]);
+        ptx::st_async_v4(to + j * 9 * 16 * 4, signal, x[0], x[1], x[2], x[3]);
       }
     }
   }

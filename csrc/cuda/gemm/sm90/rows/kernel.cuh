@@ -13,6 +13,7 @@
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma.h"
+#include "cuda/shared_memory.h"
 
 namespace xgemm::cuda::gemm::sm90::rows {
 
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   static_assert(kMostStages <= 32, "each lane of the producer sets up one stage");
   static_assert(sizeof(Control<Tile>) + 1024 <= beside_ring_bytes(Tile::kRows, Tile::kColumns),
                 "the host must ask for all of it");
-  extern __shared__ uint8_t raw[];
+  XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
   const Ring<Tile> ring{params.rows, params.stages,
                         raw + (1024 - ptx::smem_address(raw) % 1024) % 1024};
   auto& control = *reinterpret_cast<Control<Tile>*>(ring.end());

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "cuda/gemm/sm90/rows/exchange.cuh"
-#include "cuda/gemm/sm90/rows/instructions.cuh"
 #include "cuda/gemm/sm90/rows/params.h"
 #include "cuda/gemm/sm90/rows/schedule.cuh"
 #include "cuda/ptx/mbarrier.h"
+#include "cuda/ptx/tma.h"
 
 namespace xgemm::cuda::gemm::sm90::rows {
 
@@ -114,10 +114,10 @@ class Producer {
     if constexpr (kMnMajor) {
 #pragma unroll 1
       for (int i = 0; i < count; i += kSwizzleElements) {
-        tma_load_3d(dst + i * kSwizzleElements * 2, map, full, policy, row + i, k, batch);
+        ptx::tma_load_3d(dst + i * kSwizzleElements * 2, map, full, policy, row + i, k, batch);
       }
     } else {
-      tma_load_3d(dst, map, full, policy, k, row, batch);
+      ptx::tma_load_3d(dst, map, full, policy, k, row, batch);
     }
   }
 

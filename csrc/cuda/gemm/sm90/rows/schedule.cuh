@@ -2,8 +2,8 @@
 #pragma once
 
 #include "common/math.h"
-#include "cuda/gemm/sm90/rows/instructions.cuh"
 #include "cuda/gemm/sm90/rows/params.h"
+#include "cuda/ptx/mbarrier.h"
 
 namespace xgemm::cuda::gemm::sm90::rows {
 
@@ -16,7 +16,7 @@ template <int kTileColumns>
 class TileScheduler {
  public:
   __device__ explicit TileScheduler(const Params& params)
-      : params_(params), next_(cluster_id()), step_(cluster_count()) {}
+      : params_(params), next_(ptx::cluster_id()), step_(ptx::cluster_count()) {}
 
   __device__ bool done() const { return next_ >= params_.tiles; }
   __device__ TilePosition next() {
