@@ -13,6 +13,7 @@
 #include "cuda/ptx/ld_st.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/shared_memory.h"
+#include "cuda/tile/convert.cuh"
 
 namespace xgemm::cuda::gemm::gemv {
 

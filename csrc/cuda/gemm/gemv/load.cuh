@@ -76,13 +76,4 @@ __device__ inline float2 to_float2(uint32_t pair) {
   }
 }
 
-template <typename T>
-__device__ inline T round_to(float x) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __float2half_rn(x);
-  } else {
-    return __float2bfloat16_rn(x);
-  }
-}
-
 }  // namespace xgemm::cuda::gemm::gemv

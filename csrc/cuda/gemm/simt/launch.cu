@@ -1,12 +1,10 @@
 // The general GEMM: CUDA cores, any strides, any alignment, alpha and beta. It takes what no fast
 // path fits.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "common/math.h"
 #include "cuda/gemm/simt/launch.h"
 #include "cuda/launch.h"
 #include "cuda/shared_memory.h"
+#include "cuda/tile/convert.cuh"
 
 namespace xgemm::cuda::gemm::simt {
 namespace {
@@ -25,13 +23,6 @@ struct BatchOffset {
     }
   }
 };
-
-template <typename T>
-__device__ T round_to(float x) {
-  if constexpr (std::is_same_v<T, __half>) return __float2half_rn(x);
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) return __float2bfloat16_rn(x);
-  if constexpr (std::is_same_v<T, float>) return x;
-}
 
 // Of A and of B, [k][row].
 struct Tiles {

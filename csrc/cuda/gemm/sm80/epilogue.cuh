@@ -1,21 +1,10 @@
 // From accumulators, through shared memory, to D or to split-K's partial sums.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "cuda/gemm/sm80/params.h"
+#include "cuda/tile/convert.cuh"
 
 namespace xgemm::cuda::gemm::sm80 {
-
-template <typename T>
-__device__ inline T round_to(float x) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __float2half_rn(x);
-  } else {
-    return __float2bfloat16_rn(x);
-  }
-}
 
 template <typename T>
 __device__ inline uint2 pack4(const float (&x)[4]) {

@@ -1,27 +1,14 @@
 // From a warpgroup's accumulators to D.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "common/activation.h"
 #include "cuda/gemm/sm90/params.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/stmatrix.h"
 #include "cuda/ptx/tma.h"
+#include "cuda/tile/convert.cuh"
 
 namespace xgemm::cuda::gemm::sm90 {
-
-template <typename T>
-__device__ inline uint32_t pack2(float low, float high) {
-  if constexpr (std::is_same_v<T, __half>) {
-    const __half2 pair = __floats2half2_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&pair);
-  } else {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&pair);
-  }
-}
 
 // Two steps, so that the slow one runs under the next tile's wgmmas: take() finishes the values and
 // packs them into half the registers; store() writes one box of columns, through shared memory and

@@ -3,28 +3,15 @@
 // its slice. No global memory, no locks, and the same bits in every run.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <type_traits>
-
 #include "common/activation.h"
 #include "cuda/gemm/sm90/rows/params.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/st_async.h"
+#include "cuda/tile/convert.cuh"
 
 namespace xgemm::cuda::gemm::sm90::rows {
 
 inline constexpr int kWarpgroup = 128;
-
-template <typename T>
-__device__ inline T round_to(float x) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __float2half_rn(x);
-  } else {
-    return __float2bfloat16_rn(x);
-  }
-}
 
 // Where a warpgroup's [64, kRound] partial sums lie in the receiver: for each source rank its
 // slice of 64 / splits rows, cut in groups of 8 columns. A group holds 8 lines, one for each row
