@@ -1,0 +1,23 @@
+// Shows the emulator to pytest; each family of kernels has a bind_<family>.cpp.
+#include <pybind11/pybind11.h>
+
+#include "emulator/engine.h"
+#include "emulator/runtime.h"
+
+namespace py = pybind11;
+namespace emulator = xgemm::emulator;
+
+void bind_gemm(py::module_& m);
+
+PYBIND11_MODULE(xgemm_emulator, m) {
+  m.def("allocate", [](size_t bytes) {
+    return reinterpret_cast<uintptr_t>(emulator::allocate_guarded(bytes));
+  });
+  m.def("free", [](uintptr_t memory) { emulator::free_guarded(reinterpret_cast<void*>(memory)); });
+  m.def("use_device", &emulator::use_device, py::arg("capability"), py::arg("sm_count"));
+  m.def(
+      "set_options",
+      [](bool late, uint32_t seed) { emulator::options = {.late = late, .seed = seed}; },
+      py::arg("late"), py::arg("seed"));
+  bind_gemm(m);
+}

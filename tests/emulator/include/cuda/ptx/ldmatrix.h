@@ -1,0 +1,13 @@
+// csrc/cuda/ptx/ldmatrix.h, emulated.
+#pragma once
+
+#include "emulator/tensor_core.h"
+
+namespace xgemm::ptx {
+
+inline void ldmatrix_x4(uint32_t (&d)[4], uint32_t row) { emulator::ldmatrix_x4(d, row, false); }
+inline void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t row) {
+  emulator::ldmatrix_x4(d, row, true);
+}
+
+}  // namespace xgemm::ptx

@@ -1,0 +1,12 @@
+// csrc/cuda/ptx/stmatrix.h, emulated.
+#pragma once
+
+#include "emulator/tensor_core.h"
+
+namespace xgemm::ptx {
+
+inline void stmatrix_x4(void* row, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+  emulator::stmatrix_x4(row, {r0, r1, r2, r3});
+}
+
+}  // namespace xgemm::ptx

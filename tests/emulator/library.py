@@ -1,0 +1,153 @@
+"""The emulated kernels for pytest: memory with guards, and products of torch's CPU tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import math
+import sys
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}  # enum DType
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")  # enum Activation
+KERNELS = ("sm90", "sm90_rows", "gemv", "sm80", "simt")  # enum Kernel
+
+
+def _load(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def library() -> ModuleType:
+    """The extension module, built first."""
+    builder = _load("xgemm_emulator_build", Path(__file__).with_name("build.py"))
+    return _load("xgemm_emulator", builder.build())
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What kernels run on, and in which of the orders that the hardware may choose.
+
+    late: asynchronous copies and products take effect as late as they may, else at once.
+    seed: of the order in which threads run; 0 is ascending.
+    """
+
+    capability: int = 90
+    sm_count: int = 4
+    late: bool = False
+    seed: int = 0
+
+    def use(self) -> None:
+        library().use_device(self.capability, self.sm_count)
+        library().set_options(self.late, self.seed)
+
+
+class Memory:
+    """Tensors that end where a page begins that nobody may touch; all bits are 1 at first: NaN.
+
+    They live as long as this does.
+    """
+
+    def __init__(self) -> None:
+        self._addresses: list[int] = []
+
+    def __del__(self) -> None:
+        for address in self._addresses:
+            library().free(address)
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        count = math.prod(shape)
+        size = max(count, 1) * dtype.itemsize
+        self._addresses.append(library().allocate(size))
+        buffer = (ctypes.c_uint8 * size).from_address(self._addresses[-1])
+        return torch.frombuffer(buffer, dtype=dtype)[:count].view(shape)
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same view (strides, alignment, what lies between its elements) of a copy."""
+        if tensor.numel() == 0:
+            return self.empty(tuple(tensor.shape), tensor.dtype)
+        span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        lead = tensor.data_ptr() % 16 // tensor.dtype.itemsize
+        buffer = self.empty((lead + span,), tensor.dtype)
+        buffer[lead:] = tensor.as_strided((span,), (1,))
+        return buffer.as_strided(tensor.shape, tensor.stride(), lead)
+
+
+@dataclass(frozen=True)
+class Config:
+    """csrc/cuda/gemm/problem.h says what each field is."""
+
+    kernel: str
+    block_m: int
+    block_n: int
+    stages: int
+    ctas: int
+    cluster: int = 1
+    splits: int = 1
+    tma_store: bool = False
+    copy_a: bool = False
+    copy_b: bool = False
+    workspace_bytes: int = 0
+
+    def to_library(self) -> Any:
+        return library().Config(**{**asdict(self), "kernel": KERNELS.index(self.kernel)})
+
+
+def _matrix(tensor: torch.Tensor) -> tuple[int, int, int]:
+    return tensor.data_ptr(), tensor.stride(-2), tensor.stride(-1)
+
+
+def make_problem(
+    d: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str = "none",
+    alpha: float = 1.0,
+    beta: float = 0.0,
+) -> Any:
+    """d [..., m, n] = a [..., m, k] @ b [..., k, n], batch dimensions broadcast; C is d."""
+    *batch, m, n = d.shape
+    wide_a, wide_b = (x.expand(*batch, *x.shape[-2:]) for x in (a, b))
+    strides = zip(batch, wide_a.stride(), wide_b.stride(), d.stride(), d.stride(), strict=False)
+    return library().Problem(
+        mnk=(m, n, a.shape[-1]),
+        dtype=DTYPES[d.dtype],
+        a=_matrix(wide_a),
+        b=_matrix(wide_b),
+        c=_matrix(d),
+        d=_matrix(d),
+        alpha=alpha,
+        beta=beta,
+        bias=0 if bias is None else bias.data_ptr(),
+        bias_stride=1 if bias is None else bias.stride(0),
+        activation=ACTIVATIONS.index(activation),
+        batch=list(strides)[: len(batch)],
+    )
+
+
+def run(problem: Any, machine: Machine, config: Config | None = None) -> str:
+    """Launches select_config's choice, or a given one, and returns its explanation.
+
+    RuntimeError: what the kernel did that the hardware would not have forgiven.
+    """
+    machine.use()
+    chosen = (
+        library().select(problem, machine.capability, machine.sm_count)
+        if config is None
+        else config.to_library()
+    )
+    library().launch(problem, chosen)
+    return library().explain(problem, chosen)

@@ -1,0 +1,118 @@
+// The CUDA runtime, as far as csrc/ calls it.
+#include "emulator/runtime.h"
+
+#include <cuda_runtime.h>
+
+#include <cstring>
+#include <map>
+#include <string_view>
+
+#include "emulator/tensor_map.h"
+
+namespace xgemm::emulator {
+namespace {
+
+struct Device {
+  int capability, sm_count;
+};
+// Never shorter again, as csrc/ keeps what it has asked about a device.
+std::vector<Device>& devices() {
+  static std::vector<Device> all{{90, 132}};
+  return all;
+}
+int current_device = 0;
+
+uint32_t most_shared_bytes(int capability) {
+  return (capability == 90 ? 227 : capability == 80 ? 163 : 99) << 10;
+}
+constexpr uint32_t kSharedBytesUnasked = 48 << 10;
+std::map<const void*, uint32_t>& shared_limits() {
+  static std::map<const void*, uint32_t> all;
+  return all;
+}
+
+uint64_t count(const dim3& size) { return uint64_t{size.x} * size.y * size.z; }
+
+}  // namespace
+
+void use_device(int capability, int sm_count) {
+  for (size_t i = 0; i < devices().size(); ++i) {
+    if (devices()[i].capability == capability && devices()[i].sm_count == sm_count) {
+      current_device = static_cast<int>(i);
+      return;
+    }
+  }
+  current_device = static_cast<int>(devices().size());
+  devices().push_back({capability, sm_count});
+}
+
+cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
+                   const std::function<void()>& body) {
+  GridShape shape{config.gridDim, config.blockDim, dim3(1, 1, 1),
+                  static_cast<uint32_t>(config.dynamicSmemBytes)};
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    const auto& cluster = config.attrs[i].val.clusterDim;
+    shape.cluster = dim3(cluster.x, cluster.y, cluster.z);
+  }
+  const dim3 &grid = shape.blocks, &cluster = shape.cluster;
+  const int capability = devices()[static_cast<size_t>(current_device)].capability;
+  const bool whole = count(cluster) > 0 && grid.x % cluster.x == 0 && grid.y % cluster.y == 0 &&
+                     grid.z % cluster.z == 0;
+  if (!whole || count(cluster) > (capability >= 90 ? 8 : 1) || count(grid) == 0 ||
+      grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535 || count(config.blockDim) == 0 ||
+      count(config.blockDim) > 1024) {
+    return cudaErrorInvalidConfiguration;
+  }
+  const auto limit = shared_limits().find(kernel);
+  if (shape.shared_bytes > (limit == shared_limits().end() ? kSharedBytesUnasked : limit->second)) {
+    return cudaErrorInvalidValue;
+  }
+  run_grid(shape, body);
+  return cudaSuccess;
+}
+
+}  // namespace xgemm::emulator
+
+using namespace xgemm::emulator;  // NOLINT: the functions below are C's
+
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaSuccess             ? "no error"
+         : error == cudaErrorInvalidValue ? "invalid argument"
+                                          : "invalid configuration argument";
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  const auto& asked = devices()[static_cast<size_t>(device)];
+  *value = attribute == cudaDevAttrMultiProcessorCount      ? asked.sm_count
+           : attribute == cudaDevAttrComputeCapabilityMajor ? asked.capability / 10
+                                                            : asked.capability % 10;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
+  const int capability = devices()[static_cast<size_t>(current_device)].capability;
+  if (value < 0 || static_cast<uint32_t>(value) > most_shared_bytes(capability)) {
+    return cudaErrorInvalidValue;
+  }
+  shared_limits()[kernel] = static_cast<uint32_t>(value);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) {
+  std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  if (std::string_view(name) != "cuTensorMapEncodeTiled") return cudaErrorInvalidValue;
+  *function = reinterpret_cast<void*>(&encode_tiled);
+  *found = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}

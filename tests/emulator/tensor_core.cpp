@@ -1,0 +1,264 @@
+#include "emulator/tensor_core.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <array>
+#include <cstring>
+#include <list>
+
+namespace xgemm::emulator {
+namespace {
+
+float decode(Type16 type, uint16_t bits) {
+  static const auto kF16 = [] {
+    std::array<float, 1 << 16> table;
+    for (uint32_t i = 0; i < table.size(); ++i)
+      table[i] = Binary16::decode(static_cast<uint16_t>(i));
+    return table;
+  }();
+  return type == Type16::kF16 ? kF16[bits] : BFloat16::decode(bits);
+}
+
+struct Pair {
+  float low, high;
+};
+Pair decode2(Type16 type, uint32_t word) {
+  return {decode(type, static_cast<uint16_t>(word)),
+          decode(type, static_cast<uint16_t>(word >> 16))};
+}
+
+uint8_t* matrix_row(uint32_t address) {
+  if (address % 16 != 0) fail("a matrix row that is not aligned to 16 bytes");
+  return static_cast<uint8_t*>(shared_pointer(address));
+}
+
+}  // namespace
+
+void ldmatrix_x4(uint32_t (&d)[4], uint32_t row, bool trans) {
+  struct Operands {
+    const uint8_t* row;
+    uint32_t (*d)[4];
+  } mine{matrix_row(row), &d};
+  meet_warp(trans ? "ldmatrix.trans" : "ldmatrix", ~0u, &mine, [trans](Operands** all) {
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      uint16_t values[8][8];
+      for (int r = 0; r < 8; ++r) std::memcpy(values[r], all[matrix * 8 + r]->row, 16);
+      for (int lane = 0; lane < kWarp; ++lane) {
+        const int r = lane / 4, c = lane % 4 * 2;
+        const uint32_t low = trans ? values[c][r] : values[r][c];
+        const uint32_t high = trans ? values[c + 1][r] : values[r][c + 1];
+        (*all[lane]->d)[matrix] = low | high << 16;
+      }
+    }
+  });
+}
+
+void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
+  struct Operands {
+    uint8_t* row;
+    const uint32_t (*r)[4];
+  } mine{matrix_row(shared_address(row)), &r};
+  meet_warp("stmatrix", ~0u, &mine, [](Operands** all) {
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      for (int lane = 0; lane < kWarp; ++lane) {
+        std::memcpy(all[matrix * 8 + lane / 4]->row + lane % 4 * 4, &(*all[lane]->r)[matrix], 4);
+      }
+    }
+  });
+}
+
+void mma_m16n8k16(Type16 type, float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  struct Operands {
+    float (*d)[4];
+    const uint32_t (*a)[4], (*b)[2];
+  } mine{&d, &a, &b};
+  meet_warp("mma", ~0u, &mine, [type](Operands** all) {
+    float x[16][16], y[8][16];  // A by rows, B by columns
+    for (int lane = 0; lane < kWarp; ++lane) {
+      const int group = lane / 4, k = lane % 4 * 2;
+      for (int i = 0; i < 4; ++i) {
+        const Pair pair = decode2(type, (*all[lane]->a)[i]);
+        float* to = &x[group + i % 2 * 8][k + i / 2 * 8];
+        to[0] = pair.low, to[1] = pair.high;
+      }
+      for (int i = 0; i < 2; ++i) {
+        const Pair pair = decode2(type, (*all[lane]->b)[i]);
+        y[group][k + i * 8] = pair.low, y[group][k + i * 8 + 1] = pair.high;
+      }
+    }
+    for (int lane = 0; lane < kWarp; ++lane) {
+      for (int i = 0; i < 4; ++i) {
+        const float *row = x[lane / 4 + i / 2 * 8], *column = y[lane % 4 * 2 + i % 2];
+        float sum = 0.0f;
+        for (int k = 0; k < 16; ++k) sum += row[k] * column[k];
+        (*all[lane]->d)[i] += sum;
+      }
+    }
+  });
+}
+
+// Products under way. The registers that they add to hold NaN until the thread has waited for them;
+// their values are kept here.
+struct Products {
+  struct Sum {
+    float* registers;
+    std::vector<float> value;
+    int products = 0;  // that it still gets
+  };
+  struct Product {
+    WarpgroupProduct operands;
+    Sum* sum;
+  };
+  using Group = std::vector<Product>;
+  std::list<Sum> sums;
+  Group open;
+  std::deque<Group> groups;
+  bool fenced = false;  // since the registers were last the thread's own
+};
+
+namespace {
+
+// The shared memory that a descriptor shows: element `mn` of 16 k.
+class Matrix {
+ public:
+  Matrix(uint64_t descriptor, bool mn_major)
+      : start_((descriptor & 0x3fff) << 4),
+        leading_((descriptor >> 16 & 0x3fff) << 4),
+        stride_((descriptor >> 32 & 0x3fff) << 4),
+        mn_major_(mn_major) {
+    if ((descriptor >> 49 & 7) != 0) fail("wgmma: base offsets are not emulated");
+    constexpr int kSpans[] = {16, 128, 64, 32};
+    span_ = kSpans[descriptor >> 62];
+    if (span_ == 16 && mn_major) fail("wgmma: MN-major without a swizzle is not emulated");
+  }
+
+  uint16_t read(int mn, int k) const {
+    const int elements = span_ / 2;
+    uint32_t at = start_;
+    if (mn_major_) {
+      at += mn / elements * leading_ + k / 8 * stride_ + k % 8 * span_ + mn % elements * 2;
+    } else {
+      at += mn / 8 * stride_ + mn % 8 * span_;
+      at += span_ == 16 ? k / 8 * leading_ + k % 8 * 2 : k * 2;
+    }
+    at ^= (at >> 7 & (span_ / 16 - 1)) << 4;
+    uint16_t bits;
+    std::memcpy(&bits, shared_pointer(at), 2);
+    return bits;
+  }
+
+ private:
+  uint32_t start_, leading_, stride_;
+  bool mn_major_;
+  int span_;  // bytes of the swizzle's row
+};
+
+// What one instruction adds to the sums of the 128 threads.
+void compute(const std::array<Products::Product*, kWarpgroup>& all) {
+  const WarpgroupProduct& first = all[0]->operands;
+  for (const Products::Product* product : all) {
+    const WarpgroupProduct& p = product->operands;
+    if (p.a != first.a || p.b != first.b || p.n != first.n || p.accumulate != first.accumulate) {
+      fail("wgmma: the threads of a warpgroup give different operands");
+    }
+  }
+  float x[64][16], y[16][256];
+  for (int row = 0; row < 64; ++row) {
+    for (int k = 0; k < 16; ++k) {
+      if (first.a_registers != nullptr) {
+        const int thread = row / 16 * kWarp + row % 8 * 4 + k % 8 / 2;
+        const uint32_t word = all[thread]->operands.a_registers[row / 8 % 2 + k / 8 * 2];
+        x[row][k] = decode(first.type, static_cast<uint16_t>(word >> (k % 2 * 16)));
+      } else {
+        x[row][k] = decode(first.type, Matrix(first.a, first.a_mn_major).read(row, k));
+      }
+    }
+  }
+  const Matrix b(first.b, first.b_mn_major);
+  for (int column = 0; column < first.n; ++column) {
+    for (int k = 0; k < 16; ++k) y[k][column] = decode(first.type, b.read(column, k));
+  }
+  for (int row = 0; row < 64; ++row) {
+    float sum[256] = {};
+    for (int k = 0; k < 16; ++k) {
+      for (int column = 0; column < first.n; ++column) sum[column] += x[row][k] * y[k][column];
+    }
+    const int thread = row / 16 * kWarp + row % 8 * 4;
+    for (int column = 0; column < first.n; ++column) {
+      float& d =
+          all[thread + column % 8 / 2]->sum->value[column / 8 * 4 + row / 8 % 2 * 2 + column % 2];
+      d = (first.accumulate ? d : 0.0f) + sum[column];
+    }
+  }
+}
+
+void compute_group(Products::Group** groups) {
+  const size_t count = groups[0]->size();
+  for (int i = 0; i < kWarpgroup; ++i) {
+    if (groups[i]->size() != count) fail("wgmma: the threads of a warpgroup differ in a group");
+  }
+  for (size_t product = 0; product < count; ++product) {
+    std::array<Products::Product*, kWarpgroup> all;
+    for (int i = 0; i < kWarpgroup; ++i) all[i] = &(*groups[i])[product];
+    compute(all);
+  }
+}
+
+Products& mine() {
+  Thread& thread = current();
+  if (thread.products == nullptr) thread.products = std::make_shared<Products>();
+  return *thread.products;
+}
+
+void meet_warpgroup(const char* what, Products::Group* group) {
+  const Thread& thread = current();
+  thread.block->warpgroups[thread.linear / kWarpgroup].meet(what, thread.linear % kWarpgroup,
+                                                            kWarpgroup, group, compute_group);
+}
+
+}  // namespace
+
+void wgmma_fence() { mine().fenced = true; }
+
+void wgmma(const WarpgroupProduct& product) {
+  Products& own = mine();
+  Products::Sum* sum = nullptr;
+  for (Products::Sum& other : own.sums) {
+    if (other.registers == product.d) sum = &other;
+  }
+  if (sum == nullptr) {
+    if (!own.fenced) fail("wgmma without wgmma.fence after its registers were used");
+    const int count = product.n / 2;
+    sum = &own.sums.emplace_back(product.d, std::vector<float>(product.d, product.d + count));
+    std::fill_n(product.d, count, std::nanf(""));
+  }
+  ++sum->products;
+  own.open.push_back({product, sum});
+}
+
+void wgmma_commit_group() {
+  Products& own = mine();
+  own.groups.push_back(std::move(own.open));
+  own.open.clear();
+  if (!options.late) meet_warpgroup("wgmma.commit_group", &own.groups.back());
+}
+
+void wgmma_wait_group(size_t pending) {
+  Products& own = mine();
+  for (; own.groups.size() > pending; own.groups.pop_front()) {
+    if (options.late) meet_warpgroup("wgmma.wait_group", &own.groups.front());
+    for (Products::Product& product : own.groups.front()) --product.sum->products;
+  }
+  for (auto sum = own.sums.begin(); sum != own.sums.end();) {
+    if (sum->products > 0) {
+      ++sum;
+      continue;
+    }
+    std::copy(sum->value.begin(), sum->value.end(), sum->registers);
+    sum = own.sums.erase(sum);
+    own.fenced = false;
+  }
+}
+
+}  // namespace xgemm::emulator

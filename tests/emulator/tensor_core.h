@@ -1,0 +1,32 @@
+// What the tensor cores and the matrix loads and stores of a warp do.
+#pragma once
+
+#include <cstdint>
+
+#include "emulator/engine.h"
+
+namespace xgemm::emulator {
+
+enum class Type16 { kF16, kBF16 };
+
+// The PTX manual's fragments; `trans` as in ldmatrix.
+void ldmatrix_x4(uint32_t (&d)[4], uint32_t row, bool trans);
+void stmatrix_x4(void* row, const uint32_t (&r)[4]);
+void mma_m16n8k16(Type16 type, float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+
+// One wgmma.mma_async m64nNk16. A is in shared memory, or in `a_registers`.
+struct WarpgroupProduct {
+  Type16 type;
+  int n;
+  float* d;  // the thread's n / 2 registers
+  uint64_t a, b;
+  const uint32_t* a_registers = nullptr;  // 4; read when the product is computed
+  bool a_mn_major = false, b_mn_major = false;
+  bool accumulate = true;
+};
+void wgmma(const WarpgroupProduct& product);
+void wgmma_fence();
+void wgmma_commit_group();
+void wgmma_wait_group(size_t pending);
+
+}  // namespace xgemm::emulator
