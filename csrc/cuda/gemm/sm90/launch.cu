@@ -1,9 +1,6 @@
-#include <cudaTypedefs.h>
-
-#include <algorithm>
-
 #include "cuda/gemm/sm90/launch.h"
 #include "cuda/gemm/sm90/params.h"
+#include "cuda/gemm/sm90/tensor_map.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 
 namespace xgemm::cuda::gemm::sm90 {
@@ -12,47 +9,6 @@ namespace {
 // Neighbouring tiles run over this many rows of D before the next columns (measured: 1024 to 4096
 // make no difference beyond noise).
 constexpr int kGroupRows = 2048;
-
-// cuTensorMapEncodeTiled, got from the driver at run time so that nothing links libcuda.
-PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
-  static const auto kEncode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
-                                     &found);
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-  }();
-  return kEncode;
-}
-
-constexpr int kMostDims = 4;
-
-// Dimension 0 is contiguous; strides in elements.
-struct MapShape {
-  int dims;
-  int64_t extent[kMostDims], stride[kMostDims];
-  int box[kMostDims];
-  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
-};
-
-bool encode(CUtensorMap* map, const void* data, DType dtype, const MapShape& shape) {
-  const auto type =
-      dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  cuuint64_t extent[kMostDims], stride[kMostDims];
-  cuuint32_t box[kMostDims], steps[kMostDims];
-  for (int i = 0; i < shape.dims; ++i) {
-    extent[i] = static_cast<cuuint64_t>(shape.extent[i]);
-    // A stride along an extent of 1 is never used, but must still be a valid one.
-    stride[i] = static_cast<cuuint64_t>(shape.extent[i] > 1 ? shape.stride[i] * 2 : 16);
-    box[i] = static_cast<cuuint32_t>(shape.box[i]);
-    steps[i] = 1;
-  }
-  const auto encoder = tensor_map_encoder();
-  return encoder != nullptr &&
-         encoder(map, type, shape.dims, const_cast<void*>(data), extent, stride + 1, box, steps,
-                 CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
 
 // An operand as the kernel sees it: its MN extent, its strides, and how a load takes it.
 struct Loads {
@@ -80,7 +36,7 @@ bool encode_operand(CUtensorMap* map, const Problem& problem, const Loads& o) {
              {1, o.k_stride, 0, o.batch_stride},
              {kSwizzleElements, kBlockK, 1, 1}};
   }
-  return encode(map, o.data, problem.dtype, shape);
+  return encode_tensor_map(map, o.data, problem.dtype, shape);
 }
 
 }  // namespace
@@ -116,12 +72,13 @@ Status launch(const Problem& problem, const Config& config, cudaStream_t stream)
        batches(params.b_batched), batch.b, b_mn, params.b_chunked, config.block_n, config.cluster});
   if (config.tma_store) {
     const int columns = store_columns(config.block_n);
-    encoded &= encode(&params.d, problem.d, problem.dtype,
-                      {3,
-                       {problem.n, problem.m, batch.size},
-                       {1, problem.d_row_stride, batch.d},
-                       {columns, 64, 1},
-                       columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B});
+    encoded &=
+        encode_tensor_map(&params.d, problem.d, problem.dtype,
+                          {3,
+                           {problem.n, problem.m, batch.size},
+                           {1, problem.d_row_stride, batch.d},
+                           {columns, 64, 1},
+                           columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B});
   }
   if (!encoded) return {cudaErrorInvalidValue, "encoding a tensor map of the sm_90a GEMM"};
   const auto run = problem.dtype == DType::kF16 ? launch_f16 : launch_bf16;

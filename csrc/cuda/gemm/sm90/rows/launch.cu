@@ -1,9 +1,8 @@
-#include <cudaTypedefs.h>
-
 #include "common/math.h"
 #include "cuda/gemm/sm90/rows/instances.h"
 #include "cuda/gemm/sm90/rows/launch.h"
 #include "cuda/gemm/sm90/rows/view.h"
+#include "cuda/gemm/sm90/tensor_map.h"
 
 namespace xgemm::cuda::gemm::sm90::rows {
 namespace {
@@ -13,39 +12,22 @@ namespace {
 // has to wait for the writes of what was dirty (measured: 2 us of 18 on 33 MB).
 constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictNormal = 0x1016000000000000;
 
-// cuTensorMapEncodeTiled, got from the driver at run time so that nothing links libcuda.
-PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
-  static const auto kEncode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
-                                     &found);
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-  }();
-  return kEncode;
-}
-
 // Boxes are 64 k of `rows` rows; of 64 where rows are not along K.
 bool encode(CUtensorMap* map, const Matrix& x, const Problem& problem, int64_t batch, int rows) {
-  const auto type = problem.dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  const auto size = [](int64_t x) { return static_cast<cuuint64_t>(x); };
-  const int64_t outer = x.k_major ? x.extent : problem.k;
-  const int64_t outer_stride = x.k_major ? x.stride : x.k_stride;
   const int64_t batches = x.batch_stride != 0 ? batch : 1;
-  const cuuint64_t sizes[3] = {size(x.k_major ? problem.k : x.extent), size(outer), size(batches)};
-  // A stride along an extent of 1 is never used, but must still be a valid one.
-  const cuuint64_t strides[2] = {size(outer > 1 ? outer_stride * 2 : 16),
-                                 size(batches > 1 ? x.batch_stride * 2 : 16)};
-  const cuuint32_t box[3] = {kSwizzleElements,
-                             static_cast<cuuint32_t>(x.k_major ? rows : kSwizzleElements), 1};
-  const cuuint32_t element_strides[3] = {1, 1, 1};
-  const auto encoder = tensor_map_encoder();
-  return encoder != nullptr &&
-         encoder(map, type, 3, const_cast<void*>(x.data), sizes, strides, box, element_strides,
-                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  MapShape shape{};
+  if (x.k_major) {
+    shape = {3,
+             {problem.k, x.extent, batches},
+             {1, x.stride, x.batch_stride},
+             {kSwizzleElements, rows, 1}};
+  } else {
+    shape = {3,
+             {x.extent, problem.k, batches},
+             {1, x.k_stride, x.batch_stride},
+             {kSwizzleElements, kSwizzleElements, 1}};
+  }
+  return encode_tensor_map(map, x.data, problem.dtype, shape);
 }
 
 Params params_of(const Problem& p, const View& view, const Config& config) {

@@ -1,0 +1,42 @@
+#include "cuda/gemm/sm90/tensor_map.h"
+
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+
+namespace xgemm::cuda::gemm::sm90 {
+namespace {
+
+// cuTensorMapEncodeTiled, got from the driver at run time so that nothing links libcuda.
+PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
+  static const auto kEncode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
+                                     &found);
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+  }();
+  return kEncode;
+}
+
+}  // namespace
+
+bool encode_tensor_map(CUtensorMap* map, const void* data, DType dtype, const MapShape& shape) {
+  const auto type =
+      dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  cuuint64_t extent[kMostMapDims], stride[kMostMapDims];
+  cuuint32_t box[kMostMapDims], steps[kMostMapDims];
+  for (int i = 0; i < shape.dims; ++i) {
+    extent[i] = static_cast<cuuint64_t>(shape.extent[i]);
+    // A stride along an extent of 1 is never used, but must still be a valid one.
+    stride[i] = static_cast<cuuint64_t>(shape.extent[i] > 1 ? shape.stride[i] * 2 : 16);
+    box[i] = static_cast<cuuint32_t>(shape.box[i]);
+    steps[i] = 1;
+  }
+  const auto encoder = tensor_map_encoder();
+  return encoder != nullptr &&
+         encoder(map, type, shape.dims, const_cast<void*>(data), extent, stride + 1, box, steps,
+                 CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+}  // namespace xgemm::cuda::gemm::sm90
