@@ -42,7 +42,8 @@ class Epilogue {
   __device__ void store() {
     if (thread_ == 0) ptx::bulk_wait_group_read<1>();
     ptx::named_barrier_sync(barrier_, kWarpgroup);  // the buffer's last store has read it
-    T* staging = staging_[kBox % 2];
+    T* staging = staging_[turn_];
+    turn_ ^= 1;  // not kBox % 2: a tile may have an odd number of boxes
     stage<kBox>(staging);
     publish();
     write(staging, kBox, 0);
@@ -160,6 +161,7 @@ class Epilogue {
   Staging& staging_;
   int barrier_, thread_;
   int m_ = 0, n_ = 0, batch_ = 0;
+  int turn_ = 0;  // the buffer that is written next
   uint32_t packed_[kBlockN / 4];
   bool pending_ = false;
 };
