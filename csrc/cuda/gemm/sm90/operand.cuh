@@ -45,6 +45,7 @@ __device__ inline void load_operand(T* dst, const CUtensorMap* map, bool chunked
   if constexpr (kMnMajor) {
     constexpr int kChunks = kRows / kSwizzleElements, kBox = chunks_per_load(kRows, kSharers);
     const int step = chunked ? kBox : 1;
+#pragma unroll 1
     for (int i = share * step; i < kChunks; i += kSharers * step) {
       T* box = dst + i * kBlockK * kSwizzleElements;
       const int inner = chunked ? 0 : row + i * kSwizzleElements;
