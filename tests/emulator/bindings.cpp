@@ -8,6 +8,7 @@ namespace py = pybind11;
 namespace emulator = xgemm::emulator;
 
 void bind_gemm(py::module_& m);
+void bind_mistakes(py::module_& m);
 
 PYBIND11_MODULE(xgemm_emulator, m) {
   m.def("allocate", [](size_t bytes) {
@@ -17,7 +18,10 @@ PYBIND11_MODULE(xgemm_emulator, m) {
   m.def("use_device", &emulator::use_device, py::arg("capability"), py::arg("sm_count"));
   m.def(
       "set_options",
-      [](bool late, uint32_t seed) { emulator::options = {.late = late, .seed = seed}; },
-      py::arg("late"), py::arg("seed"));
+      [](bool late_copies, bool late_products, uint32_t seed) {
+        emulator::options = {late_copies, late_products, seed};
+      },
+      py::arg("late_copies"), py::arg("late_products"), py::arg("seed"));
   bind_gemm(m);
+  bind_mistakes(m);
 }

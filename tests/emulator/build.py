@@ -33,9 +33,8 @@ rule link
 
 
 def sources() -> list[Path]:
-    own = sorted((ROOT / "tests" / "emulator").glob("*.cpp"))
-    kernels = (ROOT / KERNELS).rglob("*")
-    return own + sorted(path for path in kernels if path.suffix in {".cu", ".cpp"})
+    own, kernels = (ROOT / "tests" / "emulator").iterdir(), (ROOT / KERNELS).rglob("*")
+    return sorted(path for path in (*own, *kernels) if path.suffix in {".cu", ".cpp"})
 
 
 def build() -> Path:

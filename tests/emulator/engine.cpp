@@ -413,7 +413,7 @@ void SmallCopy::run() {
 }
 
 void start_copy(std::function<void()> copy) {
-  if (options.late) {
+  if (options.late_copies) {
     current().block->cluster->copies.push_back(std::move(copy));
   } else {
     copy();

@@ -21,9 +21,9 @@ inline constexpr uint32_t kWindowBytes = 1 << 18;  // of a block's shared memory
 
 // What the hardware leaves open.
 struct Options {
-  // Copies and products that run on their own take effect as late as they may, which finds reads
-  // that did not wait for them; else at once, which finds memory that was given away too early.
-  bool late = false;
+  // Asynchronous copies, and products of a warpgroup, take effect as late as they may; else at
+  // once.
+  bool late_copies = false, late_products = false;
   uint32_t seed = 0;  // of the order in which threads run; 0: ascending
 };
 extern Options options;
@@ -94,7 +94,7 @@ template <typename Operation>
 class AsyncGroups {
  public:
   void add(Operation operation) {
-    if (!options.late) operation.run();
+    if (!options.late_copies) operation.run();
     open_.push_back(std::move(operation));
   }
   void commit() {
@@ -103,7 +103,7 @@ class AsyncGroups {
   }
   void wait(size_t pending) {  // for all groups but the last ones
     for (; groups_.size() > pending; groups_.pop_front()) {
-      if (!options.late) continue;
+      if (!options.late_copies) continue;
       for (Operation& operation : groups_.front()) operation.run();
     }
   }
@@ -178,7 +178,7 @@ struct Cluster {
   std::vector<Block> blocks;
   int live = 0, arrived = 0;
   uint64_t turn = 0;
-  std::deque<std::function<void()>> copies;  // bulk loads under way, where options.late
+  std::deque<std::function<void()>> copies;  // bulk loads under way, where options.late_copies
 };
 
 struct GridShape {

@@ -40,18 +40,21 @@ def library() -> ModuleType:
 class Machine:
     """What kernels run on, and in which of the orders that the hardware may choose.
 
-    late: asynchronous copies and products take effect as late as they may, else at once.
+    late_copies, late_products: those that are asynchronous take effect as late as they may, else at
+    once. Late copies find reads that did not wait for them, at once they find memory that was given
+    away too early; late products find operands that were.
     seed: of the order in which threads run; 0 is ascending.
     """
 
     capability: int = 90
     sm_count: int = 4
-    late: bool = False
+    late_copies: bool = False
+    late_products: bool = False
     seed: int = 0
 
     def use(self) -> None:
         library().use_device(self.capability, self.sm_count)
-        library().set_options(self.late, self.seed)
+        library().set_options(self.late_copies, self.late_products, self.seed)
 
 
 class Memory:

@@ -241,13 +241,13 @@ void wgmma_commit_group() {
   Products& own = mine();
   own.groups.push_back(std::move(own.open));
   own.open.clear();
-  if (!options.late) meet_warpgroup("wgmma.commit_group", &own.groups.back());
+  if (!options.late_products) meet_warpgroup("wgmma.commit_group", &own.groups.back());
 }
 
 void wgmma_wait_group(size_t pending) {
   Products& own = mine();
   for (; own.groups.size() > pending; own.groups.pop_front()) {
-    if (options.late) meet_warpgroup("wgmma.wait_group", &own.groups.front());
+    if (options.late_products) meet_warpgroup("wgmma.wait_group", &own.groups.front());
     for (Products::Product& product : own.groups.front()) --product.sum->products;
   }
   for (auto sum = own.sums.begin(); sum != own.sums.end();) {
