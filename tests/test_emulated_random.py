@@ -21,6 +21,8 @@ from random_products import (
     worst_share,
 )
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # XGEMM_RANDOM_PROBLEMS=100000 XGEMM_RANDOM_SEED=1 runs longer, over other problems.
 PROBLEMS = int(os.environ.get("XGEMM_RANDOM_PROBLEMS", "400"))
 SEED = int(os.environ.get("XGEMM_RANDOM_SEED", "0"))

@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kStackBytes = 256 << 10, kPage = 4096;
 // Where dynamic shared memory begins: what the hardware reserves, and no better alignment than the
 // 128 bytes that a kernel may count on. Behind it lies a guard.
-constexpr uint32_t kDynamicBegin = 1024 + 128, kGuard = 128;
+constexpr uint32_t kDynamicBegin = 1024 + 128, kGuard = 1024;
 constexpr uint8_t kPoison = 0xff;  // NaN in every floating-point type
 
 // Saves what a function must keep, and its stack; goes on where `to` was left.
@@ -153,9 +153,9 @@ void make_block(Block& block, Cluster& cluster, const GridShape& shape, unsigned
   block.threads.resize(count);
   block.live = static_cast<int>(count);
   block.window = window(rank);
-  std::memset(block.window, kPoison, kWindowBytes);
   block.dynamic_bytes = shape.shared_bytes;
-  block.static_end = (kDynamicBegin + shape.shared_bytes + kGuard + 127) / 128 * 128;
+  block.static_end = kDynamicBegin + shape.shared_bytes + kGuard;
+  std::memset(block.window, kPoison, block.static_end);
   block.warps.resize((count + kWarp - 1) / kWarp);
   block.warpgroups.resize((count + kWarpgroup - 1) / kWarpgroup);
   for (size_t i = 0; i < count; ++i) {
@@ -171,8 +171,7 @@ void make_block(Block& block, Cluster& cluster, const GridShape& shape, unsigned
 void check_guards(const Block& block) {
   std::vector<std::pair<uint32_t, uint32_t>> guards = {
       {0, kDynamicBegin},
-      {kDynamicBegin + block.dynamic_bytes, kDynamicBegin + block.dynamic_bytes + kGuard},
-      {block.static_end, kWindowBytes}};
+      {kDynamicBegin + block.dynamic_bytes, kDynamicBegin + block.dynamic_bytes + kGuard}};
   for (const auto& [begin, end] : guards) {
     const auto* touched = std::find_if(block.window + begin, block.window + end,
                                        [](uint8_t byte) { return byte != kPoison; });
@@ -201,11 +200,14 @@ void run_cluster(Cluster& cluster) {
     }
     if (progress) continue;
     if (cluster.copies.empty()) throw Failure(describe_deadlock(threads));
-    const auto any = cluster.copies.begin() +
-                     (options.seed == 0 ? 0 : static_cast<long>(random() % cluster.copies.size()));
-    const auto copy = std::move(*any);
-    cluster.copies.erase(any);
-    copy();
+    // Some of the copies under way, as many turns of the loop take long.
+    for (size_t some = 1 + cluster.copies.size() / 4; some > 0; --some) {
+      if (options.seed != 0) {
+        std::swap(cluster.copies.front(), cluster.copies[random() % cluster.copies.size()]);
+      }
+      cluster.copies.front()();
+      cluster.copies.pop_front();
+    }
   }
   if (!cluster.copies.empty()) throw Failure("a block exits with bulk loads under way");
   for (const Block& block : cluster.blocks) check_guards(block);
@@ -357,6 +359,7 @@ void* static_memory(const void* key, size_t bytes, size_t alignment) {
     found->second = (block.static_end + align - 1) / align * align;
     block.static_end = found->second + static_cast<uint32_t>(bytes);
     if (block.static_end > kWindowBytes) fail("more shared memory than a block has");
+    std::memset(block.window + found->second, kPoison, bytes);
   }
   return block.window + found->second;
 }

@@ -102,9 +102,11 @@ class AsyncGroups {
     open_.clear();
   }
   void wait(size_t pending) {  // for all groups but the last ones
-    for (; groups_.size() > pending; groups_.pop_front()) {
-      if (!options.late_copies) continue;
-      for (Operation& operation : groups_.front()) operation.run();
+    while (groups_.size() > pending) {
+      for (Operation& operation : groups_.front()) {
+        if (options.late_copies) operation.run();
+      }
+      groups_.erase(groups_.begin());
     }
   }
   bool pending() const {
@@ -114,7 +116,7 @@ class AsyncGroups {
   }
 
  private:
-  std::deque<std::vector<Operation>> groups_;
+  std::vector<std::vector<Operation>> groups_;
   std::vector<Operation> open_;
 };
 

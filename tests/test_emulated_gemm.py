@@ -1,0 +1,228 @@
+"""Every kernel and tile of the dense products on the CPU (emulator/README.md), against float64."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from emulator.library import Config, Machine, Memory, make_problem, run
+from random_products import SENTINEL, worst_share
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+GEMM = Path(__file__).parents[1] / "csrc" / "cuda" / "gemm"
+LAYOUTS = ("nn", "nt", "tn", "tt")  # of a and b: by rows, or transposed
+DTYPES = (torch.float16, torch.bfloat16)
+# (late copies, late products, seed of the threads' order)
+ORDERS = ((False, False, 0), (True, False, 1), (False, True, 2), (True, True, 3))
+
+
+def matrix(
+    rows: int, columns: int, dtype: torch.dtype, layout: str = "n", pad: int = 0, lead: int = 0
+) -> torch.Tensor:
+    """Random; each row (or column) is followed by `pad` NaNs, and the first one led by `lead`."""
+    outer, inner = (rows, columns) if layout == "n" else (columns, rows)
+    buffer = torch.full((lead + outer * (inner + pad),), float("nan"), dtype=dtype)
+    view = buffer.as_strided((outer, inner), (inner + pad, 1), lead)
+    view.copy_(torch.randn(outer, inner))
+    return view if layout == "n" else view.t()
+
+
+def check(
+    machine: Machine,
+    config: Config | None,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    d_layout: str = "n",
+    d_pad: int = 8,
+    bias: torch.Tensor | None = None,
+    activation: str = "none",
+) -> str:
+    """Runs a product (a, b: [..., m, k], [..., k, n]), looks at its numbers and around them."""
+    memory = Memory()
+    *batch, m, n = torch.matmul(a.to("meta"), b.to("meta")).shape
+    outer, inner = (m, n) if d_layout == "n" else (n, m)
+    buffer = memory.empty((*batch, outer, inner + d_pad), a.dtype).fill_(SENTINEL)
+    d = buffer[..., :inner].fill_(float("nan"))
+    d = d if d_layout == "n" else d.mT
+    copied = [None if x is None else memory.copy(x) for x in (a, b, bias)]
+    said = run(make_problem(d, *copied, activation), machine, config)
+    share = worst_share(d, a, b, bias, activation).item()
+    assert share <= 1, f"{share:.3g} of the bound: {said}"
+    d.fill_(SENTINEL)
+    assert (buffer == SENTINEL).all(), f"written outside of the destination: {said}"
+    return said
+
+
+def machine_of(index: int, capability: int = 90, sm_count: int = 4) -> Machine:
+    late_copies, late_products, seed = ORDERS[index % len(ORDERS)]
+    return Machine(capability, sm_count, late_copies, late_products, seed)
+
+
+def sm90_tiles() -> list[tuple[int, int, int]]:
+    found = re.findall(r"^\s*TILE\((.*)\)", (GEMM / "sm90" / "tiles.h").read_text(), re.MULTILINE)
+    assert found
+    return [tuple(map(int, tile.split(", "))) for tile in found]
+
+
+def rows_columns() -> list[int]:
+    text = (GEMM / "sm90" / "rows" / "tile.h").read_text()
+    found = re.search(r"kColumns\[\] = \{(.*)\}", text)
+    assert found
+    return [int(columns) for columns in found[1].split(", ")]
+
+
+def tiles_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
+    """Tiles that are not a multiple of 64 wide take a K-major B only."""
+    both = itertools.product(sm90_tiles(), LAYOUTS)
+    return [(tile, layout) for tile, layout in both if layout[1] == "t" or tile[0] % 64 == 0]
+
+
+@pytest.mark.parametrize(("tile", "layout"), tiles_and_layouts(), ids=str)
+def test_sm90(tile: tuple[int, int, int], layout: str) -> None:
+    block_n, stages, cluster = tile
+    # m, n, k: several tiles and turns; whole boxes; less than a stage of K; more K than the ring.
+    shapes = ((392, block_n + 24, 200), (256, 2 * block_n, 128), (72, 40, 8), (136, 64, 456))
+    for index, (m, n, k) in enumerate(shapes):
+        for tma_store in (True, False):
+            dtype = DTYPES[(index + tma_store) % 2]
+            config = Config(
+                "sm90", 128, block_n, stages, ctas=2, cluster=cluster, tma_store=tma_store
+            )
+            check(
+                machine_of(index + tma_store),
+                config,
+                matrix(m, k, dtype, layout[0], pad=8),
+                matrix(k, n, dtype, layout[1], pad=16),
+                d_layout="n" if tma_store or index % 2 else "t",
+                bias=torch.randn(n).to(dtype) if index == 0 else None,
+                activation="gelu" if index == 0 else "none",
+            )
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_sm90_batches(cluster: int) -> None:
+    for index, (batch_a, batch_b) in enumerate([((3,), (3,)), ((1,), (3,)), ((3,), (1,))]):
+        a, b = (torch.randn(*batch, 136, 136).half() for batch in (batch_a, batch_b))
+        config = Config("sm90", 128, 128, 6, ctas=4, cluster=cluster, tma_store=index != 1)
+        check(machine_of(index), config, a, b)
+
+
+@pytest.mark.parametrize("copies", [(True, False), (False, True), (True, True)])
+def test_copies_for_tma(copies: tuple[bool, bool]) -> None:
+    for index, (layout, lead, step) in enumerate(itertools.product(LAYOUTS, (0, 1, 4), (1, 2))):
+        operands = []
+        for extents, letter, copied in zip(((136, 72), (72, 152)), layout, copies, strict=True):
+            if not copied:
+                operands.append(matrix(*extents, torch.float16, letter, pad=8))
+                continue
+            wide = (
+                (extents[0], extents[1] * step)
+                if letter == "n"
+                else (extents[0] * step, extents[1])
+            )
+            view = matrix(*wide, torch.float16, letter, pad=3, lead=lead)
+            operands.append(view[:, ::step] if letter == "n" else view[::step])
+        config = Config(
+            "sm90", 128, 128, 6, ctas=2, tma_store=True, copy_a=copies[0], copy_b=copies[1],
+            workspace_bytes=1 << 17,
+        )  # fmt: skip
+        check(machine_of(index), config, *operands)
+
+
+def columns_and_layouts() -> list[tuple[int, str]]:
+    """Tiles that are not a multiple of 64 wide take a K-major X only."""
+    both = itertools.product(rows_columns(), LAYOUTS)
+    return [(columns, layout) for columns, layout in both if layout[0] == "n" or columns % 64 == 0]
+
+
+@pytest.mark.parametrize(("columns", "layout"), columns_and_layouts())
+def test_sm90_rows(columns: int, layout: str) -> None:
+    """x [few, k] @ w [k, wide] and its transposed problem, by tiles of one and two warpgroups."""
+    all_rows = (64, 128, 40, 104) if layout[1] == "t" else (64, 128)
+    for index, (rows, splits) in enumerate(itertools.product(all_rows, (1, 2, 4, 8))):
+        dtype = DTYPES[index // 2 % 2]
+        few = columns if index % 3 else columns - 3
+        wide, k = 152, (1096, 256, 520)[index % 3]
+        config = Config(
+            "sm90_rows", rows, columns, 3, ctas=2 * splits, cluster=splits, splits=splits
+        )
+        x = matrix(few, k, dtype, layout[0], pad=8 + -few % 8 if layout[0] == "t" else 8)
+        w = matrix(k, wide, dtype, layout[1], pad=8)
+        with_bias = {"bias": torch.randn(wide).to(dtype), "activation": "silu"}
+        check(machine_of(index), config, x, w, **(with_bias if index % 2 else {}))
+        with_bias["bias"] = torch.randn(few).to(dtype)
+        check(
+            machine_of(index + 1), config, w.t(), x.t(), d_layout="nt"[index % 2],
+            **(with_bias if index % 4 == 1 else {}),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("capability", [90, 80])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gemv(dtype: torch.dtype, capability: int) -> None:
+    cases = itertools.product((1, 2, 3, 5, 8), "nt", (8, 1), (1, 2, 4, 8))
+    for index, (few, layout, pad, splits) in enumerate(cases):
+        k, wide = ((1040, 72), (1285, 45), (300, 200))[index % 3]
+        x, w = matrix(few, k, dtype, pad=pad), matrix(k, wide, dtype, layout, pad=pad)
+        config = Config(
+            "gemv", 0, 0, 0, ctas=0, splits=splits, cluster=splits if capability == 90 else 1,
+            workspace_bytes=4 * splits * few * wide if capability == 80 else 0,
+        )  # fmt: skip
+        machine = machine_of(index, capability)
+        if index % 2:
+            check(machine, config, x, w, bias=torch.randn(wide).to(dtype))
+        else:
+            bias = torch.randn(few).to(dtype)
+            check(machine, config, w.t(), x.t(), bias=bias, activation="relu")
+
+
+# What a row is followed by, and the first one led by: 16, 8, 4 and 2 bytes of alignment.
+ALIGNMENTS = {"whole 16": (8, 0), "16": (8, 0), "8": (4, 4), "4": (2, 2), "2": (3, 1)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("block", [(64, 64, 4), (128, 128, 4), (128, 256, 6)], ids=str)
+def test_sm80(block: tuple[int, int, int], layout: str) -> None:
+    for index, (alignment, splits) in enumerate(itertools.product(ALIGNMENTS, (1, 3))):
+        whole, (pad, lead) = alignment == "whole 16", ALIGNMENTS[alignment]
+        dtype = DTYPES[(index + index // 2) % 2]
+        if block[1] == 256 and not whole:
+            continue  # a tile for aligned operands only
+        m, n, k = (200, 296, 264) if whole else (203, 269, 141)
+        pads = [-extent % 8 + pad for extent in (m, n, k)]
+        a = matrix(m, k, dtype, layout[0], pads[2] if layout[0] == "n" else pads[0], lead)
+        b = matrix(k, n, dtype, layout[1], pads[1] if layout[1] == "n" else pads[2], lead)
+        config = Config(
+            "sm80", *block, ctas=5, splits=splits,
+            workspace_bytes=4 * splits * m * -(-n // 4) * 4 if splits > 1 else 0,
+        )  # fmt: skip
+        bias = torch.randn(n).to(dtype) if index % 2 else None
+        check(machine_of(index, 80), config, a, b, bias=bias, d_pad=8 - n % 8 if whole else 1)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float32], ids=str)
+def test_simt(dtype: torch.dtype) -> None:
+    for index, layout in enumerate(LAYOUTS):
+        a, b = matrix(130, 70, dtype, layout[0], 1), matrix(70, 129, dtype, layout[1], 3)
+        config = Config("simt", 64, 64, 0, ctas=3)
+        check(machine_of(index), config, a, b, d_layout="nt"[index % 2], activation="gelu_tanh")
+
+
+def test_alpha_and_beta() -> None:
+    memory, machine = Memory(), Machine()
+    a, b, c = (memory.copy(torch.randn(size)) for size in ((30, 40), (40, 50), (30, 50)))
+    expected = 0.5 * (a.double() @ b.double()) - 2.0 * c.double()
+    said = run(make_problem(c, a, b, alpha=0.5, beta=-2.0), machine)
+    assert "simt" in said
+    torch.testing.assert_close(c.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_without_k_the_product_is_zero(capability: int) -> None:
+    for dtype in (*DTYPES, torch.float32):
+        check(Machine(capability), None, torch.empty(20, 0).to(dtype), torch.empty(0, 24).to(dtype))
