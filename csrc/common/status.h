@@ -11,8 +11,4 @@ struct Status {
   bool ok() const { return error == cudaSuccess; }
 };
 
-// The status of the launch just made; also clears the error, so that it is not blamed on the next
-// call.
-inline Status launch_status(const char* where) { return {cudaGetLastError(), where}; }
-
 }  // namespace xgemm
