@@ -53,11 +53,12 @@ void consider_tma(const Problem& p, const DeviceInfo& device, Best* best) {
 
 // The same after copies of the operands that need one.
 void consider_copies(const Problem& p, const DeviceInfo& device, Best* best) {
-  const bool copy_a = p.batch_dims > 1 || !sm90::a_fits_tma(p);
-  const bool copy_b = p.batch_dims > 1 || !sm90::b_fits_tma(p);
+  // More dimensions of the batch than a tensor map has may merge in copies.
+  const bool many = p.batch_dims > sm90::kMostTmaBatchDims;
+  const bool copy_a = many || !sm90::a_fits_tma(p), copy_b = many || !sm90::b_fits_tma(p);
   const align::AlignedCopy a = align::copy_of_a(p), b = align::copy_of_b(p);
   const Problem copied = align::with_copies(p, copy_a ? &a : nullptr, copy_b ? &b : nullptr);
-  if (copied.batch_dims > 1 || !sm90::extents_fit_tma(copied)) return;
+  if (!sm90::extents_fit_tma(copied)) return;
   Best of_copies;
   consider_tma(copied, device, &of_copies);
   Config config = of_copies.config;
@@ -101,9 +102,9 @@ Config select_config(const Problem& p, const DeviceInfo& device) {
   Config config;
   double us = 0;
   if (gemv::select(p, device, &config, &us)) best.consider(config, us);
-  if (device.capability == 90 && p.k > 0 && sm90::extents_fit_tma(p)) {
-    const bool fits = p.batch_dims <= 1 && sm90::a_fits_tma(p) && sm90::b_fits_tma(p);
-    if (fits) {  // mma.sync is behind wherever TMA can read
+  if (device.capability == 90 && p.k > 0) {
+    // mma.sync is behind wherever TMA can read.
+    if (sm90::extents_fit_tma(p) && sm90::a_fits_tma(p) && sm90::b_fits_tma(p)) {
       consider_tma(p, device, &best);
       return best.config;
     }

@@ -13,12 +13,12 @@ __device__ inline void prefetch_tensormap(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-__device__ inline void tma_load_4d(void* dst, const CUtensorMap* map, uint64_t* barrier, int c0,
-                                   int c1, int c2, int c3) {
+__device__ inline void tma_load_5d(void* dst, const CUtensorMap* map, uint64_t* barrier, int c0,
+                                   int c1, int c2, int c3, int c4) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(smem_address(dst)),
-      "l"(map), "r"(smem_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(smem_address(dst)),
+      "l"(map), "r"(smem_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
 
@@ -33,20 +33,31 @@ __device__ inline void tma_load_3d(void* dst, const CUtensorMap* map, uint64_t* 
 }
 
 // The same box into the same offsets of every CTA in `cta_mask`, each counted by its own barrier.
-__device__ inline void tma_load_multicast_4d(void* dst, const CUtensorMap* map, uint64_t* barrier,
-                                             uint16_t cta_mask, int c0, int c1, int c2, int c3) {
+__device__ inline void tma_load_multicast_5d(void* dst, const CUtensorMap* map, uint64_t* barrier,
+                                             uint16_t cta_mask, int c0, int c1, int c2, int c3,
+                                             int c4) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(smem_address(dst)),
-      "l"(map), "r"(smem_address(barrier)), "h"(cta_mask), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(smem_address(dst)),
+      "l"(map), "r"(smem_address(barrier)), "h"(cta_mask), "r"(c0), "r"(c1), "r"(c2), "r"(c3),
+      "r"(c4)
       : "memory");
 }
 
-__device__ inline void tma_store_3d(const CUtensorMap* map, const void* src, int inner, int outer,
-                                    int batch) {
+__device__ inline void tma_store_3d(const CUtensorMap* map, const void* src, int c0, int c1,
+                                    int c2) {
   asm volatile(
       "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
-      "r"(smem_address(src)), "r"(inner), "r"(outer), "r"(batch)
+      "r"(smem_address(src)), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+
+__device__ inline void tma_store_4d(const CUtensorMap* map, const void* src, int c0, int c1, int c2,
+                                    int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
+          map),
+      "r"(smem_address(src)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/activation.h"
+#include "cuda/gemm/sm90/operand.cuh"
 #include "cuda/gemm/sm90/params.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/stmatrix.h"
@@ -24,7 +25,7 @@ class Epilogue {
       : params_(params), staging_(staging), barrier_(1 + consumer), thread_(thread) {}
 
   // acc: [64, kBlockN] in wgmma's layout, of the tile whose corner in D is (m, n).
-  __device__ void take(float (&acc)[kBlockN / 2], int m, int n, int batch) {
+  __device__ void take(float (&acc)[kBlockN / 2], int m, int n, BatchPosition batch) {
     m_ = m, n_ = n, batch_ = batch;
     if (params_.bias != nullptr) [[unlikely]]
       add_bias(acc);
@@ -100,7 +101,7 @@ class Epilogue {
       store_elements(staging, column);
     } else if (thread_ == warp * 32) {
       if (m_ < params_.m && column < params_.n) {
-        ptx::tma_store_3d(&params_.d, staging, column, m_, batch_);
+        ptx::tma_store_4d(&params_.d, staging, column, m_, batch_.inner, batch_.outer);
       }
       ptx::bulk_commit_group();
     }
@@ -145,7 +146,8 @@ class Epilogue {
 
   // Neighbouring threads write neighbours along the dimension of D that is contiguous.
   __device__ void store_elements(const T* staging, int column) const {
-    T* d = static_cast<T*>(params_.d_data) + batch_ * params_.d_batch_stride;
+    T* d = static_cast<T*>(params_.d_data) + batch_.inner * params_.d_batch_stride[0] +
+           batch_.outer * params_.d_batch_stride[1];
     const bool by_column = params_.d_row_stride == 1;
 #pragma unroll 4
     for (int i = thread_; i < 64 * kColumns; i += kWarpgroup) {
@@ -160,7 +162,8 @@ class Epilogue {
   const Params& params_;
   Staging& staging_;
   int barrier_, thread_;
-  int m_ = 0, n_ = 0, batch_ = 0;
+  int m_ = 0, n_ = 0;
+  BatchPosition batch_{};
   int turn_ = 0;  // the buffer that is written next
   uint32_t packed_[kBlockN / 4];
   bool pending_ = false;

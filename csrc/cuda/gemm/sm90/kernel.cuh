@@ -33,7 +33,8 @@ template <typename T, typename Config>
 inline constexpr int kSmemBytes = sizeof(SharedStorage<T, Config>) + 1024;  // + alignment
 
 struct Tile {
-  int m, n, batch;  // first row, first column
+  int m, n;  // first row, first column
+  BatchPosition batch;
 };
 
 // Walks over the tiles of a cluster, in groups of rows so that concurrent tiles share operands in
@@ -45,6 +46,7 @@ class TileScheduler {
       : rows_(ceil_div(params.m, kBlockM * Config::kCluster)),
         columns_(ceil_div(params.n, Config::kBlockN)),
         group_rows_(params.group_rows),
+        batch_inner_(params.batch_inner),
         total_(int64_t{rows_} * columns_ * params.batch),
         cta_rank_(cta_rank),
         next_(blockIdx.x / Config::kCluster) {}
@@ -65,13 +67,14 @@ class TileScheduler {
     const int row = first + in_group % height;
     tile->m = (row * Config::kCluster + cta_rank_) * kBlockM;
     tile->n = in_group / height * Config::kBlockN;
-    tile->batch = static_cast<int>(next_ / per_batch);
+    const int batch = static_cast<int>(next_ / per_batch);
+    tile->batch = {batch % batch_inner_, batch / batch_inner_};
     next_ += gridDim.x / Config::kCluster;
     return true;
   }
 
  private:
-  int rows_, columns_, group_rows_;
+  int rows_, columns_, group_rows_, batch_inner_;
   int64_t total_;
   int cta_rank_;
   int64_t next_;
@@ -126,13 +129,17 @@ class Producer {
     ptx::mbarrier_arrive_expect_tx(&smem_.full[stage], kBytes);
     load_operand<kBlockM, kAMn, 1>(smem_.a[stage], &params_.a, params_.a_chunked,
                                    &smem_.full[stage], tile_.m, k_tile * kBlockK,
-                                   params_.a_batched ? tile_.batch : 0, 0);
+                                   position(params_.a_batched), 0);
   }
 
   __device__ void load_b(int k_tile, int stage) {
     load_operand<Config::kBlockN, kBMn, Config::kCluster>(
         smem_.b[stage], &params_.b, params_.b_chunked, &smem_.full[stage], tile_.n,
-        k_tile * kBlockK, params_.b_batched ? tile_.batch : 0, cta_rank_);
+        k_tile * kBlockK, position(params_.b_batched), cta_rank_);
+  }
+
+  __device__ BatchPosition position(const bool (&batched)[2]) const {
+    return {batched[0] ? tile_.batch.inner : 0, batched[1] ? tile_.batch.outer : 0};
   }
 
   const Params& params_;

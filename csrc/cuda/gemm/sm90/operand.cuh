@@ -22,16 +22,20 @@ struct RingState {
   }
 };
 
+struct BatchPosition {
+  int inner, outer;
+};
+
 inline constexpr int kBoxBytes = kSwizzleElements * kBlockK * 2;  // of an MN-major operand
 
 template <int kSharers>
 __device__ inline void load_box(void* dst, const CUtensorMap* map, uint64_t* full, int inner,
-                                int outer, int chunk, int batch) {
+                                int outer, int chunk, BatchPosition batch) {
   constexpr uint16_t kAll = (1 << kSharers) - 1;
   if constexpr (kSharers > 1) {
-    ptx::tma_load_multicast_4d(dst, map, full, kAll, inner, outer, chunk, batch);
+    ptx::tma_load_multicast_5d(dst, map, full, kAll, inner, outer, chunk, batch.inner, batch.outer);
   } else {
-    ptx::tma_load_4d(dst, map, full, inner, outer, chunk, batch);
+    ptx::tma_load_5d(dst, map, full, inner, outer, chunk, batch.inner, batch.outer);
   }
 }
 
@@ -41,7 +45,7 @@ __device__ inline void load_box(void* dst, const CUtensorMap* map, uint64_t* ful
 // is `chunked`.
 template <int kRows, bool kMnMajor, int kSharers, typename T>
 __device__ inline void load_operand(T* dst, const CUtensorMap* map, bool chunked, uint64_t* full,
-                                    int row, int k, int batch, int share) {
+                                    int row, int k, BatchPosition batch, int share) {
   if constexpr (kMnMajor) {
     constexpr int kChunks = kRows / kSwizzleElements, kBox = chunks_per_load(kRows, kSharers);
     const int step = chunked ? kBox : 1;

@@ -27,17 +27,20 @@ XGEMM_HOST_DEVICE constexpr int chunks_per_load(int rows, int sharers) {
 }
 
 struct Params {
-  // 4-D: inner, outer, chunk, batch. Where an operand is chunked (MN-major, its extent a multiple
-  // of 64) inner runs over a chunk and chunk over the rest; else chunk has an extent of 1.
+  // 5-D: inner, outer, chunk, and two dimensions of the batch. Where an operand is chunked
+  // (MN-major, its extent a multiple of 64) inner runs over a chunk and chunk over the rest; else
+  // chunk has an extent of 1.
   CUtensorMap a, b;
-  CUtensorMap d;  // 3-D: inner, outer, batch
+  CUtensorMap d;  // 4-D: inner, outer, and two dimensions of the batch
   bool a_chunked, b_chunked;
-  int m, n, k, batch;
-  int group_rows;             // rows of clusters that neighbouring tiles run over, for L2
-  bool a_batched, b_batched;  // else the operand is the same for every batch
-  bool tma_store;             // else D is written element by element
-  void* d_data;               // for !tma_store, strides in elements
-  int64_t d_row_stride, d_col_stride, d_batch_stride;
+  int m, n, k;
+  int batch, batch_inner;  // extents: of the whole batch, and of its inner dimension
+  int group_rows;          // rows of clusters that neighbouring tiles run over, for L2
+  // By dimension of the batch, the inner one first: else the operand is the same all along it.
+  bool a_batched[2], b_batched[2];
+  bool tma_store;  // else D is written element by element
+  void* d_data;    // for !tma_store, strides in elements
+  int64_t d_row_stride, d_col_stride, d_batch_stride[2];
   const void* bias;  // [n] or null
   int64_t bias_stride;
   Activation activation;

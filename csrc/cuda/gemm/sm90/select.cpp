@@ -38,16 +38,21 @@ constexpr double kL2UsPerByte = 0.025e-6;
 double memory_bytes(const Problem& p) {
   const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n);
   const auto k = static_cast<double>(p.k);
-  if (p.batch_dims == 0) return 2 * (m * k + k * n + m * n);
-  const auto batch = static_cast<double>(p.batch[0].size);
-  return 2 * (m * k * (p.batch[0].a != 0 ? batch : 1) + k * n * (p.batch[0].b != 0 ? batch : 1) +
-              m * n * batch);
+  double a = m * k, b = k * n, d = m * n;
+  for (int i = 0; i < p.batch_dims; ++i) {
+    const auto size = static_cast<double>(p.batch[i].size);
+    if (p.batch[i].a != 0) a *= size;
+    if (p.batch[i].b != 0) b *= size;
+    d *= size;
+  }
+  return 2 * (a + b + d);
 }
 
 }  // namespace
 
 Config select(const Problem& p, const DeviceInfo& device, double* estimate_us) {
-  const int64_t batch = p.batch_dims > 0 ? p.batch[0].size : 1;
+  int64_t batch = 1;
+  for (int i = 0; i < p.batch_dims; ++i) batch *= p.batch[i].size;
   const auto k_tiles = static_cast<double>(ceil_div<int64_t>(p.k, kBlockK));
   const bool whole_boxes = !b_k_major(p);
   const double memory = memory_bytes(p);

@@ -9,7 +9,7 @@
 
 namespace xgemm::cuda::gemm::sm90 {
 
-inline constexpr int kMostMapDims = 4;
+inline constexpr int kMostMapDims = 5;
 
 // Dimension 0 is contiguous; strides in elements.
 struct MapShape {

@@ -26,24 +26,38 @@ inline bool operand_fits_tma(const Operand& operand, int64_t rows, int64_t colum
          fits_tma(operand.data, operand.row_stride, operand.col_stride, columns);
 }
 
-inline bool batch_stride_fits(int64_t stride) { return stride >= 0 && stride % 8 == 0; }
+inline constexpr int kMostTmaBatchDims = 2;
+
+inline bool batch_fits(const Problem& p, int64_t BatchDim::* stride) {
+  for (int i = 0; i < p.batch_dims; ++i) {
+    if (p.batch[i].*stride < 0 || p.batch[i].*stride % 8 != 0) return false;
+  }
+  return true;
+}
 
 inline bool a_fits_tma(const Problem& p) {
-  return operand_fits_tma(p.a, p.m, p.k) && (p.batch_dims == 0 || batch_stride_fits(p.batch[0].a));
+  return operand_fits_tma(p.a, p.m, p.k) && batch_fits(p, &BatchDim::a);
 }
 inline bool b_fits_tma(const Problem& p) {
-  return operand_fits_tma(p.b, p.k, p.n) && (p.batch_dims == 0 || batch_stride_fits(p.batch[0].b));
+  return operand_fits_tma(p.b, p.k, p.n) && batch_fits(p, &BatchDim::b);
 }
 inline bool d_fits_tma(const Problem& p) {
-  if (!fits_tma(p.d, p.d_col_stride, p.d_row_stride, p.m)) return false;
-  return p.batch_dims == 0 || (p.batch[0].d > 0 && p.batch[0].d % 8 == 0);
+  for (int i = 0; i < p.batch_dims; ++i) {
+    if (p.batch[i].d <= 0) return false;
+  }
+  return fits_tma(p.d, p.d_col_stride, p.d_row_stride, p.m) && batch_fits(p, &BatchDim::d);
 }
 
-// Extents are coordinates, and tiles may reach past the end.
+// Extents are coordinates, and tiles may reach past the end; no more dimensions than a map has.
 inline bool extents_fit_tma(const Problem& p) {
   constexpr int64_t kMost = INT32_MAX - 1024;
-  return p.m <= kMost && p.n <= kMost && p.k <= kMost &&
-         (p.batch_dims == 0 || p.batch[0].size <= kMost);
+  if (p.m > kMost || p.n > kMost || p.k > kMost || p.batch_dims > kMostTmaBatchDims) return false;
+  int64_t batch = 1;
+  for (int i = 0; i < p.batch_dims; ++i) {
+    if (p.batch[i].size > kMost) return false;
+    batch *= p.batch[i].size;
+  }
+  return batch <= kMost;
 }
 
 }  // namespace xgemm::cuda::gemm::sm90

@@ -7,20 +7,23 @@
 namespace xgemm::ptx {
 
 inline void prefetch_tensormap(const CUtensorMap* map) { emulator::check_tensor_map(map); }
-inline void tma_load_4d(void* dst, const CUtensorMap* map, uint64_t* barrier, int c0, int c1,
-                        int c2, int c3) {
-  emulator::tma_load(dst, map, barrier, {c0, c1, c2, c3});
+inline void tma_load_5d(void* dst, const CUtensorMap* map, uint64_t* barrier, int c0, int c1,
+                        int c2, int c3, int c4) {
+  emulator::tma_load(dst, map, barrier, {c0, c1, c2, c3, c4});
 }
 inline void tma_load_3d(void* dst, const CUtensorMap* map, uint64_t* barrier, uint64_t, int c0,
                         int c1, int c2) {
   emulator::tma_load(dst, map, barrier, {c0, c1, c2});
 }
-inline void tma_load_multicast_4d(void* dst, const CUtensorMap* map, uint64_t* barrier,
-                                  uint16_t cta_mask, int c0, int c1, int c2, int c3) {
-  emulator::tma_load(dst, map, barrier, {c0, c1, c2, c3}, cta_mask);
+inline void tma_load_multicast_5d(void* dst, const CUtensorMap* map, uint64_t* barrier,
+                                  uint16_t cta_mask, int c0, int c1, int c2, int c3, int c4) {
+  emulator::tma_load(dst, map, barrier, {c0, c1, c2, c3, c4}, cta_mask);
 }
-inline void tma_store_3d(const CUtensorMap* map, const void* src, int inner, int outer, int batch) {
-  emulator::tma_store(map, src, {inner, outer, batch});
+inline void tma_store_3d(const CUtensorMap* map, const void* src, int c0, int c1, int c2) {
+  emulator::tma_store(map, src, {c0, c1, c2});
+}
+inline void tma_store_4d(const CUtensorMap* map, const void* src, int c0, int c1, int c2, int c3) {
+  emulator::tma_store(map, src, {c0, c1, c2, c3});
 }
 inline void bulk_commit_group() { emulator::current().stores.commit(); }
 template <int kPending>
