@@ -190,15 +190,31 @@ void run_cluster(Cluster& cluster) {
     for (Thread& thread : block.threads) threads.push_back(&thread);
   }
   std::minstd_rand random(options.seed);
+  // With a seed there is always one thread that runs only when no other can, so that what others do
+  // without waiting for it is seen.
+  Thread* slow = nullptr;
+  const auto choose_slow = [&] {
+    if (options.seed != 0) slow = threads[random() % threads.size()];
+  };
   if (options.seed != 0) std::shuffle(threads.begin(), threads.end(), random);
+  choose_slow();
+  const auto can_run = [](const Thread& thread) {
+    return !thread.done && (thread.waits == nullptr || thread.waits->over());
+  };
   while (cluster.live > 0) {
     bool progress = false;
     for (Thread* thread : threads) {
-      if (thread->done || (thread->waits != nullptr && !thread->waits->over())) continue;
+      if (thread == slow || !can_run(*thread)) continue;
       resume(*thread);
       progress = true;
     }
     if (progress) continue;
+    if (slow != nullptr && can_run(*slow)) {
+      resume(*slow);
+      choose_slow();
+      continue;
+    }
+    choose_slow();
     if (cluster.copies.empty()) throw Failure(describe_deadlock(threads));
     // Some of the copies under way, as many turns of the loop take long.
     for (size_t some = 1 + cluster.copies.size() / 4; some > 0; --some) {
