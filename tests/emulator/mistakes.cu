@@ -71,7 +71,8 @@ __global__ void store_without_wait(const Args args) {
   ptx::fence_proxy_async();
   __syncthreads();
   if (threadIdx.x == 0) {
-    for (int row = 0; row < 4; ++row) ptx::tma_store_3d(&args.map, values + row * 32, 0, row, 0);
+    for (int row = 0; row < 4; ++row)
+      xgemm::emulator::tma_store(&args.map, values + row * 32, {0, row, 0});
     ptx::bulk_commit_group();
     if (!args.mistake) ptx::bulk_wait_group_read<0>();
   }
@@ -83,7 +84,7 @@ __global__ void store_without_wait(const Args args) {
 __global__ void exit_before_store(const Args args) {
   XGEMM_DYNAMIC_SHARED(float, values, 128);
   if (threadIdx.x != 0) return;
-  ptx::tma_store_3d(&args.map, values, 0, 0, 0);
+  xgemm::emulator::tma_store(&args.map, values, {0, 0, 0});
   ptx::bulk_commit_group();
   if (!args.mistake) ptx::bulk_wait_group_read<0>();
 }

@@ -44,14 +44,6 @@ __device__ inline void tma_load_multicast_5d(void* dst, const CUtensorMap* map, 
       : "memory");
 }
 
-__device__ inline void tma_store_3d(const CUtensorMap* map, const void* src, int c0, int c1,
-                                    int c2) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
-      "r"(smem_address(src)), "r"(c0), "r"(c1), "r"(c2)
-      : "memory");
-}
-
 __device__ inline void tma_store_4d(const CUtensorMap* map, const void* src, int c0, int c1, int c2,
                                     int c3) {
   asm volatile(

@@ -10,7 +10,8 @@
 namespace xgemm::cuda::gemm::sm90 {
 namespace {
 
-// A tile, and the share of the tensor cores' rate that its main loop reaches (measured on an H200).
+// A tile, and the share of the tensor cores' rate that its main loop reaches. Rounded from times on
+// an H200; the sweep (benchmarks/sweep_mul.py) has not fitted them yet.
 struct Tile {
   int block_n, stages, cluster;
   double efficiency;

@@ -6,6 +6,7 @@
 // reduce over the cluster (exchange.cuh), while the ring already fills for the next tile.
 #pragma once
 
+#include "cuda/gemm/sm90/operand.cuh"
 #include "cuda/gemm/sm90/rows/exchange.cuh"
 #include "cuda/gemm/sm90/rows/params.h"
 #include "cuda/gemm/sm90/rows/ring.cuh"
@@ -16,17 +17,6 @@
 #include "cuda/shared_memory.h"
 
 namespace xgemm::cuda::gemm::sm90::rows {
-
-// Bytes from 64 elements to the next 64, where they are contiguous; and what an address in a
-// descriptor, in units of 16 bytes, grows by over 16 k.
-inline constexpr int kMnBoxBytes = kSwizzleElements * kSwizzleElements * 2;
-template <bool kMnMajor>
-inline constexpr int kDescriptorStepK16 = (kMnMajor ? 16 * 128 : 32) / 16;
-
-template <bool kMnMajor>
-__device__ inline uint64_t operand_descriptor(const void* tile) {
-  return ptx::wgmma_descriptor(tile, kMnMajor ? kMnBoxBytes : 16, 1024);
-}
 
 // acc (+)= the 64 rows of W at `wide` times X at `narrow`, a stage of them; both are descriptors of
 // the first box.
@@ -59,8 +49,8 @@ __device__ inline void consume(const Params& params, const Ring<Tile>& ring, Con
   const auto release = [&](int stage) {
     if (thread == 0) ptx::mbarrier_arrive(&control.empty[stage]);
   };
-  const uint64_t wide = operand_descriptor<kWideMn>(ring.wide(0, 0) + warpgroup * kMnBoxBytes);
-  const uint64_t narrow = operand_descriptor<kNarrowMn>(ring.narrow(0, 0));
+  const uint64_t wide = operand_descriptor<kWideMn>(ring.wide(0, 0), warpgroup * kWarpgroupRows);
+  const uint64_t narrow = operand_descriptor<kNarrowMn>(ring.narrow(0, 0), 0);
   float acc[Tile::kColumns / 2];
   while (!scheduler.done()) {
     const TilePosition tile = scheduler.next();
