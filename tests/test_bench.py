@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
 
-from xgemm.bench import peers, run, shapes, timing
+from xgemm.bench import peers, run, shapes, summary, timing
 from xgemm.bench.floors import CEILINGS, floor_seconds
+from xgemm.bench.plot import plot_benchmark
 from xgemm.bench.record import Record
 from xgemm.bench.summary import geometric_mean, summarize
 
@@ -135,5 +137,37 @@ def test_each_layout_is_a_record(monkeypatch):
 def test_wrong_options_are_named():
     with pytest.raises(ValueError, match="layouts must be among nn, nt, tn, got 'tt'"):
         run.run_benchmark("mul", "quick", "float32", "cpu", 0, layouts="tt")
-    with pytest.raises(ValueError, match="layouts and compile are options of mul"):
-        run.run_benchmark("reduce", "quick", "float32", "cpu", 0, compiled=True)
+    for options in ({"family": "w4a16", "compiled": True}, {"family": "reduce", "layouts": "nn"}):
+        with pytest.raises(ValueError, match="layouts are an option of mul, compile of mul and"):
+            run.run_benchmark(sets="quick", dtype="float32", device="cpu", seed=0, **options)
+    with pytest.raises(ValueError, match="ops and cub are options of reduce, got family 'mul'"):
+        run.run_benchmark("mul", "quick", "float32", "cpu", 0, ops="sum")
+    with pytest.raises(ValueError, match=r"ops must be among sum, mean, .*, got 'max'"):
+        run.run_benchmark("reduce", "quick", "float32", "cpu", 0, ops="max")
+
+
+def test_ops_are_chosen(monkeypatch):
+    monkeypatch.setattr(shapes, "reductions", lambda *_: [shapes.Reduction("rows", (3, 50), (1,))])
+    monkeypatch.setattr(timing, "SAMPLE_SECONDS", 1e-6)
+    report = run.run_benchmark("reduce", "rows", "float32", "cpu", 0, ops="amax, sum")
+    assert [found["case"] for found in report["records"]] == ["amax rows", "sum rows"]
+
+
+def test_w4a16_is_summed_up_by_rows(tmp_path):
+    """A band for each regime of M, and a panel for each weight in the plot."""
+    records = [
+        Record(layer, f"{m}x64x128", {peers.OURS: m * 1e-6, peers.DENSE: 2e-6 * m}, 1.0, 1.0, 0.1,
+               set="decode", floor_seconds=1e-6)
+        for layer in ("o", "down")
+        for m in (1, 2, 8, 16, 128, 4096)
+    ]  # fmt: skip
+    bands = summary.summarize_rows(records)
+    assert [band["rows"] for band in bands] == ["1", "2 .. 8", "16", "128", "4096"]
+    assert [band["cases"] for band in bands] == [2, 4, 2, 2, 2]
+    assert bands[1]["speedup"][peers.DENSE]["geomean"] == pytest.approx(2)
+    report = {
+        "family": "w4a16", "dtype": "float16", "device": "a GPU", "torch": "2",
+        "records": [{**asdict(record), "speedup": record.speedup()} for record in records],
+    }  # fmt: skip
+    plot_benchmark(report, tmp_path / "rows.png")
+    assert (tmp_path / "rows.png").stat().st_size > 10_000

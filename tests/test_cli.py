@@ -102,7 +102,8 @@ def test_doctor_passes_and_tests_every_op(run):
     assert code == (0 if report["passed"] else 1)
     tested = " ".join(test["name"] for test in report["self_test"])
     for op in ("mul fp32", "mul_into", "mul.w4a16", "sgemm", "sgemm_into", "pack_w4", "unpack_w4",
-               "sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin"):  # fmt: skip
+               "dequantize_w4", "sum", "mean", "prod", "amax", "amin", "norm", "argmax",
+               "argmin"):  # fmt: skip
         assert op in tested
     subjects = {finding["subject"] for finding in report["findings"]}
     assert {"xgemm", "torch", "library", "CPU"} <= subjects

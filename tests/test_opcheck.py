@@ -94,6 +94,11 @@ def _unpack_samples():
         yield str(p.group_size), w4a16_args(p), w4a16_form(p)
 
 
+def _dequantize_samples():
+    for name, args, options in _unpack_samples():
+        yield name, args, {**options, "dtype": "float16"}
+
+
 OPS = {
     "mul.default": _mul_samples,
     "mul.w4a16": _w4a16_samples,
@@ -104,6 +109,7 @@ OPS = {
     "w4a16_grad_a.default": _grad_a_samples,
     "pack_w4.default": _pack_samples,
     "unpack_w4.default": _unpack_samples,
+    "dequantize_w4.default": _dequantize_samples,
 }
 
 

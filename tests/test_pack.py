@@ -9,6 +9,7 @@ import pickle
 
 import pytest
 import torch
+from helpers import random_weight
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -141,6 +142,29 @@ def test_other_types_are_refused() -> None:
         xgemm.pack(torch.zeros(4))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="unpack: p must be a PackedWeight, got int"):
         xgemm.unpack(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("group_size", [32, 128, -1])
+def test_a_packed_weight_dequantizes(group_size: int, dtype: torch.dtype) -> None:
+    """Each weight of the canonical form, rounded once; act-order is undone."""
+    for zeros, scale_dtype, act_order in (
+        ("none", torch.float16, False),
+        ("integer", torch.bfloat16, False),
+        ("real", torch.float16, group_size > 0),
+    ):
+        q = random_weight(70, 130, group_size, zeros, scale_dtype, act_order)
+        w = xgemm.pack(q).dequantize(dtype)
+        exact = q.dequantize(torch.float64)
+        steps = torch.finfo(dtype).eps / 2 + 2 * torch.finfo(torch.float32).eps
+        assert w.dtype == dtype
+        assert bool(((w.double() - exact).abs() <= steps * exact.abs() + 2.0**-25).all())
+
+
+def test_dequantize_refuses_other_types() -> None:
+    p = xgemm.pack(make(4, 32, 32))
+    with pytest.raises(ValueError, match=r"dequantize_w4: dtype must be .*, got 'float64'"):
+        p.dequantize(torch.float64)
 
 
 def test_strided_input_is_packed_by_value() -> None:

@@ -179,6 +179,7 @@ def check_tensor_maps(case: Case, config: Any) -> None:
     if config.tma_store:
         assert case.d.fits_tma()
         assert case.d.column_stride == 1
+        assert n % 8 == 0, "a TMA store writes 16 bytes whole"
         assert all(dim[3] % 8 == 0 and dim[3] > 0 for dim in case.batch if dim[0] > 1)
 
 
@@ -320,6 +321,15 @@ def test_operands_that_tma_cannot_read_are_copied_or_go_elsewhere(
     if config.kernel.name in TMA_KERNELS:
         assert (config.copy_a, config.copy_b) == (side == "a", side == "b")
         assert config.workspace_bytes >= 2 * 2048 * 2048
+
+
+@pytest.mark.parametrize(("columns", "whole"), [(2048, True), (2044, False), (2041, False)])
+def test_rows_of_the_result_that_end_within_16_bytes_are_stored_by_elements(
+    cpp: ModuleType, columns: int, whole: bool
+) -> None:
+    d = matrix(2048, columns, padding=-columns % 8 + 8)
+    config = check(cpp, Case(matrix(2048, 2048), matrix(2048, columns, "columns"), d), HOPPER)
+    assert config.tma_store == whole
 
 
 @pytest.mark.parametrize("step", [2**20 + 3, 2**20 + 4])

@@ -14,12 +14,10 @@
 #include <string_view>
 
 #include "common/activation.h"
+#include "common/precision.h"
 #include "ops/errors.h"
 
 namespace xgemm::ops {
-
-// How fp32 operands are multiplied: in fp32, or on tensor cores in three or one tf32 products.
-enum class Precision : int8_t { kIeee, kTf32x3, kTf32 };
 
 // The names that an enumeration's values have in a schema, in the order of the values.
 template <typename Enum>

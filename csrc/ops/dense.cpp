@@ -17,8 +17,9 @@ const void* advance(const void* data, DType dtype, int64_t elements) {
   return static_cast<const char*>(data) + elements * element_size(dtype);
 }
 
-cuda::gemm::Problem to_cuda(const cpu::GemmProblem& p) {
+cuda::gemm::Problem to_cuda(const cpu::GemmProblem& p, Precision precision) {
   cuda::gemm::Problem problem;
+  problem.precision = precision;
   problem.m = p.m, problem.n = p.n, problem.k = p.k;
   problem.dtype = p.d.dtype;
   problem.a = {p.a.data, p.a.row_stride, p.a.col_stride};
@@ -42,9 +43,9 @@ OwnedTensor new_workspace(int64_t bytes, const TensorView& like) {
   return new_owned(&bytes, 1, torch_code(DType::kI8), like);
 }
 
-void launch_one(const char* op, const cpu::GemmProblem& p, const TensorView& like,
-                cudaStream_t stream) {
-  const cuda::gemm::Problem problem = to_cuda(p);
+void launch_one(const char* op, const cpu::GemmProblem& p, Precision precision,
+                const TensorView& like, cudaStream_t stream) {
+  const cuda::gemm::Problem problem = to_cuda(p, precision);
   const cuda::gemm::Config config =
       cuda::gemm::select_config(problem, device_info(like.device_index));
   OwnedTensor workspace;
@@ -56,9 +57,11 @@ void launch_one(const char* op, const cpu::GemmProblem& p, const TensorView& lik
   require_ok(op, cuda::gemm::launch(problem, config, memory, stream));
 }
 
-void run_on_stream(const char* op, const cpu::GemmProblem& p, const TensorView& like,
-                   cudaStream_t stream) {
-  if (p.batch.size() <= cuda::gemm::kMaxBatchDims) return launch_one(op, p, like, stream);
+void run_on_stream(const char* op, const cpu::GemmProblem& p, Precision precision,
+                   const TensorView& like, cudaStream_t stream) {
+  if (p.batch.size() <= cuda::gemm::kMaxBatchDims) {
+    return launch_one(op, p, precision, like, stream);
+  }
   // More dimensions than a launch takes, none of which merge: one launch for each of the outermost.
   cpu::GemmProblem inner = p;
   inner.batch.erase(inner.batch.begin());
@@ -68,35 +71,37 @@ void run_on_stream(const char* op, const cpu::GemmProblem& p, const TensorView& 
     inner.b.data = advance(p.b.data, p.b.dtype, i * outer.b);
     inner.c.data = advance(p.c.data, p.d.dtype, i * outer.c);
     inner.d.data = const_cast<void*>(advance(p.d.data, p.d.dtype, i * outer.d));
-    run_on_stream(op, inner, like, stream);
+    run_on_stream(op, inner, precision, like, stream);
   }
 }
 
 }  // namespace
 #endif  // XGEMM_WITH_CUDA
 
-void run_dense(const char* op, const cpu::GemmProblem& problem, const TensorView& like) {
+void run_dense(const char* op, const cpu::GemmProblem& problem, Precision precision,
+               const TensorView& like) {
 #ifdef XGEMM_WITH_CUDA
   if (like.device_type == aoti_torch_device_type_cuda()) {
     const CurrentDevice device(op, like.device_index);
-    return run_on_stream(op, problem, like, current_stream(like.device_index));
+    return run_on_stream(op, problem, precision, like, current_stream(like.device_index));
   }
 #else
-  (void)op, (void)like;  // only CPU tensors get here
+  (void)op, (void)precision, (void)like;  // only CPU tensors get here
 #endif
   cpu::gemm(problem, TorchParallel());
 }
 
-std::string explain_dense_cuda(const char* op, const cpu::GemmProblem& problem) {
+std::string explain_dense_cuda(const char* op, const cpu::GemmProblem& problem,
+                               Precision precision) {
 #ifdef XGEMM_WITH_CUDA
   const DeviceInfo device = current_device();
   if (device.sm_count > 0) {
-    const cuda::gemm::Problem p = to_cuda(problem);
+    const cuda::gemm::Problem p = to_cuda(problem, precision);
     return cuda::gemm::explain(p, cuda::gemm::select_config(p, device));
   }
   value_error(op, ": device must be one that is here, got 'cuda' without a GPU");
 #else
-  (void)problem;
+  (void)problem, (void)precision;
   value_error(op, ": device must be 'cpu' in a library built without CUDA, got 'cuda'");
 #endif
 }

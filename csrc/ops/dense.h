@@ -3,15 +3,19 @@
 
 #include <string>
 
+#include "common/precision.h"
 #include "cpu/sgemm/api.h"
 #include "ops/checks.h"
 
 namespace xgemm::ops {
 
-// `like` is any operand: all are on one device. The problem is not empty.
-void run_dense(const char* op, const cpu::GemmProblem& problem, const TensorView& like);
+// `like` is any operand: all are on one device. The problem is not empty. The CPU computes in fp32
+// whatever the precision, so that a model may ask for tf32 everywhere.
+void run_dense(const char* op, const cpu::GemmProblem& problem, Precision precision,
+               const TensorView& like);
 
 // Which CUDA kernel a problem gets on the current device, for people.
-std::string explain_dense_cuda(const char* op, const cpu::GemmProblem& problem);
+std::string explain_dense_cuda(const char* op, const cpu::GemmProblem& problem,
+                               Precision precision);
 
 }  // namespace xgemm::ops

@@ -8,6 +8,7 @@
 #include "ops/dense.h"
 #include "ops/torch_parallel.h"
 #include "ops/w4_checks.h"
+#include "ops/w4a16_cuda.h"
 
 namespace xgemm::ops {
 namespace {
@@ -45,16 +46,16 @@ cpu::GemmProblem dense_problem(int64_t m, int64_t n, int64_t k, DType dtype, boo
 
 std::string explain(const StringArg& op, int64_t m, int64_t n, int64_t k, const StringArg& dtype,
                     int64_t group_size, bool zeros, bool bf16_scales, bool transa, bool transb,
-                    bool batch_invariant, const StringArg& device) {
+                    bool batch_invariant, const StringArg& device,
+                    const EnumArg<Precision>& precision) {
   const std::string& name = op.text;
   const bool quantized = name == "mul.w4a16";
   if (!quantized && name != "mul" && name != "sgemm") {
     value_error(kOp, ": op must be 'mul', 'mul.w4a16' or 'sgemm', got '", name, "'");
   }
-  const bool on_cuda = device.text == "cuda" && !quantized;
+  const bool on_cuda = device.text == "cuda";
   if (device.text != "cpu" && !on_cuda) {
-    value_error(kOp, ": device of ", name, " must be ", quantized ? "'cpu'" : "'cpu' or 'cuda'",
-                ", got '", device.text, "'");
+    value_error(kOp, ": device of ", name, " must be 'cpu' or 'cuda', got '", device.text, "'");
   }
   require_extent("m", m);
   require_extent("n", n);
@@ -62,17 +63,18 @@ std::string explain(const StringArg& op, int64_t m, int64_t n, int64_t k, const 
   const DType element = parse_dtype(name, dtype.text);
   const int threads = TorchParallel().num_threads();
   cpu::GemmProblem dense = dense_problem(m, n, k, element, transa, transb);
-  if (on_cuda) return explain_dense_cuda(kOp, dense);
+  if (!quantized && on_cuda) return explain_dense_cuda(kOp, dense, precision.value(kOp));
   if (!quantized) return cpu::explain_gemm(dense, threads);
 
   const w4::Layout layout = require_layout(kOp, n, k, group_size, zeros);
-  const cpu::W4Problem problem = {
-      .m = m,
-      .weight = {.data = nullptr, .layout = layout, .bf16_scales = bf16_scales},
-      .dtype = element,
-      .x_row_stride = k,
-      .y_row_stride = n,
-      .batch_invariant = batch_invariant};
+  const cpu::W4Weight weight = {.data = nullptr, .layout = layout, .bf16_scales = bf16_scales};
+  if (on_cuda) return explain_w4a16_cuda(kOp, m, weight, element, batch_invariant);
+  const cpu::W4Problem problem = {.m = m,
+                                  .weight = weight,
+                                  .dtype = element,
+                                  .x_row_stride = k,
+                                  .y_row_stride = n,
+                                  .batch_invariant = batch_invariant};
   std::string text = cpu::explain_w4a16(problem, threads);
   if (!cpu::w4a16_streams(problem)) {
     const cpu::W4Panels panels(problem.weight);

@@ -24,6 +24,7 @@ struct Operands {
       : a(a_tensor),
         b(b_tensor),
         dtype(check_dtypes(op, precision_arg)),
+        precision(precision_arg.value(op)),
         activation(activation_arg.value(op)),
         shape(op, a, b) {
     if (bias_tensor) check_bias(op, bias.emplace(*bias_tensor));
@@ -42,12 +43,13 @@ struct Operands {
       problem.bias = bias->data();
       problem.bias_stride = bias->strides[0];
     }
-    run_dense(op, problem, a);
+    run_dense(op, problem, precision, a);
   }
 
   TensorView a, b;
   std::optional<TensorView> bias;
   DType dtype;
+  Precision precision;
   Activation activation;
   MatmulShape shape;
 
@@ -56,7 +58,6 @@ struct Operands {
     const DType found = require_dtype(op, "a", a, {DType::kF32, DType::kF16, DType::kBF16});
     require_same_dtype(op, "b", b, "a", a);
     require_same_device(op, "b", b, "a", a);
-    // Every precision is computed in fp32 here, so that a model may ask for tf32 everywhere.
     if (precision_arg.value(op) != Precision::kIeee && found != DType::kF32) {
       value_error(op, ": precision must be 'ieee' for ", name_of(found),
                   " operands, as it chooses how float32 ones are multiplied");

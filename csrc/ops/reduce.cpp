@@ -1,4 +1,4 @@
-// The eight reductions on the CPU: dimensions checked and sorted into kept and reduced ones.
+// The eight reductions: dimensions checked and sorted into kept and reduced ones.
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -8,10 +8,15 @@
 #include "ops/boxed.h"
 #include "ops/checks.h"
 
+#ifdef XGEMM_WITH_CUDA
+#include "common/current_device.h"
+#include "cuda/reduce/api.h"
+#include "ops/cuda_context.h"
+#endif
+
 namespace xgemm::ops {
 namespace {
 
-using cpu::ReduceOp;
 using Dims = std::optional<std::vector<int64_t>>;
 
 constexpr const char* kNames[] = {"sum",  "mean", "prod",   "amax",
@@ -30,8 +35,8 @@ DType require_input(ReduceOp op, const TensorView& x) {
 
 // Bit d is set where dimension d is reduced: all of them when none is named.
 uint64_t reduced_dims(ReduceOp op, const int64_t* dims, size_t count, int64_t ndim) {
-  if (ndim > cpu::ReduceDims::kMaxDims) {
-    value_error(name_of(op), ": x must have at most ", int{cpu::ReduceDims::kMaxDims},
+  if (ndim > ReduceDims::kMaxDims) {
+    value_error(name_of(op), ": x must have at most ", int{ReduceDims::kMaxDims},
                 " dimensions, got ", ndim);
   }
   uint64_t mask = 0;
@@ -59,17 +64,33 @@ bool has_identity(ReduceOp op, double p) {
   }
 }
 
+#ifdef XGEMM_WITH_CUDA
+void run_on_gpu(const ReduceProblem& problem, const TensorView& like) {
+  const cuda::reduce::Plan plan = cuda::reduce::make_plan(problem);
+  const cuda::reduce::Config config =
+      cuda::reduce::select_config(problem, plan, device_info(like.device_index));
+  OwnedTensor workspace;  // freed in the stream's order
+  void* memory = nullptr;
+  if (config.workspace_bytes > 0) {
+    workspace = new_owned(&config.workspace_bytes, 1, torch_code(DType::kI8), like);
+    TORCH_ERROR_CODE_CHECK(torch_get_mutable_data_ptr(workspace.get(), &memory));
+  }
+  const cudaStream_t stream = current_stream(like.device_index);
+  require_ok(name_of(problem.op), cuda::reduce::launch(problem, plan, config, memory, stream));
+}
+#endif
+
 Tensor reduce(ReduceOp op, const Tensor& x, const int64_t* dims, size_t count, bool keepdim,
               double p = 2.0) {
   const TensorView view(x);
   const DType dtype = require_input(op, view);
   const uint64_t mask = reduced_dims(op, dims, count, view.dim);
 
-  cpu::ReduceProblem problem;
+  ReduceProblem problem;
   problem.op = op;
   problem.in_dtype = dtype;
   problem.p = p;
-  int64_t sizes[cpu::ReduceDims::kMaxDims];
+  int64_t sizes[ReduceDims::kMaxDims];
   int64_t out_dim = 0;
   for (int64_t d = 0; d < view.dim; ++d) {
     const bool reduced = mask >> d & 1;
@@ -87,9 +108,20 @@ Tensor reduce(ReduceOp op, const Tensor& x, const int64_t* dims, size_t count, b
     stride *= problem.kept[d].size;
   }
 
-  Tensor out = new_output(sizes, out_dim, torch_code(cpu::reduce_output_dtype(op, dtype)), view);
+#ifdef XGEMM_WITH_CUDA
+  std::optional<CurrentDevice> device;
+  const bool on_gpu = view.device_type == aoti_torch_device_type_cuda();
+  if (on_gpu) device.emplace(name_of(op), view.device_index);
+#endif
+  Tensor out = new_output(sizes, out_dim, torch_code(reduce_output_dtype(op, dtype)), view);
   problem.in = view.data();
   problem.out = out.mutable_data_ptr();
+#ifdef XGEMM_WITH_CUDA
+  if (on_gpu) {
+    run_on_gpu(problem, view);
+    return out;
+  }
+#endif
   cpu::reduce(problem, TorchParallel());
   return out;
 }
@@ -108,11 +140,7 @@ Tensor over_dim(const Tensor& x, std::optional<int64_t> dim, bool keepdim) {
   return reduce(kOp, x, dim ? &*dim : nullptr, dim ? 1 : 0, keepdim);
 }
 
-}  // namespace
-}  // namespace xgemm::ops
-
-STABLE_TORCH_LIBRARY_IMPL(xgemm, CPU, m) {
-  using namespace xgemm::ops;
+void register_kernels(torch::stable::detail::StableLibrary& m) {
   m.impl("sum", TORCH_BOX(&over_dims<ReduceOp::kSum>));
   m.impl("mean", TORCH_BOX(&over_dims<ReduceOp::kMean>));
   m.impl("prod", TORCH_BOX(&over_dims<ReduceOp::kProd>));
@@ -122,3 +150,11 @@ STABLE_TORCH_LIBRARY_IMPL(xgemm, CPU, m) {
   m.impl("argmax", TORCH_BOX(&over_dim<ReduceOp::kArgmax>));
   m.impl("argmin", TORCH_BOX(&over_dim<ReduceOp::kArgmin>));
 }
+
+}  // namespace
+}  // namespace xgemm::ops
+
+STABLE_TORCH_LIBRARY_IMPL(xgemm, CPU, m) { xgemm::ops::register_kernels(m); }
+#ifdef XGEMM_WITH_CUDA
+STABLE_TORCH_LIBRARY_IMPL(xgemm, CUDA, m) { xgemm::ops::register_kernels(m); }
+#endif

@@ -42,9 +42,12 @@ STABLE_TORCH_LIBRARY(xgemm, m) {
   m.def(
       "unpack_w4(Tensor qweight, int n, int k, int group_size, *, bool bf16_scales=False, "
       "bool zeros=False) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "dequantize_w4(Tensor qweight, int n, int k, int group_size, *, bool bf16_scales=False, "
+      "bool zeros=False, str dtype=\"float32\") -> Tensor");
 
   m.def(
       "explain(str op, int m, int n, int k, *, str dtype=\"float32\", int group_size=128, "
       "bool zeros=False, bool bf16_scales=False, bool transa=False, bool transb=False, "
-      "bool batch_invariant=False, str device=\"cpu\") -> str");
+      "bool batch_invariant=False, str device=\"cpu\", str precision=\"ieee\") -> str");
 }

@@ -25,14 +25,14 @@ TensorView require_operand(const char* op, const char* name, const OwnedTensor& 
 // The operands of one call, checked, but for C.
 struct Operands {
   Operands(const char* op, const OwnedTensor& a_tensor, const OwnedTensor& b_tensor, bool transa,
-           bool transb, double alpha_arg, double beta_arg, const PrecisionArg& precision)
+           bool transb, double alpha_arg, double beta_arg, const PrecisionArg& precision_arg)
       : a(require_operand(op, "a", a_tensor)),
         b(require_operand(op, "b", b_tensor)),
         alpha(static_cast<float>(alpha_arg)),
         beta(static_cast<float>(beta_arg)),
+        precision(precision_arg.value(op)),
         shape(op, a, b, transa, transb) {
     require_same_device(op, "b", b, "a", a);
-    precision.value(op);  // every precision is computed in fp32 here
   }
 
   void require_c(const char* op, const TensorView& c) const {
@@ -52,11 +52,12 @@ struct Operands {
     if (c != nullptr) problem.c.data = c->data();
     problem.alpha = alpha;
     problem.beta = beta;
-    run_dense(op, problem, a);
+    run_dense(op, problem, precision, a);
   }
 
   TensorView a, b;
   float alpha, beta;
+  Precision precision;
   MatmulShape shape;
 };
 

@@ -1,4 +1,4 @@
-// mul.w4a16, mul_into.w4a16 and the gradient in a, on the CPU: a W^T with a packed 4-bit W [n, k].
+// mul.w4a16, mul_into.w4a16 and the gradient in a: a W^T with a packed 4-bit W [n, k].
 #include <optional>
 #include <utility>
 #include <vector>
@@ -9,6 +9,7 @@
 #include "ops/matmul_shape.h"
 #include "ops/strided_copy.h"
 #include "ops/w4_checks.h"
+#include "ops/w4a16_cuda.h"
 
 namespace xgemm::ops {
 namespace {
@@ -55,14 +56,14 @@ struct Checked {
       : x(x_tensor), rows(x), channels(gradient ? args.n : args.k) {
     const w4::Layout layout = require_layout(op, args.n, args.k, args.group_size, args.zeros);
     dtype = require_dtype(op, name, x, {DType::kF32, DType::kF16, DType::kBF16});
-    require_cpu(op, name, x);
     if (x.dim == 0 || x.size(-1) != channels) {
       value_error(op, ": the last dimension of ", name, " must be ",
                   gradient ? "n=" : "k=", channels, ", got ", name, " ", shape_of(x));
     }
     const TensorView qweight(qweight_tensor);
     require_packed(op, qweight, layout, args.bf16_scales);
-    require_cpu(op, "qweight", qweight);
+    require_same_device(op, "qweight", qweight, name, x);
+    on_cpu = x.device_type == aoti_torch_device_type_cpu();
     weight = {.data = static_cast<const uint8_t*>(qweight.data()),
               .layout = layout,
               .bf16_scales = args.bf16_scales};
@@ -70,7 +71,7 @@ struct Checked {
       const TensorView view(*perm_tensor);
       require_perm(op, view, args.k, name, x);
       perm = static_cast<const int32_t*>(view.data());
-      require_perm_values(op, perm, args.k);
+      if (on_cpu) require_perm_values(op, perm, args.k);  // the CUDA kernels look at each value
     }
   }
 
@@ -80,6 +81,7 @@ struct Checked {
   DType dtype = DType::kF32;
   cpu::W4Weight weight;
   const int32_t* perm = nullptr;
+  bool on_cpu = true;
 };
 
 // x's rows, their channels in the order of `from`, as a dense matrix.
@@ -130,7 +132,7 @@ struct Operands : Checked {
     if (bias_tensor) {
       const TensorView& view = bias.emplace(*bias_tensor);
       require_same_dtype(op, "bias", view, "a", x);
-      require_cpu(op, "bias", view);
+      require_same_device(op, "bias", view, "a", x);
       require_shape(op, "bias", view, {args.n});
     }
   }
@@ -138,7 +140,13 @@ struct Operands : Checked {
   int64_t n() const { return weight.layout.n; }
   bool empty() const { return rows.count == 0 || n() == 0; }
 
-  void run(void* y, int64_t y_row_stride, int64_t y_col_stride) const {
+  void run(const char* op, const OwnedTensor& a, void* y, int64_t y_row_stride,
+           int64_t y_col_stride) const {
+#ifdef XGEMM_WITH_CUDA
+    if (!on_cpu) return run_cuda(op, a, y, y_row_stride, y_col_stride);
+#else
+    (void)op, (void)a;  // only CPU tensors get here
+#endif
     const TorchParallel parallel;
     cpu::W4Problem problem = {.m = rows.count,
                               .weight = weight,
@@ -155,14 +163,14 @@ struct Operands : Checked {
     }
     const bool streams = weight.layout.k > 0 && cpu::w4a16_streams(problem);
     std::optional<Tensor> copy;
-    const cpu::ConstMatrix a = matrix_of(*this, streams ? nullptr : perm, parallel, copy);
+    const cpu::ConstMatrix rows_of_a = matrix_of(*this, streams ? nullptr : perm, parallel, copy);
     if (streams) {
-      problem.x = a.data;
-      problem.x_row_stride = a.row_stride;
-      problem.x_col_stride = a.col_stride;
+      problem.x = rows_of_a.data;
+      problem.x_row_stride = rows_of_a.row_stride;
+      problem.x_col_stride = rows_of_a.col_stride;
       cpu::w4a16_stream(problem, parallel);
     } else {
-      run_blocked(problem, a, parallel);
+      run_blocked(problem, rows_of_a, parallel);
     }
   }
 
@@ -171,6 +179,30 @@ struct Operands : Checked {
   bool batch_invariant;
 
  private:
+#ifdef XGEMM_WITH_CUDA
+  void run_cuda(const char* op, const OwnedTensor& a, void* y, int64_t y_row_stride,
+                int64_t y_col_stride) const {
+    const CudaRows matrix(a, x, rows.row_stride);
+    cuda::w4a16::Problem problem{.m = rows.count,
+                                 .weight = cuda_weight(weight),
+                                 .dtype = dtype,
+                                 .x = matrix.data,
+                                 .x_row_stride = matrix.row_stride,
+                                 .x_col_stride = matrix.col_stride,
+                                 .perm = perm,
+                                 .activation = activation,
+                                 .d = y,
+                                 .d_row_stride = y_row_stride,
+                                 .d_col_stride = y_col_stride,
+                                 .batch_invariant = batch_invariant};
+    if (bias) {
+      problem.bias = bias->data();
+      problem.bias_stride = bias->strides[0];
+    }
+    run_w4a16_cuda(op, problem, x);
+  }
+#endif
+
   void run_blocked(const cpu::W4Problem& w4, const cpu::ConstMatrix& a,
                    const Parallel& parallel) const {
     const cpu::W4Panels panels(weight);
@@ -206,7 +238,7 @@ ReturnedTensor mul_w4a16(const OwnedTensor& a, const OwnedTensor& qweight, int64
                           perm, activation, batch_invariant);
   const Sizes sizes = sizes_with(operands.x, n);
   OwnedTensor result = new_owned(sizes.data(), sizes.dim(), operands.x.dtype_code, operands.x);
-  if (!operands.empty()) operands.run(TensorView(result).mutable_data(), n, 1);
+  if (!operands.empty()) operands.run("mul.w4a16", a, TensorView(result).mutable_data(), n, 1);
   return ReturnedTensor(std::move(result));
 }
 
@@ -219,7 +251,7 @@ void mul_into_w4a16(const OwnedTensor& dst, const OwnedTensor& a, const OwnedTen
                           activation, batch_invariant);
   const TensorView view(dst);
   require_same_dtype(kOp, "dst", view, "a", operands.x);
-  require_cpu(kOp, "dst", view);
+  require_same_device(kOp, "dst", view, "a", operands.x);
   const Sizes sizes = sizes_with(operands.x, n);
   require_shape(kOp, "dst", view, sizes.data(), sizes.dim());
   require_no_self_overlap(kOp, "dst", view);
@@ -231,11 +263,18 @@ void mul_into_w4a16(const OwnedTensor& dst, const OwnedTensor& a, const OwnedTen
 
   const Rows rows(view);
   if (rows.row_stride) {
-    operands.run(view.mutable_data(), *rows.row_stride, view.stride(-1));
+    operands.run(kOp, a, view.mutable_data(), *rows.row_stride, view.stride(-1));
     return;
   }
+#ifdef XGEMM_WITH_CUDA
+  if (!operands.on_cpu) {
+    const Tensor whole = new_output(sizes.data(), sizes.dim(), view.dtype_code, view);
+    operands.run(kOp, a, whole.mutable_data_ptr(), n, 1);
+    return copy_to(dst, whole);
+  }
+#endif
   Tensor dense = new_output({rows.count, n}, view.dtype_code, view);
-  operands.run(dense.mutable_data_ptr(), n, 1);
+  operands.run(kOp, a, dense.mutable_data_ptr(), n, 1);
   copy_rows({.rows = rows.count,
              .cols = n,
              .item_size = element_size(operands.dtype),
@@ -270,12 +309,28 @@ ReturnedTensor w4a16_grad_a(const OwnedTensor& grad, const OwnedTensor& qweight,
   constexpr const char* kOp = "w4a16_grad_a";
   const Checked checked(kOp, "grad", grad, qweight, {n, k, group_size, bf16_scales, zeros}, perm,
                         true);
-  if (checked.perm != nullptr) require_permutation(kOp, checked.perm, k);
+  if (checked.perm != nullptr && checked.on_cpu) require_permutation(kOp, checked.perm, k);
   const TensorView& view = checked.x;
   const Sizes sizes = sizes_with(view, k);
   OwnedTensor result = new_owned(sizes.data(), sizes.dim(), view.dtype_code, view);
   const int64_t rows = checked.rows.count;
   if (rows == 0 || k == 0) return ReturnedTensor(std::move(result));
+#ifdef XGEMM_WITH_CUDA
+  if (!checked.on_cpu) {
+    const CudaRows matrix(grad, view, checked.rows.row_stride);
+    run_w4a16_grad_cuda(kOp,
+                        {.m = rows,
+                         .weight = cuda_weight(checked.weight),
+                         .dtype = checked.dtype,
+                         .grad = matrix.data,
+                         .grad_row_stride = matrix.row_stride,
+                         .grad_col_stride = matrix.col_stride,
+                         .perm = checked.perm,
+                         .d = TensorView(result).mutable_data()},
+                        view);
+    return ReturnedTensor(std::move(result));
+  }
+#endif
 
   const TorchParallel parallel;
   const bool scatter = checked.perm != nullptr;
@@ -321,3 +376,11 @@ STABLE_TORCH_LIBRARY_IMPL(xgemm, CPU, m) {
   m.impl("mul_into.w4a16", TORCH_BOX(&xgemm::ops::mul_into_w4a16));
   m.impl("w4a16_grad_a", TORCH_BOX(&xgemm::ops::w4a16_grad_a));
 }
+
+#ifdef XGEMM_WITH_CUDA
+STABLE_TORCH_LIBRARY_IMPL(xgemm, CUDA, m) {
+  m.impl("mul.w4a16", TORCH_BOX(&xgemm::ops::mul_w4a16));
+  m.impl("mul_into.w4a16", TORCH_BOX(&xgemm::ops::mul_into_w4a16));
+  m.impl("w4a16_grad_a", TORCH_BOX(&xgemm::ops::w4a16_grad_a));
+}
+#endif

@@ -407,3 +407,22 @@ def _unpack_w4(
         qweight.new_empty([groups, n], dtype=scale_dtype),
         qweight.new_empty([groups if zeros else 0, n], dtype=torch.float16),
     )
+
+
+@torch.library.register_fake("xgemm::dequantize_w4")
+def _dequantize_w4(
+    qweight: Tensor,
+    n: Size,
+    k: Size,
+    group_size: int,
+    *,
+    bf16_scales: bool = False,
+    zeros: bool = False,
+    dtype: str = "float32",
+) -> Tensor:
+    op = "dequantize_w4"
+    _check_packed(op, qweight, n, k, group_size, bf16_scales, zeros)
+    for known in _FLOATS:
+        if dtype == _name(known):
+            return qweight.new_empty([n, k], dtype=known)
+    raise ValueError(f"{op}: dtype must be 'float32', 'float16' or 'bfloat16', got '{dtype}'")

@@ -12,7 +12,7 @@ mul(a, b, bias=None, *, activation="none", precision="ieee") -> Tensor
     bias: [N] (of one element where b is 1-D); a's dtype.
     activation: none, relu, gelu (erf), gelu_tanh, silu.
     precision: how float32 operands are multiplied: ieee (float32), tf32x3 (three tensor-core
-        products, nearly float32), tf32. The CPU multiplies in float32 always. 16-bit: ieee only.
+        products, about as exact; docs/fp32.md), tf32. The CPU: float32 always. 16-bit: ieee only.
     Returns torch.matmul's shape, in a's dtype.
 
 mul.w4a16(a, qweight, n, k, group_size, bias=None, perm=None, *, bf16_scales=False, zeros=False,
@@ -31,7 +31,8 @@ Numbers: float32 accumulation, bias and activation in float32, one rounding to t
 Gradients: in a, b and bias (W has none); there the activation follows the rounded product.
 Autocast: a, b and bias are cast as torch.matmul's operands are.
 Errors: ValueError, naming the argument, what was expected and what it got.
-Source: csrc/ops/mul.cpp, csrc/ops/w4a16.cpp; kernels in csrc/cpu/sgemm, csrc/cpu/w4a16.
+Source: csrc/ops/mul.cpp, csrc/ops/w4a16.cpp; kernels in csrc/cpu/sgemm, csrc/cpu/w4a16,
+csrc/cuda/gemm, csrc/cuda/w4a16.
 """
 
 _MUL_INTO = """mul and mul.w4a16 into a tensor that is given.
@@ -114,10 +115,22 @@ Errors: ValueError, naming the argument, what was expected and what it got.
 Source: csrc/ops/pack.cpp; csrc/cpu/w4a16/pack.cpp, csrc/cuda/w4a16/pack.cu.
 """
 
+_DEQUANTIZE = """A packed weight as a dense tensor; PackedWeight.dequantize calls it.
+
+dequantize_w4(qweight, n, k, group_size, *, bf16_scales=False, zeros=False, dtype="float32")
+    -> Tensor
+
+    dtype: float32, float16 or bfloat16, to which each weight is rounded once.
+    Returns [N, K], its channels in the packed order (a perm is not applied).
+
+Errors: ValueError, naming the argument, what was expected and what it got.
+Source: csrc/ops/dequantize.cpp; csrc/cpu/w4a16/dequantize.cpp, csrc/cuda/w4a16/dequantize.cu.
+"""
+
 _EXPLAIN = """Which kernel a problem gets, and why; for people, not for torch.compile.
 
 explain(op, m, n, k, *, dtype="float32", group_size=128, zeros=False, bf16_scales=False,
-        transa=False, transb=False, batch_invariant=False, device="cpu") -> str
+        transa=False, transb=False, batch_invariant=False, device="cpu", precision="ieee") -> str
 
     op: mul, mul.w4a16 or sgemm. m, n, k: the problem's sizes.
     dtype: of the activations. The rest: as in the op.
@@ -152,7 +165,7 @@ def _reduction(
 
 Gradients: {gradient}.
 Errors: ValueError or IndexError, naming the argument, what was expected and what it got.
-Source: csrc/ops/reduce.cpp; kernels in csrc/cpu/reduce.
+Source: csrc/ops/reduce.cpp; kernels in csrc/cpu/reduce and csrc/cuda/reduce.
 """
 
 
@@ -164,6 +177,7 @@ DOCS = {
     "w4a16_grad_a": _W4A16_GRAD_A,
     "pack_w4": _PACK,
     "unpack_w4": _UNPACK,
+    "dequantize_w4": _DEQUANTIZE,
     "explain": _EXPLAIN,
     "sum": _reduction(
         "sum", "Sum over dimensions.", "x's dtype; int64 for integers and bool", "in x"

@@ -30,14 +30,22 @@ xgemm::DType dtype_of(const std::string& name) {
   throw std::invalid_argument("no such dtype: " + name);
 }
 
+xgemm::Precision precision_of(const std::string& name) {
+  if (name == "ieee") return xgemm::Precision::kIeee;
+  if (name == "tf32x3") return xgemm::Precision::kTf32x3;
+  if (name == "tf32") return xgemm::Precision::kTf32;
+  throw std::invalid_argument("no such precision: " + name);
+}
+
 gemm::Problem make_problem(int64_t m, int64_t n, int64_t k, const std::string& dtype, Address a,
                            Strides a_strides, Address b, Strides b_strides, Address d,
                            Strides d_strides, float alpha, float beta,
-                           const std::vector<Batch>& batch) {
+                           const std::vector<Batch>& batch, const std::string& precision) {
   if (batch.size() > gemm::kMaxBatchDims) throw std::invalid_argument("too many batch dimensions");
   gemm::Problem problem;
   problem.m = m, problem.n = n, problem.k = k;
   problem.dtype = dtype_of(dtype);
+  problem.precision = precision_of(precision);
   problem.a = {reinterpret_cast<const void*>(a), a_strides.first, a_strides.second};
   problem.b = {reinterpret_cast<const void*>(b), b_strides.first, b_strides.second};
   problem.d = reinterpret_cast<void*>(d);
@@ -108,12 +116,14 @@ void bind_gemm(py::module_& m) {
       .value("SM90_ROWS", gemm::Kernel::kSm90Rows)
       .value("GEMV", gemm::Kernel::kGemv)
       .value("SM80", gemm::Kernel::kSm80)
+      .value("TF32", gemm::Kernel::kTf32)
+      .value("FP32", gemm::Kernel::kFp32)
       .value("SIMT", gemm::Kernel::kSimt);
   py::class_<gemm::Problem>(m, "GemmProblem")
       .def(py::init(&make_problem), py::kw_only(), py::arg("m"), py::arg("n"), py::arg("k"),
            py::arg("dtype"), py::arg("a"), py::arg("a_strides"), py::arg("b"), py::arg("b_strides"),
            py::arg("d"), py::arg("d_strides"), py::arg("alpha") = 1.0f, py::arg("beta") = 0.0f,
-           py::arg("batch") = std::vector<Batch>{})
+           py::arg("batch") = std::vector<Batch>{}, py::arg("precision") = "ieee")
       .def_property_readonly("a",
                              [](const gemm::Problem& p) {
                                return matrix_of(p.a.data, p.a.row_stride, p.a.col_stride);

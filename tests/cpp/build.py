@@ -15,11 +15,14 @@ OUTPUT_FOLDER = ROOT / "build" / "tests"
 SOURCES = (
     "tests/cpp/bindings.cpp",
     "tests/cpp/bindings_gemm.cpp",
+    "tests/cpp/bindings_w4a16.cpp",
+    "tests/cpp/bindings_reduce.cpp",
     "csrc/cpu/isa/isa.cpp",
     *sorted(
         path.relative_to(ROOT).as_posix()
+        for family in ("gemm", "reduce", "w4a16")
         for name in ("select", "plan")
-        for path in (ROOT / "csrc/cuda/gemm").rglob(f"{name}.cpp")
+        for path in (ROOT / "csrc/cuda" / family).rglob(f"{name}.cpp")
     ),
 )
 

@@ -34,8 +34,9 @@ gemm::Operand operand_of(const Matrix& matrix) {
 gemm::Problem make_problem(std::tuple<int64_t, int64_t, int64_t> mnk, int dtype, const Matrix& a,
                            const Matrix& b, const Matrix& c, const Matrix& d, float alpha,
                            float beta, Address bias, int64_t bias_stride, int activation,
-                           const std::vector<Batch>& batch) {
+                           const std::vector<Batch>& batch, int precision) {
   gemm::Problem problem;
+  problem.precision = static_cast<xgemm::Precision>(precision);
   std::tie(problem.m, problem.n, problem.k) = mnk;
   problem.dtype = static_cast<xgemm::DType>(dtype);
   problem.a = operand_of(a), problem.b = operand_of(b), problem.c = operand_of(c);
@@ -68,7 +69,8 @@ void bind_gemm(py::module_& m) {
       .def(py::init(&make_problem), py::kw_only(), py::arg("mnk"), py::arg("dtype"), py::arg("a"),
            py::arg("b"), py::arg("c"), py::arg("d"), py::arg("alpha") = 1.0f,
            py::arg("beta") = 0.0f, py::arg("bias") = 0, py::arg("bias_stride") = 1,
-           py::arg("activation") = 0, py::arg("batch") = std::vector<Batch>{});
+           py::arg("activation") = 0, py::arg("batch") = std::vector<Batch>{},
+           py::arg("precision") = 0);
   py::class_<gemm::Config>(m, "Config", py::module_local())
       .def(
           py::init([](int kernel, int block_m, int block_n, int stages, int cluster, int splits,

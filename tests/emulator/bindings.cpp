@@ -8,6 +8,8 @@ namespace py = pybind11;
 namespace emulator = xgemm::emulator;
 
 void bind_gemm(py::module_& m);
+void bind_w4a16(py::module_& m);
+void bind_reduce(py::module_& m);
 void bind_mistakes(py::module_& m);
 
 PYBIND11_MODULE(xgemm_emulator, m) {
@@ -23,5 +25,7 @@ PYBIND11_MODULE(xgemm_emulator, m) {
       },
       py::arg("late_copies"), py::arg("late_products"), py::arg("seed"));
   bind_gemm(m);
+  bind_w4a16(m);
+  bind_reduce(m);
   bind_mistakes(m);
 }

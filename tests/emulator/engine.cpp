@@ -393,18 +393,31 @@ void sync_threads() {
              [] { return std::string("__syncthreads"); });
 }
 
-void sync_named(int id, int threads) {
+namespace {
+
+// True where this thread was the last of the barrier's turn.
+bool arrive(int id, int threads) {
   if (id < 0 || id > 15 || threads <= 0 || threads % kWarp != 0) fail("no such named barrier");
   NamedBarrier& barrier = current().block->barriers[id];
   if (barrier.arrived > 0 && barrier.expected != threads) {
     fail("barrier " + std::to_string(id) + " with two numbers of threads");
   }
   barrier.expected = threads;
-  if (++barrier.arrived == threads) {
-    barrier.arrived = 0, ++barrier.turn;
-    return;
-  }
-  wait_until([&, turn = barrier.turn] { return barrier.turn != turn; },
+  if (++barrier.arrived < threads) return false;
+  barrier.arrived = 0, ++barrier.turn;
+  return true;
+}
+
+}  // namespace
+
+void arrive_named(int id, int threads) { arrive(id, threads); }
+
+void sync_named(int id, int threads) {
+  if (id < 0 || id > 15) fail("no such named barrier");
+  NamedBarrier& barrier = current().block->barriers[id];
+  const uint64_t turn = barrier.turn;
+  if (arrive(id, threads)) return;
+  wait_until([&, turn] { return barrier.turn != turn; },
              [&] {
                return "barrier " + std::to_string(id) + ", with " +
                       std::to_string(barrier.arrived) + " of " + std::to_string(threads) +

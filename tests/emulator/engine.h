@@ -211,6 +211,7 @@ void* static_memory(const void* key, size_t bytes, size_t alignment);
 // Barriers.
 void sync_threads();
 void sync_named(int id, int threads);
+void arrive_named(int id, int threads);
 void cluster_arrive();
 void cluster_wait();
 void mbarrier_init(uint64_t* barrier, uint32_t arrivals);

@@ -16,7 +16,8 @@ import torch
 
 DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}  # enum DType
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")  # enum Activation
-KERNELS = ("sm90", "sm90_rows", "gemv", "sm80", "simt")  # enum Kernel
+KERNELS = ("sm90", "sm90_rows", "gemv", "sm80", "simt", "fp32", "tf32")  # enum Kernel
+PRECISIONS = ("ieee", "tf32x3", "tf32")  # enum Precision
 
 
 def _load(name: str, path: Path) -> ModuleType:
@@ -120,6 +121,7 @@ def make_problem(
     activation: str = "none",
     alpha: float = 1.0,
     beta: float = 0.0,
+    precision: str = "ieee",
 ) -> Any:
     """d [..., m, n] = a [..., m, k] @ b [..., k, n], batch dimensions broadcast; C is d."""
     *batch, m, n = d.shape
@@ -138,6 +140,7 @@ def make_problem(
         bias_stride=1 if bias is None else bias.stride(0),
         activation=ACTIVATIONS.index(activation),
         batch=list(strides)[: len(batch)],
+        precision=PRECISIONS.index(precision),
     )
 
 

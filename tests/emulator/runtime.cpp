@@ -5,7 +5,9 @@
 
 #include <cstring>
 #include <map>
+#include <set>
 #include <string_view>
+#include <utility>
 
 #include "emulator/tensor_map.h"
 
@@ -26,8 +28,14 @@ uint32_t most_shared_bytes(int capability) {
   return (capability == 90 ? 227 : capability == 80 ? 163 : 99) << 10;
 }
 constexpr uint32_t kSharedBytesUnasked = 48 << 10;
-std::map<const void*, uint32_t>& shared_limits() {
-  static std::map<const void*, uint32_t> all;
+std::map<std::pair<int, const void*>, uint32_t>& shared_limits() {  // of a device's kernels
+  static std::map<std::pair<int, const void*>, uint32_t> all;
+  return all;
+}
+
+constexpr uint64_t kPortableCluster = 8, kMostCluster = 16;  // blocks
+std::set<const void*>& kernels_of_large_clusters() {
+  static std::set<const void*> all;
   return all;
 }
 
@@ -51,6 +59,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
   GridShape shape{config.gridDim, config.blockDim, dim3(1, 1, 1),
                   static_cast<uint32_t>(config.dynamicSmemBytes)};
   for (unsigned i = 0; i < config.numAttrs; ++i) {
+    if (config.attrs[i].id != cudaLaunchAttributeClusterDimension) continue;
     const auto& cluster = config.attrs[i].val.clusterDim;
     shape.cluster = dim3(cluster.x, cluster.y, cluster.z);
   }
@@ -58,12 +67,14 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
   const int capability = devices()[static_cast<size_t>(current_device)].capability;
   const bool whole = count(cluster) > 0 && grid.x % cluster.x == 0 && grid.y % cluster.y == 0 &&
                      grid.z % cluster.z == 0;
-  if (!whole || count(cluster) > (capability >= 90 ? 8 : 1) || count(grid) == 0 ||
-      grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535 || count(config.blockDim) == 0 ||
+  const bool large = kernels_of_large_clusters().count(kernel) > 0;
+  const uint64_t most = capability < 90 ? 1 : large ? kMostCluster : kPortableCluster;
+  if (!whole || count(cluster) > most || count(grid) == 0 || grid.x > 0x7fffffff ||
+      grid.y > 65535 || grid.z > 65535 || count(config.blockDim) == 0 ||
       count(config.blockDim) > 1024) {
     return cudaErrorInvalidConfiguration;
   }
-  const auto limit = shared_limits().find(kernel);
+  const auto limit = shared_limits().find({current_device, kernel});
   if (shape.shared_bytes > (limit == shared_limits().end() ? kSharedBytesUnasked : limit->second)) {
     return cudaErrorInvalidValue;
   }
@@ -90,16 +101,30 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   const auto& asked = devices()[static_cast<size_t>(device)];
   *value = attribute == cudaDevAttrMultiProcessorCount      ? asked.sm_count
            : attribute == cudaDevAttrComputeCapabilityMajor ? asked.capability / 10
-                                                            : asked.capability % 10;
+           : attribute == cudaDevAttrComputeCapabilityMinor
+               ? asked.capability % 10
+               : static_cast<int>(most_shared_bytes(asked.capability));
   return cudaSuccess;
 }
 
-cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute == cudaFuncAttributeNonPortableClusterSizeAllowed) {
+    if (value != 0) kernels_of_large_clusters().insert(kernel);
+    return cudaSuccess;
+  }
   const int capability = devices()[static_cast<size_t>(current_device)].capability;
   if (value < 0 || static_cast<uint32_t>(value) > most_shared_bytes(capability)) {
     return cudaErrorInvalidValue;
   }
-  shared_limits()[kernel] = static_cast<uint32_t>(value);
+  shared_limits()[{current_device, kernel}] = static_cast<uint32_t>(value);
+  return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*,
+                                           const cudaLaunchConfig_t* config) {
+  const auto& cluster = config->attrs[0].val.clusterDim;
+  const int blocks = static_cast<int>(cluster.x * cluster.y * cluster.z);
+  *clusters = devices()[static_cast<size_t>(current_device)].sm_count / blocks;
   return cudaSuccess;
 }
 

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <list>
 
@@ -26,6 +27,21 @@ struct Pair {
 Pair decode2(Type16 type, uint32_t word) {
   return {decode(type, static_cast<uint16_t>(word)),
           decode(type, static_cast<uint16_t>(word >> 16))};
+}
+
+// TF32 has fp32's first 19 bits.
+float decode_tf32(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  bits &= 0xffffe000u;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
+// As the tensor cores round sums of TF32 products.
+float round_towards_zero(double x) {
+  const float rounded = static_cast<float>(x);
+  return std::abs(double{rounded}) > std::abs(x) ? std::nextafterf(rounded, 0.0f) : rounded;
 }
 
 uint8_t* matrix_row(uint32_t address) {
@@ -68,6 +84,24 @@ void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
   });
 }
 
+void stmatrix_trans(void* row, int matrices, const uint32_t (&r)[4]) {
+  struct Operands {
+    void* row;
+    const uint32_t (*r)[4];
+  } mine{row, &r};
+  meet_warp("stmatrix.trans", ~0u, &mine, [matrices](Operands** all) {
+    for (int matrix = 0; matrix < matrices; ++matrix) {
+      for (int lane = 0; lane < kWarp; ++lane) {
+        for (int i = 0; i < 2; ++i) {
+          const auto bits = static_cast<uint16_t>((*all[lane]->r)[matrix] >> (16 * i));
+          uint8_t* to = matrix_row(shared_address(all[matrix * 8 + lane % 4 * 2 + i]->row));
+          std::memcpy(to + lane / 4 * 2, &bits, 2);
+        }
+      }
+    }
+  });
+}
+
 void mma_m16n8k16(Type16 type, float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   struct Operands {
     float (*d)[4];
@@ -93,6 +127,30 @@ void mma_m16n8k16(Type16 type, float (&d)[4], const uint32_t (&a)[4], const uint
         float sum = 0.0f;
         for (int k = 0; k < 16; ++k) sum += row[k] * column[k];
         (*all[lane]->d)[i] += sum;
+      }
+    }
+  });
+}
+
+void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
+  struct Operands {
+    float (*d)[4];
+    const float (*a)[4], (*b)[2];
+  } mine{&d, &a, &b};
+  meet_warp("mma", ~0u, &mine, [](Operands** all) {
+    float x[16][8], y[8][8];  // A by rows, B by columns
+    for (int lane = 0; lane < kWarp; ++lane) {
+      for (int i = 0; i < 4; ++i) {
+        x[lane / 4 + i % 2 * 8][lane % 4 + i / 2 * 4] = decode_tf32((*all[lane]->a)[i]);
+      }
+      for (int i = 0; i < 2; ++i) y[lane / 4][lane % 4 + i * 4] = decode_tf32((*all[lane]->b)[i]);
+    }
+    for (int lane = 0; lane < kWarp; ++lane) {
+      for (int i = 0; i < 4; ++i) {
+        const float *row = x[lane / 4 + i / 2 * 8], *column = y[lane % 4 * 2 + i % 2];
+        double sum = (*all[lane]->d)[i];
+        for (int k = 0; k < 8; ++k) sum += double{row[k]} * column[k];
+        (*all[lane]->d)[i] = round_towards_zero(sum);
       }
     }
   });
@@ -148,11 +206,41 @@ class Matrix {
     return bits;
   }
 
+  float read_float(int mn, int k) const {  // along k
+    if (mn_major_ || span_ == 16) fail("wgmma: TF32 operands lie along k, with a swizzle");
+    uint32_t at = start_ + mn / 8 * stride_ + mn % 8 * span_ + k * 4;
+    at ^= (at >> 7 & (span_ / 16 - 1)) << 4;
+    float value;
+    std::memcpy(&value, shared_pointer(at), 4);
+    return value;
+  }
+
  private:
   uint32_t start_, leading_, stride_;
   bool mn_major_;
   int span_;  // bytes of the swizzle's row
 };
+
+// The same as compute, of m64nNk8. Sums are rounded towards zero, as the tensor cores do.
+void compute_tf32(const std::array<Products::Product*, kWarpgroup>& all, const Matrix& b) {
+  const WarpgroupProduct& first = all[0]->operands;
+  for (int row = 0; row < 64; ++row) {
+    float x[8];
+    const int thread = row / 16 * kWarp + row % 8 * 4;
+    for (int k = 0; k < 8; ++k) {
+      float value;
+      std::memcpy(&value, all[thread + k % 4]->operands.a_registers + row / 8 % 2 + k / 4 * 2, 4);
+      x[k] = decode_tf32(value);
+    }
+    for (int column = 0; column < first.n; ++column) {
+      float& d =
+          all[thread + column % 8 / 2]->sum->value[column / 8 * 4 + row / 8 % 2 * 2 + column % 2];
+      double sum = first.accumulate ? d : 0.0;
+      for (int k = 0; k < 8; ++k) sum += double{x[k]} * decode_tf32(b.read_float(column, k));
+      d = round_towards_zero(sum);
+    }
+  }
+}
 
 // What one instruction adds to the sums of the 128 threads.
 void compute(const std::array<Products::Product*, kWarpgroup>& all) {
@@ -163,6 +251,8 @@ void compute(const std::array<Products::Product*, kWarpgroup>& all) {
       fail("wgmma: the threads of a warpgroup give different operands");
     }
   }
+  const Matrix b(first.b, first.b_mn_major);
+  if (first.type == Type16::kTf32) return compute_tf32(all, b);
   float x[64][16], y[16][256];
   for (int row = 0; row < 64; ++row) {
     for (int k = 0; k < 16; ++k) {
@@ -175,7 +265,6 @@ void compute(const std::array<Products::Product*, kWarpgroup>& all) {
       }
     }
   }
-  const Matrix b(first.b, first.b_mn_major);
   for (int column = 0; column < first.n; ++column) {
     for (int k = 0; k < 16; ++k) y[k][column] = decode(first.type, b.read(column, k));
   }

@@ -7,11 +7,13 @@
 
 namespace xgemm::emulator {
 
-enum class Type16 { kF16, kBF16 };
+enum class Type16 { kF16, kBF16, kTf32 };  // kTf32: of wgmma m64nNk8, from registers and along k
 
 // The PTX manual's fragments; `trans` as in ldmatrix.
 void ldmatrix_x4(uint32_t (&d)[4], uint32_t row, bool trans);
 void stmatrix_x4(void* row, const uint32_t (&r)[4]);
+void stmatrix_trans(void* row, int matrices, const uint32_t (&r)[4]);
+void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]);
 void mma_m16n8k16(Type16 type, float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 
 // One wgmma.mma_async m64nNk16. A is in shared memory, or in `a_registers`.

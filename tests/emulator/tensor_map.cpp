@@ -12,7 +12,7 @@ constexpr uint32_t kMark = 0x7e4502a9;  // of a map that was encoded
 // What lies in a CUtensorMap.
 struct Map {
   uint32_t mark;
-  uint8_t rank, element_bytes, swizzle_bits;
+  uint8_t rank, element_bytes, swizzle_bits, tf32;  // tf32: loads round to it
   uint8_t* address;
   uint64_t extent[kMostRank], stride[kMostRank - 1];  // elements, bytes
   uint16_t box[kMostRank];
@@ -73,6 +73,16 @@ Position position(const Map& map, Coordinates at) {
   return all;
 }
 
+// Four numbers, to nearest.
+void round_to_tf32(uint8_t* numbers) {
+  uint32_t bits[4];
+  std::memcpy(bits, numbers, 16);
+  for (uint32_t& x : bits) {
+    if ((x & 0x7f800000u) != 0x7f800000u) x = (x + 0xfffu + (x >> 13 & 1)) & 0xffffe000u;
+  }
+  std::memcpy(numbers, bits, 16);
+}
+
 uint32_t checked_address(const void* pointer) {
   const uint32_t address = shared_address(pointer);
   if (address % 128 != 0) fail("TMA: shared memory that is not aligned to 128 bytes");
@@ -96,9 +106,10 @@ void tma_load(void* dst, const CUtensorMap* tensor_map, uint64_t* barrier, Coord
     uint8_t* window = static_cast<uint8_t*>(shared_pointer_in(dst, rank)) - shared;
     auto* counted = static_cast<uint64_t*>(shared_pointer_in(barrier, rank));
     start_copy([=] {
-      for_each_piece(map, window, shared, at, [](uint8_t* to, const uint8_t* from, int valid) {
+      for_each_piece(map, window, shared, at, [&](uint8_t* to, const uint8_t* from, int valid) {
         if (valid > 0) std::memcpy(to, from, static_cast<size_t>(valid));
         std::memset(to + valid, 0, static_cast<size_t>(16 - valid));
+        if (map.tf32) round_to_tf32(to);
       });
       mbarrier_complete(counted, map.box_bytes());
     });
@@ -111,8 +122,9 @@ void tma_store(const CUtensorMap* tensor_map, const void* src, Coordinates coord
   const uint32_t shared = checked_address(src);
   uint8_t* window = current().block->window;
   current().stores.add({[=] {
+    // The GPU leaves out 16 bytes of which all lie outside, and writes the others whole.
     for_each_piece(map, window, shared, at, [](const uint8_t* from, uint8_t* to, int valid) {
-      if (valid > 0) std::memcpy(to, from, static_cast<size_t>(valid));
+      if (valid > 0) std::memcpy(to, from, 16);
     });
   }});
 }
@@ -121,7 +133,7 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ran
                       const cuuint64_t* extents, const cuuint64_t* strides, const cuuint32_t* box,
                       const cuuint32_t* element_strides, CUtensorMapInterleave,
                       CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  constexpr uint8_t kElementBytes[] = {1, 2, 2, 4};
+  constexpr uint8_t kElementBytes[] = {1, 2, 2, 4, 4};
   constexpr uint32_t kSpans[] = {256 * 16, 32, 64, 128};
   constexpr uint8_t kSwizzleBits[] = {0, 1, 2, 3};
   bool good = rank >= 1 && rank <= kMostRank && reinterpret_cast<uintptr_t>(address) % 16 == 0;
@@ -130,6 +142,7 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ran
   encoded.mark = kMark;
   encoded.rank = static_cast<uint8_t>(rank);
   encoded.element_bytes = kElementBytes[type];
+  encoded.tf32 = type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
   encoded.swizzle_bits = kSwizzleBits[swizzle];
   encoded.address = static_cast<uint8_t*>(address);
   for (uint32_t i = 0; i < rank; ++i) {

@@ -64,6 +64,9 @@ class W4PanelsTransposed final : public PanelSource {
   W4Weight weight_;
 };
 
+// out[n, k] contiguous = W, each weight rounded once to `dtype` (fp32, fp16 or bf16).
+void w4_dequantize(const W4Weight& weight, DType dtype, void* out, const Parallel& parallel);
+
 // codes uint8 [n, k] (each in 0..15), scales [groups, n] (2 bytes each), zeros fp16 [groups, n] or
 // null, all contiguous <-> packed bytes. pack writes every byte of `packed`, padding included.
 void w4_pack(const w4::Layout& layout, const uint8_t* codes, const uint16_t* scales,

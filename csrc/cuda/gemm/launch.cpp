@@ -1,11 +1,13 @@
 #include "cuda/gemm/align/launch.h"
 
 #include "cuda/gemm/api.h"
+#include "cuda/gemm/fp32/launch.h"
 #include "cuda/gemm/gemv/launch.h"
 #include "cuda/gemm/simt/launch.h"
 #include "cuda/gemm/sm80/launch.h"
 #include "cuda/gemm/sm90/launch.h"
 #include "cuda/gemm/sm90/rows/launch.h"
+#include "cuda/gemm/tf32/launch.h"
 
 namespace xgemm::cuda::gemm {
 namespace {
@@ -38,6 +40,7 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
   for (int i = 0; i < problem.batch_dims; ++i) {
     if (problem.batch[i].size == 0) return {};
   }
+  if (config.kernel == Kernel::kTf32) return tf32::launch(problem, config, workspace, stream);
   if (config.copy_a || config.copy_b) return launch_copied(problem, config, workspace, stream);
   switch (config.kernel) {
     case Kernel::kSm90:
@@ -48,6 +51,10 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
       return gemv::launch(problem, config, workspace, stream);
     case Kernel::kSm80:
       return sm80::launch(problem, config, workspace, stream);
+    case Kernel::kTf32:
+      break;  // above, as it makes copies of its own
+    case Kernel::kFp32:
+      return fp32::launch(problem, config, workspace, stream);
     case Kernel::kSimt:
       return simt::launch(problem, config, stream);
   }

@@ -7,6 +7,7 @@
 #include "common/activation.h"
 #include "common/device.h"
 #include "common/dtype.h"
+#include "common/precision.h"
 
 namespace xgemm::cuda::gemm {
 
@@ -26,11 +27,12 @@ inline constexpr int kMaxBatchDims = 8;
 // D; it is not read where beta is 0. K == 0 makes A B zero.
 struct Problem {
   int64_t m = 0, n = 0, k = 0;
-  DType dtype = DType::kF16;  // of all operands: fp16, bf16 or fp32
-  Operand a;                  // [m, k]
-  Operand b;                  // [k, n]
-  Operand c;                  // [m, n]
-  void* d = nullptr;          // [m, n]
+  DType dtype = DType::kF16;               // of all operands: fp16, bf16 or fp32
+  Precision precision = Precision::kIeee;  // of products of fp32
+  Operand a;                               // [m, k]
+  Operand b;                               // [k, n]
+  Operand c;                               // [m, n]
+  void* d = nullptr;                       // [m, n]
   int64_t d_row_stride = 0, d_col_stride = 1;
   float alpha = 1.0f, beta = 0.0f;
   const void* bias = nullptr;  // [n], bias_stride apart, or null
@@ -45,7 +47,9 @@ enum class Kernel {
   kSm90Rows,  // wgmma + TMA, operands swapped, K split over a cluster: few rows, or few tiles
   kGemv,      // a stream over B for one row, or a handful
   kSm80,      // mma.sync: any stride, alignment and GPU from Ampere on
-  kSimt,      // fp32, and what is left
+  kSimt,      // what is left
+  kFp32,      // FP32 cores: fp32 operands, any stride and alignment
+  kTf32,      // tensor cores: fp32 operands, in three or one TF32 products
 };
 
 struct Config {

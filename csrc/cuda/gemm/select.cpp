@@ -7,11 +7,13 @@
 
 #include "common/math.h"
 #include "cuda/gemm/align/plan.h"
+#include "cuda/gemm/fp32/select.h"
 #include "cuda/gemm/problem.h"
 #include "cuda/gemm/sm80/select.h"
 #include "cuda/gemm/sm90/rows/select.h"
 #include "cuda/gemm/sm90/select.h"
 #include "cuda/gemm/sm90/tma_fit.h"
+#include "cuda/gemm/tf32/select.h"
 
 namespace xgemm::cuda::gemm {
 namespace {
@@ -80,6 +82,10 @@ const char* name_of(Kernel kernel) {
       return "gemv (a stream over the matrix)";
     case Kernel::kSm80:
       return "sm80 (mma.sync, any stride and alignment)";
+    case Kernel::kTf32:
+      return "tf32 (tensor cores, fp32 operands)";
+    case Kernel::kFp32:
+      return "fp32 (FP32 cores, any stride and alignment)";
     case Kernel::kSimt:
       return "simt (any stride and alignment)";
   }
@@ -94,7 +100,16 @@ Config select_config(const Problem& p, const DeviceInfo& device) {
     nothing.reason = "the result is empty";
     return nothing;
   }
-  if (p.dtype == DType::kF32) return simt_config(p, device, "operands are fp32");
+  if (p.dtype == DType::kF32) {
+    Best best;
+    double us = 0;
+    Config config = fp32::select(p, device, &us);
+    best.consider(config, us);
+    if (p.precision != Precision::kIeee && tf32::select(p, device, &config, &us)) {
+      best.consider(config, us);
+    }
+    return best.config;
+  }
   if (p.alpha != 1.0f || p.beta != 0.0f) {
     return simt_config(p, device, "alpha is not 1 or beta is not 0");
   }

@@ -1,9 +1,13 @@
-"""Writes wgmma_shapes.h, one function for each width of wgmma: no macro can make operand lists.
+"""Writes wgmma_shapes.h, two functions for each width of wgmma: no macro can make operand lists.
 
 python csrc/cuda/ptx/generate_wgmma.py > csrc/cuda/ptx/wgmma_shapes.h
+python csrc/cuda/ptx/generate_wgmma.py tf32 > csrc/cuda/ptx/wgmma_tf32.h
 """
 
+import sys
+
 WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+TF32_WIDTHS = (128, 256)
 LINE = 98
 
 
@@ -20,29 +24,46 @@ def wrapped(items: list[str], indent: str, quote: str) -> str:
     return "\n".join(f"{indent}{quote}{text if quote else text.rstrip()}{quote}" for text in lines)
 
 
-def function(n: int) -> str:
+def function(n: int, register_a: bool) -> str:
     count = n // 2
+    a_operands = 4 if register_a else 1
     registers = wrapped([f"%{i}" for i in range(count)], " " * 8, '"')
     outputs = wrapped([f'"+f"(d[{i}])' for i in range(count)], " " * 10, "")
+    desc_b = count + a_operands
+    if register_a:
+        operand_a = "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
+        inputs = ", ".join(f'"r"(a[{i}])' for i in range(4))
+        transposes, immediates = f"%{desc_b + 2}", '"n"(kTransposeB)'
+    else:
+        operand_a, inputs = f"%{count}", '"l"(desc_a)'
+        transposes = f"%{desc_b + 2}, %{desc_b + 3}"
+        immediates = '"n"(kTransposeA), "n"(kTransposeB)'
     body = [
         "asm volatile(",
         '        "{\\n"',
         '        ".reg .pred accumulate;\\n"',
-        f'        "setp.ne.b32 accumulate, %{count + 2}, 0;\\n"',
+        f'        "setp.ne.b32 accumulate, %{desc_b + 1}, 0;\\n"',
         f'        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32." TYPE "." TYPE " {{"',
         registers,
-        f'        "}}, %{count}, %{count + 1}, accumulate, 1, 1, %{count + 3}, %{count + 4};\\n"',
+        f'        "}}, {operand_a}, %{desc_b}, accumulate, 1, 1, {transposes};\\n"',
         '        "}\\n"',
         "        :",
         outputs,
-        '        : "l"(desc_a), "l"(desc_b), "r"(accumulate), "n"(kTransposeA), "n"(kTransposeB))',
+        f'        : {inputs}, "l"(desc_b), "r"(accumulate), {immediates})',
     ]
     *most, last = "\n".join(body).split("\n")
     macro = "\n".join([*(line.ljust(LINE) + " \\" for line in most), last])
-    return f"""
+    if register_a:
+        head = f"""
+template <typename T, int kTransposeB>
+__device__ inline void wgmma(float (&d)[{count}], const uint32_t (&a)[4], uint64_t desc_b,
+                             int accumulate) {{"""
+    else:
+        head = f"""
 template <typename T, int kTransposeA, int kTransposeB>
 __device__ inline void wgmma(float (&d)[{count}], uint64_t desc_a, uint64_t desc_b,
-                             int accumulate) {{
+                             int accumulate) {{"""
+    return f"""{head}
 #define XGEMM_WGMMA(TYPE) \\
     {macro}
   if constexpr (std::is_same_v<T, __half>) {{
@@ -55,7 +76,32 @@ __device__ inline void wgmma(float (&d)[{count}], uint64_t desc_a, uint64_t desc
 """
 
 
-print("""// Made by generate_wgmma.py: wgmma for each width N, told apart by the N / 2 accumulators.
+def tf32_function(n: int) -> str:
+    count = n // 2
+    registers = wrapped([f"%{i}" for i in range(count)], " " * 6, '"')
+    outputs = wrapped([f'"+f"(d[{i}])' for i in range(count)], " " * 8, "")
+    a = ", ".join(f"%{count + i}" for i in range(4))
+    return f"""
+__device__ inline void wgmma_tf32(float (&d)[{count}], const float (&a)[4], uint64_t desc_b,
+                                  int accumulate) {{
+  asm volatile(
+      "{{\\n"
+      ".reg .pred accumulate;\\n"
+      "setp.ne.b32 accumulate, %{count + 5}, 0;\\n"
+      "wgmma.mma_async.sync.aligned.m64n{n}k8.f32.tf32.tf32 {{"
+{registers}
+      "}}, {{{a}}}, %{count + 4}, accumulate, 1, 1;\\n"
+      "}}\\n"
+      :
+{outputs}
+      : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+        "r"(__float_as_uint(a[3])), "l"(desc_b), "r"(accumulate));
+}}
+"""
+
+
+SHAPES = """\
+// Made by generate_wgmma.py: wgmma for each width N, told apart by the N / 2 accumulators.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -65,8 +111,23 @@ print("""// Made by generate_wgmma.py: wgmma for each width N, told apart by the
 #include <type_traits>
 
 // clang-format off
-namespace xgemm::ptx {""")
-for width in WIDTHS:
-    print(function(width), end="")
-print("""
-}  // namespace xgemm::ptx""")
+namespace xgemm::ptx {"""
+
+TF32 = """\
+// Made by generate_wgmma.py: wgmma m64nNk8 over TF32 operands, N told by the N / 2 accumulators.
+// d += a b, or d = a b where `accumulate` is 0. A is in registers: lane 4 g + t of warp w has
+// A[16 w + g + 8 (i % 2)][t + 4 (i / 2)] in a[i]; B is in shared memory, along k. The lowest 13
+// bits of both are not looked at.
+#pragma once
+
+#include <cstdint>
+
+// clang-format off
+namespace xgemm::ptx {"""
+
+if sys.argv[1:] == ["tf32"]:
+    print(TF32 + "".join("\n" + tf32_function(width).rstrip("\n") for width in TF32_WIDTHS))
+else:
+    both = [function(width, register_a) for width in WIDTHS for register_a in (False, True)]
+    print(SHAPES + "".join("\n" + text.rstrip("\n") for text in both))
+print("\n}  // namespace xgemm::ptx")

@@ -22,6 +22,15 @@ __device__ inline void tma_load_5d(void* dst, const CUtensorMap* map, uint64_t* 
       : "memory");
 }
 
+__device__ inline void tma_load_3d(void* dst, const CUtensorMap* map, uint64_t* barrier, int c0,
+                                   int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(smem_address(dst)),
+      "l"(map), "r"(smem_address(barrier)), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+
 // `policy`: of the L2 cache, as createpolicy makes them.
 __device__ inline void tma_load_3d(void* dst, const CUtensorMap* map, uint64_t* barrier,
                                    uint64_t policy, int c0, int c1, int c2) {

@@ -1,4 +1,4 @@
-// 4-bit weights on CUDA: packing and unpacking over the layout of w4/packed_layout.h.
+// 4-bit weights on CUDA, over the layout of w4/packed_layout.h: products, packing and unpacking.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -6,9 +6,45 @@
 #include <cstdint>
 
 #include "common/status.h"
+#include "cuda/w4a16/problem.h"
 #include "w4/packed_layout.h"
 
 namespace xgemm::cuda {
+namespace w4a16 {
+
+// On the current device, which holds all operands. `config` is select_config's for this problem;
+// `workspace` has config.workspace_bytes bytes, aligned to 256, with any contents.
+Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream);
+
+// dst[i, j] = w(column + i, channel + j), rounded once to `dtype`, for i < columns, j < channels.
+struct Dequantize {
+  Weight weight;
+  int64_t column = 0, channel = 0;  // multiples of 64 and of 128
+  int64_t columns = 0, channels = 0;
+  void* dst = nullptr;
+  int64_t dst_row_stride = 0;  // elements; columns of dst are neighbours
+  DType dtype = DType::kF16;   // fp16, bf16 or fp32
+};
+Status dequantize(const Dequantize& part, cudaStream_t stream);
+
+// dst[i, j] = src[i, from[j]], or src[i, j] where `from` is null; 0 where i, j or the source's
+// column is outside of src. Elements of 2 or 4 bytes, strides in elements.
+struct Gather {
+  int64_t rows = 0, cols = 0;          // of dst
+  int64_t src_rows = 0, src_cols = 0;  // that there are
+  int64_t item_size = 2;
+  const void* src = nullptr;
+  int64_t src_row_stride = 0, src_col_stride = 1;
+  void* dst = nullptr;
+  int64_t dst_row_stride = 0, dst_col_stride = 1;
+  const int32_t* from = nullptr;  // [src_cols]
+};
+Status gather_columns(const Gather& gather, cudaStream_t stream);
+
+// inverse[perm[j]] = j for j in [0, k); -1 for a channel that perm leaves out.
+Status invert_permutation(const int32_t* perm, int64_t k, int32_t* inverse, cudaStream_t stream);
+
+}  // namespace w4a16
 
 // Canonical tensors of a weight, contiguous, on the device.
 struct W4Canonical {

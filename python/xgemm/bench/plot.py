@@ -1,4 +1,4 @@
-"""A benchmark's picture: how many times faster than each peer, case by case."""
+"""A benchmark's picture."""
 
 from __future__ import annotations
 
@@ -30,6 +30,55 @@ RATIOS = (
 
 
 def plot_benchmark(report: dict[str, Any], path: Path) -> None:
+    if report["family"] == "w4a16" and len(_layers(report)) < len(report["records"]):
+        plot_rows(report, path)
+    else:
+        plot_cases(report, path)
+
+
+def _layers(report: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys(record["case"] for record in report["records"]))
+
+
+def plot_rows(report: dict[str, Any], path: Path) -> None:
+    """Microseconds against rows, a panel for each weight: every library, and the floor."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    layers = _layers(report)
+    wide = min(len(layers), 4)
+    high = -(-len(layers) // wide)
+    figure, axes = pyplot.subplots(high, wide, figsize=(4.0 * wide, 3.2 * high), squeeze=False)
+    for axis in axes.flat[len(layers) :]:
+        axis.set_axis_off()
+    for axis, layer in zip(axes.flat, layers, strict=False):
+        records = [record for record in report["records"] if record["case"] == layer]
+        rows = [int(record["size"].partition("x")[0]) for record in records]
+        for name in dict.fromkeys(name for record in records for name in record["seconds"]):
+            times = [record["seconds"].get(name, float("nan")) * 1e6 for record in records]
+            axis.plot(rows, times, marker="o", markersize=3, label=name)
+        if all(record["floor_seconds"] is not None for record in records):
+            floors = [record["floor_seconds"] * 1e6 for record in records]
+            axis.plot(rows, floors, color="black", linestyle=":", label="floor")
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_title(f"{layer} ({records[0]['size'].partition('x')[2]})", fontsize=9)
+        axis.set_xlabel("rows")
+        axis.set_ylabel("us")
+        axis.grid(alpha=0.3)
+    axes.flat[0].legend(fontsize=7)
+    figure.suptitle(
+        f"W4A16, {report['dtype']}, {report['device']}, torch {report['torch']}", fontsize=10
+    )
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def plot_cases(report: dict[str, Any], path: Path) -> None:
+    """How many times faster than each peer, case by case."""
     import matplotlib
 
     matplotlib.use("Agg")

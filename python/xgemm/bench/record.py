@@ -21,6 +21,11 @@ class Record:
     layout: str = ""  # of a and b, where it is an option: nn, nt or tn
     floor_seconds: float | None = None  # the least that the device takes, where that is known
 
+    @property
+    def rows(self) -> int:
+        """M, of a product."""
+        return int(self.size.partition("x")[0])
+
     def speedup(self) -> dict[str, float]:
         """How many times faster than each peer."""
         ours = self.seconds[OURS]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from xgemm import _library
 from xgemm.bench import peers, shapes
 from xgemm.bench.floors import floor_seconds
 from xgemm.bench.record import Record
-from xgemm.bench.summary import summarize
+from xgemm.bench.summary import summarize, summarize_rows
 from xgemm.bench.timing import time_calls
 
 FAMILIES = ("mul", "w4a16", "reduce")
@@ -35,10 +37,14 @@ def run_benchmark(
     on_record: Callable[[Record], None] = lambda record: None,
     layouts: str = "nt",
     compiled: bool = False,
+    ops: str = "",
+    cub: Path | None = None,
 ) -> dict[str, Any]:
     """Everything measured, ready for JSON; on_record hears each case as it comes.
 
-    `layouts` (of a and b, separated by commas) and `compiled` (torch.compile as a peer) are mul's.
+    `layouts` (of a and b, separated by commas) are mul's; `compiled` (torch.compile as a peer) is
+    mul's and reduce's; `ops` (separated by commas, all where it is empty) and `cub` (a library
+    built from benchmarks/cub_reduce.cu, as a peer of sums) are reduce's.
     """
     if family not in FAMILIES:
         raise ValueError(f"bench: family must be one of {', '.join(FAMILIES)}, got {family!r}")
@@ -48,13 +54,18 @@ def run_benchmark(
         raise ValueError(f"bench: device must be cpu or cuda, got {device!r}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("bench: device cuda: torch sees no GPU here")
+    if (layouts != "nt" and family != "mul") or (compiled and family == "w4a16"):
+        raise ValueError(
+            f"bench: layouts are an option of mul, compile of mul and reduce, got family {family!r}"
+        )
+    if (ops or cub is not None) and family != "reduce":
+        raise ValueError(f"bench: ops and cub are options of reduce, got family {family!r}")
     if family == "mul":
         made = _mul(sets, DTYPES[dtype], device, seed, _choose_layouts(layouts), compiled)
-    elif compiled or layouts != "nt":
-        raise ValueError(f"bench: layouts and compile are options of mul, got family {family!r}")
+    elif family == "w4a16":
+        made = _w4a16(sets, DTYPES[dtype], device, seed)
     else:
-        make = {"w4a16": _w4a16, "reduce": _reduce}[family]
-        made = make(sets, DTYPES[dtype], device, seed)
+        made = _reduce(sets, DTYPES[dtype], device, seed, _choose_ops(ops), compiled, cub)
     records = []
     with torch.inference_mode():
         for record in made:
@@ -66,6 +77,7 @@ def run_benchmark(
         "seed": seed,
         **environment(device),
         "summary": summarize(records),
+        "rows": summarize_rows(records) if family == "w4a16" else [],
         "records": [{**asdict(record), "speedup": record.speedup()} for record in records],
     }
 
@@ -75,6 +87,14 @@ def _choose_layouts(names: str) -> list[str]:
     for name in chosen:
         if name not in LAYOUTS:
             raise ValueError(f"bench: layouts must be among {', '.join(LAYOUTS)}, got {name!r}")
+    return chosen
+
+
+def _choose_ops(names: str) -> list[str]:
+    chosen = [name.strip() for name in names.split(",")] if names else list(REDUCE_OPS)
+    for name in chosen:
+        if name not in REDUCE_OPS:
+            raise ValueError(f"bench: ops must be among {', '.join(REDUCE_OPS)}, got {name!r}")
     return chosen
 
 
@@ -164,37 +184,57 @@ def _operands(
 
 
 def _w4a16(sets: str, dtype: torch.dtype, device: str, seed: int) -> Iterator[Record]:
+    gpu = torch.cuda.get_device_name() if device == "cuda" else ""
     made: tuple[Any, ...] = ()
     weight_of: tuple[int, int] | None = None
     for p in shapes.products(shapes.choose(sets, shapes.PRODUCT_SETS), device, seed):
         if weight_of != (p.n, p.k):  # successive cases often share a weight
-            q = xgemm.quantize_weight(
-                _random(seed + 1, device, p.n, p.k), group_size=GROUP_SIZE,
-                scale_dtype=torch.float16,
-            )  # fmt: skip
-            made, weight_of = (xgemm.pack(q), q.dequantize(dtype), q), (p.n, p.k)
-        packed, dense, q = made
+            made = ()  # frees the last one's memory
+            made, weight_of = _packed_weight(p.n, p.k, dtype, device, seed), (p.n, p.k)
+        packed, dense, q, humming = made
         x = _random(seed, device, p.m, p.k).to(dtype)
-        calls = peers.w4a16_calls(x, packed, dense, q)
-        y = xgemm.linear(x, packed)
-        error = _check_product(y, x, q.dequantize(torch.float32), rounded_w=True)
+        calls = peers.w4a16_calls(x, packed, dense, q, humming)
+        error = _check_product(xgemm.linear(x, packed), x, dense, rounded_w=True)
         moved = packed.nbytes + (p.m * p.k + p.m * p.n) * dtype.itemsize
+        flops = 2.0 * p.m * p.n * p.k
+        floor = floor_seconds(gpu, moved, flops) if dtype.itemsize == 2 else None
         yield Record(
-            p.name, f"{p.m}x{p.n}x{p.k}", time_calls(calls, device), 2.0 * p.m * p.n * p.k, moved,
-            error, set=p.set,
+            p.name, f"{p.m}x{p.n}x{p.k}", time_calls(calls, device), flops, moved, error, set=p.set,
+            floor_seconds=floor,
         )  # fmt: skip
 
 
-def _reduce(sets: str, dtype: torch.dtype, device: str, seed: int) -> Iterator[Record]:
+def _packed_weight(
+    n: int, k: int, dtype: torch.dtype, device: str, seed: int
+) -> tuple[xgemm.PackedWeight, torch.Tensor, xgemm.QuantizedWeight, peers.Call1 | None]:
+    """A random weight: packed, dense, canonical, and as humming's layer where that is here."""
+    weight = _random(seed + 1, device, n, k)
+    q = xgemm.quantize_weight(weight, group_size=GROUP_SIZE, scale_dtype=torch.float16)
+    dense = q.dequantize(dtype)
+    return xgemm.pack(q), dense, q, peers.humming_layer(dense, GROUP_SIZE)
+
+
+def _reduce(
+    sets: str,
+    dtype: torch.dtype,
+    device: str,
+    seed: int,
+    ops: list[str],
+    compiled: bool,
+    cub: Path | None,
+) -> Iterator[Record]:
+    gpu = torch.cuda.get_device_name() if device == "cuda" else ""
     for case in shapes.reductions(shapes.choose(sets, shapes.REDUCE_SETS), device, seed):
         x = _random(seed, device, *case.shape).to(dtype)
         size = "x".join(map(str, case.shape))
-        for op in REDUCE_OPS:
-            calls = peers.reduce_calls(op, x, case.dims)
+        for op in ops:
+            calls = peers.reduce_calls(op, x, case.dims, compiled, cub)
             error = _check_reduction(op, x, case.dims)
+            outputs = x.numel() // max(math.prod(case.shape[d] for d in case.dims), 1)
+            moved = x.numel() * dtype.itemsize + outputs * dtype.itemsize
             yield Record(
-                f"{op} {case.name}", size, time_calls(calls, device), 0.0,
-                x.numel() * dtype.itemsize, error, set=case.name,
+                f"{op} {case.name}", size, time_calls(calls, device), 0.0, moved, error,
+                set=case.name, floor_seconds=floor_seconds(gpu, moved, 0.0),
             )  # fmt: skip
 
 

@@ -73,6 +73,11 @@ PRODUCT_SETS = {
     "ragged": "12 random sizes, drawn fresh unless --seed is given",
     "aligned": "12 random multiples of 8, likewise",
 }
+# Of matrices that are reduced on a GPU: long and short rows, wide and narrow, aligned and not.
+LARGE_SIDES = (
+    *((8192, 28672), (16384, 16384), (333, 7777)),
+    *((1 << 22, 8), (50257, 768), (7, 100003)),
+)
 REDUCE_SETS = {
     "quick": "a few small shapes of each kind",
     "full": "1-D tensors, all elements",
@@ -159,8 +164,10 @@ def _drawn(name: str, draw: random.Random, top: int) -> list[Product]:
 
 
 def reductions(sets: list[str], device: str, seed: int) -> list[Reduction]:
-    powers = (16, 20, 24, 28, 30) if device == "cuda" else (12, 16, 20, 24)
-    sides = ((4096, 4096), (1 << 20, 128), (128, 1 << 20), (1000, 3333))
+    gpu = device == "cuda"
+    powers = tuple(range(16, 31)) if gpu else (12, 16, 20, 24)
+    sides: tuple[tuple[int, int], ...] = ((4096, 4096), (1 << 20, 128), (128, 1 << 20))
+    sides += LARGE_SIDES if gpu else ((1000, 3333),)
     chosen: list[Reduction] = []
     for name in sets:
         if name == "quick":

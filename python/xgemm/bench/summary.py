@@ -29,6 +29,22 @@ def summarize(records: list[Record]) -> list[dict[str, Any]]:
     ]
 
 
+# How many rows of activations: one token, a few, a batch, a prompt.
+ROW_BANDS = ((1, 1), (2, 8), (9, 16), (17, 64), (65, 128), (129, 256), (257, None))
+
+
+def summarize_rows(records: list[Record]) -> list[dict[str, Any]]:
+    """For each band of M: what a product with a packed weight is limited by depends on it."""
+    found = []
+    for first, last in ROW_BANDS:
+        group = [r for r in records if first <= r.rows and (last is None or r.rows <= last)]
+        if group:
+            rows = sorted({record.rows for record in group})
+            label = f"{rows[0]}" if len(rows) == 1 else f"{rows[0]} .. {rows[-1]}"
+            found.append({"rows": label, "cases": len(group), **_numbers(group)})
+    return found
+
+
 def _numbers(records: list[Record]) -> dict[str, Any]:
     peers: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(name for record in records for name in record.speedup()):

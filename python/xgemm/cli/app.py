@@ -92,8 +92,13 @@ def bench(
         str, typer.Option(help="mul: of a and b, n row-major, t column-major: nn, nt, tn.")
     ] = "nt",
     compiled: Annotated[
-        bool, typer.Option("--compile", help="mul: torch.compile too; seconds for each shape.")
+        bool, typer.Option("--compile", help="torch.compile too; seconds for each shape.")
     ] = False,
+    ops: Annotated[str, typer.Option(help="reduce: which, separated by commas.")] = "",
+    cub: Annotated[
+        Path | None,
+        typer.Option(exists=True, help="reduce: a library built from benchmarks/cub_reduce.cu."),
+    ] = None,
     threads: Threads = None,
     seed: Annotated[int | None, typer.Option(help="Of what is random; fresh if absent.")] = None,
     json: Json = False,
@@ -103,7 +108,10 @@ def bench(
     """Time an op family against torch, checked against float64 before a time is taken."""
     from xgemm.cli.bench import run
 
-    run(family, shapes, dtype, device, layouts, compiled, threads, seed, json, output, plot)
+    run(
+        family, shapes, dtype, device, layouts, compiled, ops, cub, threads, seed, json, output,
+        plot,
+    )  # fmt: skip
 
 
 @app.command(context_settings={"ignore_unknown_options": True})  # so that -1 is an argument

@@ -28,6 +28,8 @@ def run(
     device: str,
     layouts: str,
     compiled: bool,
+    ops: str,
+    cub: Path | None,
     threads: int | None,
     seed: int | None,
     as_json: bool,
@@ -50,7 +52,9 @@ def run(
         case = f"{record.case} {record.size} {record.layout}".rstrip()
         log.print(f"[dim]{case}: {ours * 1e6:.1f} us[/]")
 
-    report = run_benchmark(family, shapes, dtype, device, seed, on_record, layouts, compiled)
+    report = run_benchmark(
+        family, shapes, dtype, device, seed, on_record, layouts, compiled, ops, cub
+    )
     if output is not None:
         output.write_text(json.dumps(report, indent=2) + "\n")
     if plot is not None:
@@ -65,6 +69,8 @@ def run(
     )
     _print_records(title, records)
     _print_summary(report["summary"])
+    if len(report["rows"]) > 1:
+        _print_rows(report["rows"])
 
 
 def _print_records(title: str, records: list[Record]) -> None:
@@ -101,6 +107,20 @@ def _print_summary(groups: list[dict[str, Any]]) -> None:
             shares = [f"{name} {share:.3f}x" for name, share in group["of_floor"].items()]
             line = f"{label}: of the floor's time: {', '.join(shares)} (geometric mean)"
             out.print(line, soft_wrap=True)
+
+
+def _print_rows(bands: list[dict[str, Any]]) -> None:
+    """Geometric means by the number of rows, and the least of each."""
+    names = list(dict.fromkeys(name for band in bands for name in band["speedup"]))
+    columns = ["rows", "cases", *(text for n in names for text in (f"x {n}", "least")), "of floor"]
+    lines = []
+    for band in bands:
+        line = [band["rows"], str(band["cases"])]
+        for name in names:
+            found = band["speedup"].get(name, {})
+            line += [_number(found.get(key), "{:.2f}") for key in ("geomean", "worst")]
+        lines.append([*line, _number(band["of_floor"].get(OURS), "{:.2f}")])
+    out.print(table("by rows, geometric means", columns, lines))
 
 
 def _rate(record: Record) -> str:

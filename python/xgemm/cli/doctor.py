@@ -116,11 +116,35 @@ def _library_findings() -> list[Finding]:
     if info.get("cuda"):
         archs = ", ".join(info.get("cuda_archs", []))
         findings.append(Finding("CUDA half", OK, f"CUDA {info['cuda']}, architectures {archs}"))
+        findings.append(_cuda_kernels())
     else:
         findings.append(
             Finding("CUDA half", WARNING, "not in this library: it runs on the CPU only", GET_NVCC)
         )
     return findings
+
+
+def _cuda_kernels() -> Finding:
+    """Which ops have a CUDA kernel; `explain` runs on the host, wherever its problem is."""
+    names = [name for name in sorted(_schemas()) if name != "explain"]
+    missing = [name for name in names if not _has_cuda_kernel(name)]
+    detail = ", ".join(name for name in names if name not in missing)
+    if missing:
+        return Finding("CUDA kernels", WARNING, f"{detail}; none yet: {', '.join(missing)}")
+    return Finding("CUDA kernels", OK, detail)
+
+
+def _schemas() -> list[str]:
+    """ "mul", "mul.w4a16" ..."""
+    return [
+        f"{schema.name.removeprefix('xgemm::')}.{schema.overload_name}".rstrip(".")
+        for schema in torch._C._jit_get_all_schemas()
+        if schema.name.startswith("xgemm::")
+    ]
+
+
+def _has_cuda_kernel(name: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"xgemm::{name}", "CUDA"))
 
 
 def _cpu() -> Finding:

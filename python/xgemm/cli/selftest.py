@@ -169,6 +169,14 @@ def _pack_cases(device: str, generator: torch.Generator) -> Iterator[Case]:
     on_device = q.to(device)
     expected = Expected(q.codes.double(), torch.full((N, K), 0.5).double())  # exact
     yield "pack_w4, unpack_w4", lambda: xgemm.unpack(xgemm.pack(on_device)).codes, expected
+    value = q.dequantize(torch.float64)
+    for dtype, rounding in ROUNDING.items():
+        expected = Expected(value, (rounding + 2.0**-22) * value.abs() + 2.0**-24)
+        yield (
+            f"dequantize_w4 {SHORT[dtype]}",
+            partial(xgemm.pack(on_device).dequantize, dtype),
+            expected,
+        )
 
 
 def _reduce_cases(device: str, generator: torch.Generator) -> Iterator[Case]:

@@ -218,6 +218,17 @@ class PackedWeight:
         perm = None if self.perm is None else self.perm.to(device)
         return replace(self, qweight=self.qweight.to(device), perm=perm)
 
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The weight [n, k] in `dtype` (float32, float16 or bfloat16), its channels as x has them.
+
+        Each weight is rounded once. Act-order needs a second tensor of the result's size.
+        """
+        w = torch.ops.xgemm.dequantize_w4.default(
+            self.qweight, self.n, self.k, self.group_size, bf16_scales=self.bf16_scales,
+            zeros=self.has_zeros, dtype=str(dtype).removeprefix("torch."),
+        )  # fmt: skip
+        return w if self.perm is None else torch.empty_like(w).index_copy_(1, self.perm.long(), w)
+
 
 def pack(q: QuantizedWeight) -> PackedWeight:
     """Pack a canonical weight, once, for the kernels; `unpack` gives it back.

@@ -10,6 +10,9 @@ XGEMM_FLOAT16_FUNCTIONS(__nv_bfloat16, __nv_bfloat162, bfloat16)
 
 inline __nv_bfloat16 __float2bfloat16(float x) { return __nv_bfloat16(x); }
 inline __nv_bfloat16 __float2bfloat16_rn(float x) { return __nv_bfloat16(x); }
+inline __nv_bfloat16 __double2bfloat16(double x) {
+  return xgemm::emulator::round_from_double<__nv_bfloat16>(x);
+}
 inline float __bfloat162float(__nv_bfloat16 x) { return static_cast<float>(x); }
 inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
   return {__nv_bfloat16(x), __nv_bfloat16(y)};

@@ -10,6 +10,7 @@ XGEMM_FLOAT16_FUNCTIONS(__half, __half2, half)
 
 inline __half __float2half(float x) { return __half(x); }
 inline __half __float2half_rn(float x) { return __half(x); }
+inline __half __double2half(double x) { return xgemm::emulator::round_from_double<__half>(x); }
 inline float __half2float(__half x) { return static_cast<float>(x); }
 inline __half2 __floats2half2_rn(float x, float y) { return {__half(x), __half(y)}; }
 inline __half2 __float22half2_rn(float2 x) { return {__half(x.x), __half(x.y)}; }

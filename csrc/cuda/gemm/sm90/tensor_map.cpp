@@ -21,14 +21,17 @@ PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
 }  // namespace
 
 bool encode_tensor_map(CUtensorMap* map, const void* data, DType dtype, const MapShape& shape) {
-  const auto type =
-      dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const auto type = dtype == DType::kF16    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                    : dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                    : shape.round_to_tf32   ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+                                            : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
   cuuint64_t extent[kMostMapDims], stride[kMostMapDims];
   cuuint32_t box[kMostMapDims], steps[kMostMapDims];
   for (int i = 0; i < shape.dims; ++i) {
     extent[i] = static_cast<cuuint64_t>(shape.extent[i]);
     // A stride along an extent of 1 is never used, but must still be a valid one.
-    stride[i] = static_cast<cuuint64_t>(shape.extent[i] > 1 ? shape.stride[i] * 2 : 16);
+    stride[i] =
+        static_cast<cuuint64_t>(shape.extent[i] > 1 ? shape.stride[i] * element_size(dtype) : 16);
     box[i] = static_cast<cuuint32_t>(shape.box[i]);
     steps[i] = 1;
   }

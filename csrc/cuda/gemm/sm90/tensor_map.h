@@ -17,6 +17,7 @@ struct MapShape {
   int64_t extent[kMostMapDims], stride[kMostMapDims];
   int box[kMostMapDims];
   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+  bool round_to_tf32 = false;  // loads round fp32 to the nearest TF32
 };
 
 // False where the driver refuses. Loads beyond an extent give 0, stores there write nothing.

@@ -41,7 +41,9 @@ inline bool a_fits_tma(const Problem& p) {
 inline bool b_fits_tma(const Problem& p) {
   return operand_fits_tma(p.b, p.k, p.n) && batch_fits(p, &BatchDim::b);
 }
+// A store writes 16 bytes whole, of which a part may lie behind the end of a row.
 inline bool d_fits_tma(const Problem& p) {
+  if (p.n % 8 != 0) return false;
   for (int i = 0; i < p.batch_dims; ++i) {
     if (p.batch[i].d <= 0) return false;
   }

@@ -11,6 +11,10 @@ inline void tma_load_5d(void* dst, const CUtensorMap* map, uint64_t* barrier, in
                         int c2, int c3, int c4) {
   emulator::tma_load(dst, map, barrier, {c0, c1, c2, c3, c4});
 }
+inline void tma_load_3d(void* dst, const CUtensorMap* map, uint64_t* barrier, int c0, int c1,
+                        int c2) {
+  emulator::tma_load(dst, map, barrier, {c0, c1, c2});
+}
 inline void tma_load_3d(void* dst, const CUtensorMap* map, uint64_t* barrier, uint64_t, int c0,
                         int c1, int c2) {
   emulator::tma_load(dst, map, barrier, {c0, c1, c2});

@@ -1,0 +1,14 @@
+// Host side of the fp32 kernels.
+#pragma once
+
+#include "cuda/gemm/api.h"
+#include "cuda/gemm/fp32/params.h"
+
+namespace xgemm::cuda::gemm::fp32 {
+
+// D from split-K's partial sums.
+Status reduce(const Params& params, cudaStream_t stream);
+
+Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream);
+
+}  // namespace xgemm::cuda::gemm::fp32

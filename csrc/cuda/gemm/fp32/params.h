@@ -1,0 +1,51 @@
+// What the host tells the fp32 kernels.
+#pragma once
+
+#include "common/math.h"
+#include "cuda/gemm/problem.h"
+
+namespace xgemm::cuda::gemm::fp32 {
+
+// How an operand's tile gets to shared memory, where it lies by k: [k][row].
+enum class Access {
+  kRows16,     // 4 rows a copy: rows are contiguous, and 16-byte aligned
+  kAlongRows,  // elements, neighbouring threads along the rows
+  kAlongK,     // elements, neighbouring threads along k
+};
+
+// An operand of the kernel: [rows, k] where rows are D's rows (A) or D's columns (B).
+struct OperandParams {
+  const float* data;
+  int64_t row_stride, k_stride;  // elements
+  Access access;
+  bool unit_stride;  // along what Access names
+};
+
+// The problem as the kernel sees it: transposed where D is column-major, so that D's columns are
+// (nearly) contiguous.
+struct Params {
+  int64_t m, n, k;
+  bool transposed;  // m is the problem's n
+  OperandParams a, b;
+  float* d;
+  int64_t d_row_stride, d_col_stride;
+  bool d_vector;   // four columns of D are one aligned 16-byte store
+  const float* c;  // read where beta is not 0
+  int64_t c_row_stride, c_col_stride;
+  float alpha, beta;
+  const float* bias;  // or null; one of its strides is 0
+  int64_t bias_row_stride, bias_col_stride;
+  Activation activation;
+  int batch_dims;
+  BatchDim batch[kMaxBatchDims];
+  int64_t batches;
+
+  int splits;              // of K
+  int64_t k_per_split;     // a multiple of kBlockK
+  float* partials;         // [splits, batches, m, partial_stride], for splits > 1
+  int64_t partial_stride;  // n, rounded up to 4
+  int64_t tiles_m, tiles_n;
+  int64_t first_work;  // of this launch: a grid has less than 2^31 CTAs
+};
+
+}  // namespace xgemm::cuda::gemm::fp32

@@ -1,0 +1,10 @@
+// Host side of the TF32 kernels.
+#pragma once
+
+#include "cuda/gemm/api.h"
+
+namespace xgemm::cuda::gemm::tf32 {
+
+Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream);
+
+}  // namespace xgemm::cuda::gemm::tf32

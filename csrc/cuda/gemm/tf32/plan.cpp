@@ -1,0 +1,63 @@
+#include "cuda/gemm/tf32/plan.h"
+
+#include "common/math.h"
+
+namespace xgemm::cuda::gemm::tf32 {
+namespace {
+
+// A matrix of `extent` contiguous rows, `stride` elements apart.
+bool fits_tma(const void* data, int64_t contiguous_stride, int64_t stride, int64_t extent,
+              int64_t batch_stride) {
+  constexpr int64_t kMostStride = int64_t{1} << 38;
+  if (reinterpret_cast<uintptr_t>(data) % 16 != 0 || contiguous_stride != 1) return false;
+  if (batch_stride < 0 || batch_stride % 4 != 0 || batch_stride >= kMostStride) return false;
+  return extent <= 1 || (stride % 4 == 0 && stride > 0 && stride < kMostStride);
+}
+
+}  // namespace
+
+bool Matrix::fits_along_k() const {
+  return fits_tma(data, k_stride, row_stride, rows, batch_stride);
+}
+bool Matrix::fits_along_rows(int64_t k) const {
+  return fits_tma(data, row_stride, k_stride, k, batch_stride);
+}
+
+Matrix a_of(const Problem& p) {
+  return {p.a.data, p.m, p.a.row_stride, p.a.col_stride, p.batch_dims > 0 ? p.batch[0].a : 0};
+}
+Matrix b_of(const Problem& p) {
+  return {p.b.data, p.n, p.b.col_stride, p.b.row_stride, p.batch_dims > 0 ? p.batch[0].b : 0};
+}
+
+bool fits(const Problem& p) {
+  constexpr int64_t kMost = INT32_MAX - 1024;  // coordinates, and tiles may reach past the end
+  return p.k > 0 && p.m <= kMost && p.n <= kMost && p.k <= kMost && p.batch_dims <= 1 &&
+         (p.batch_dims == 0 || p.batch[0].size <= kMost);
+}
+
+Copies copies(const Problem& p, bool swapped) {
+  const Matrix x = swapped ? b_of(p) : a_of(p), y = swapped ? a_of(p) : b_of(p);
+  return {!x.fits_along_k() && !x.fits_along_rows(p.k), !y.fits_along_k()};
+}
+
+int64_t copy_stride(int64_t k) { return round_up<int64_t>(k, 4); }
+
+namespace {
+
+int64_t copied_batches(const Problem& p, const Matrix& matrix) {
+  return p.batch_dims > 0 && matrix.batch_stride != 0 ? p.batch[0].size : 1;
+}
+
+}  // namespace
+
+int64_t copy_bytes(const Problem& p, const Matrix& matrix) {
+  return round_up<int64_t>(copied_batches(p, matrix) * matrix.rows * copy_stride(p.k) * 4, 256);
+}
+
+int64_t copy_tiles(const Problem& p, const Matrix& matrix) {
+  return ceil_div<int64_t>(p.k, 32) * ceil_div<int64_t>(matrix.rows, 32) *
+         copied_batches(p, matrix);
+}
+
+}  // namespace xgemm::cuda::gemm::tf32

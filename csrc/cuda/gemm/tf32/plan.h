@@ -1,0 +1,50 @@
+// A product on TF32 tensor cores as the sm_90a kernel sees it, without CUDA.
+//
+// wgmma takes TF32 operands from shared memory along k only. So one operand, Y, goes there, and the
+// other, X, goes through registers, in whatever order it lies: either may be A or B.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/gemm/problem.h"
+
+namespace xgemm::cuda::gemm::tf32 {
+
+inline constexpr int kBlockK = 32;  // 128 bytes: a swizzle's row
+
+// Of a tile of the result: rows of X, rows of Y.
+struct TileShape {
+  int x, y;
+};
+// Of three products the sums need twice the registers.
+constexpr TileShape tile_shape(Precision precision) {
+  return precision == Precision::kTf32x3 ? TileShape{256, 128} : TileShape{128, 256};
+}
+
+// [rows, k]; strides in elements.
+struct Matrix {
+  const void* data;
+  int64_t rows, row_stride, k_stride, batch_stride;
+
+  bool fits_along_k() const;              // TMA reads its rows
+  bool fits_along_rows(int64_t k) const;  // TMA reads its columns
+};
+Matrix a_of(const Problem& problem);
+Matrix b_of(const Problem& problem);
+
+// Whether the kernel takes the problem at all.
+bool fits(const Problem& problem);
+
+// What is copied first: an operand that TMA cannot read, or a Y that is not along k. `swapped`: X
+// is B, else A.
+struct Copies {
+  bool x, y;
+};
+Copies copies(const Problem& problem, bool swapped);
+
+// A copied operand lies along k: [batch][rows][copy_stride].
+int64_t copy_stride(int64_t k);
+int64_t copy_bytes(const Problem& problem, const Matrix& matrix);
+int64_t copy_tiles(const Problem& problem, const Matrix& matrix);  // of 32 x 32: its CTAs
+
+}  // namespace xgemm::cuda::gemm::tf32

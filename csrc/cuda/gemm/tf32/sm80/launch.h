@@ -1,0 +1,12 @@
+// Host side of the mma.sync kernel.
+#pragma once
+
+#include "cuda/gemm/api.h"
+#include "cuda/gemm/fp32/params.h"
+
+namespace xgemm::cuda::gemm::tf32::sm80 {
+
+// All of params but the tiles; split-K's sums stay in params.partials.
+Status launch(fp32::Params params, Precision precision, cudaStream_t stream);
+
+}  // namespace xgemm::cuda::gemm::tf32::sm80

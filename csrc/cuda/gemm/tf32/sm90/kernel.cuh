@@ -1,0 +1,326 @@
+// fp32 products on Hopper's TF32 tensor cores: TMA into a ring of stages, X from there to registers
+// and Y by descriptors to wgmma.
+//
+// With three products each operand is the sum of two TF32 numbers: the consumers split X in
+// registers, three warps split Y in shared memory, and a_small b_small is left out. Tensor cores
+// round their sums towards zero, which would add up over K, so sums over 16 k, the small products
+// first, are added to the accumulators by the FP32 cores.
+#pragma once
+
+#include "common/math.h"
+#include "cuda/gemm/tf32/sm90/epilogue.cuh"
+#include "cuda/gemm/tf32/sm90/operands.cuh"
+#include "cuda/ptx/setmaxnreg.h"
+#include "cuda/ptx/tma.h"
+#include "cuda/shared_memory.h"
+
+namespace xgemm::cuda::gemm::tf32::sm90 {
+
+inline constexpr int kConsumerWarps = kConsumers * kWarpgroup / 32;
+inline constexpr int kSplitters = 3 * 32;  // threads
+
+template <typename Tile>
+struct SharedStorage {
+  static constexpr int kSmallStages = Tile::kThree ? Tile::kStages : 1;
+  static constexpr int kSmallFloats = Tile::kThree ? Tile::kColumns * kBlockK : 1;
+  alignas(1024) float x[Tile::kStages][Tile::kRows * kBlockK];
+  alignas(1024) float y[Tile::kStages][Tile::kColumns * kBlockK];  // split: the big parts
+  alignas(1024) float y_small[kSmallStages][kSmallFloats];
+  Epilogue::Staging staging[kConsumerWarps];
+  uint64_t full[Tile::kStages], split[Tile::kStages], empty[Tile::kStages];
+};
+
+template <typename Tile>
+inline constexpr int kSmemBytes = sizeof(SharedStorage<Tile>) + 1024;  // + alignment
+
+// Position in the ring: stage, and the parity of the pass over it.
+template <int kStages>
+struct RingState {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+// Walks over a CTA's units; all roles see the same ones.
+template <typename Tile>
+class Scheduler {
+ public:
+  __device__ explicit Scheduler(const Params& params) : params_(params), next_(blockIdx.x) {}
+
+  __device__ bool next(Unit* unit) {
+    if (next_ >= params_.units) return false;
+    const int per_plane = params_.tiles_x * params_.tiles_y;
+    const int plane = next_ / per_plane, in_plane = next_ % per_plane;
+    // Groups of rows, column by column: CTAs that run at the same time share operands in L2.
+    constexpr int kGroup = 2048 / Tile::kRows;
+    const int first = in_plane / (kGroup * params_.tiles_y) * kGroup;
+    const int height = min(params_.tiles_x - first, kGroup);
+    const int in_group = in_plane - first * params_.tiles_y;
+    unit->x = (first + in_group % height) * Tile::kRows;
+    unit->y = in_group / height * Tile::kColumns;
+    unit->batch = plane / params_.splits;
+    unit->split = plane % params_.splits;
+    next_ += gridDim.x;
+    return true;
+  }
+
+  __device__ int k_tiles(const Unit& unit) const {
+    return min(params_.k_tiles - unit.split * params_.k_tiles_per_split, params_.k_tiles_per_split);
+  }
+
+ private:
+  const Params& params_;
+  int next_;
+};
+
+// One thread that keeps the ring full.
+template <typename Tile, bool kXAlongRows>
+__device__ inline void produce(const Params& params, SharedStorage<Tile>& smem) {
+  constexpr uint32_t kBytes = (Tile::kRows + Tile::kColumns) * kBlockK * 4;
+  Scheduler<Tile> scheduler(params);
+  RingState<Tile::kStages> ring;
+  Unit unit;
+  while (scheduler.next(&unit)) {
+    const int k_tiles = scheduler.k_tiles(unit);
+    int k = unit.split * params.k_tiles_per_split * kBlockK;
+    const int x_batch = params.x_batched ? unit.batch : 0;
+    const int y_batch = params.y_batched ? unit.batch : 0;
+#pragma unroll 1
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, k += kBlockK, ring.advance()) {
+      ptx::mbarrier_wait(&smem.empty[ring.stage], ring.parity ^ 1);
+      uint64_t* full = &smem.full[ring.stage];
+      ptx::mbarrier_arrive_expect_tx(full, kBytes);
+      float* x = smem.x[ring.stage];
+      if constexpr (kXAlongRows) {
+#pragma unroll 1
+        for (int row = 0; row < Tile::kRows; row += kBoxRows) {
+          ptx::tma_load_3d(x + row * kBlockK, &params.x, full, unit.x + row, k, x_batch);
+        }
+      } else {
+        ptx::tma_load_3d(x, &params.x, full, k, unit.x, x_batch);
+      }
+      ptx::tma_load_3d(smem.y[ring.stage], &params.y, full, k, unit.y, y_batch);
+    }
+  }
+}
+
+// Splits Y's tiles where they lie: element by element, so that the swizzle does not matter.
+template <typename Tile>
+__device__ inline void split_y(const Params& params, SharedStorage<Tile>& smem, int thread) {
+  constexpr int kQuads = Tile::kColumns * kBlockK / 4;
+  Scheduler<Tile> scheduler(params);
+  RingState<Tile::kStages> ring;
+  Unit unit;
+  while (scheduler.next(&unit)) {
+    const int k_tiles = scheduler.k_tiles(unit);
+#pragma unroll 1
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ring.advance()) {
+      ptx::mbarrier_wait(&smem.full[ring.stage], ring.parity);
+      auto* y = reinterpret_cast<float4*>(smem.y[ring.stage]);
+      auto* y_small = reinterpret_cast<float4*>(smem.y_small[ring.stage]);
+#pragma unroll 2
+      for (int i = thread; i < kQuads; i += kSplitters) {
+        const float4 value = y[i];
+        float4 big, small;
+        split(value.x, &big.x, &small.x), split(value.y, &big.y, &small.y);
+        split(value.z, &big.z, &small.z), split(value.w, &big.w, &small.w);
+        y[i] = big, y_small[i] = small;
+      }
+      ptx::fence_proxy_async();
+      __syncwarp();
+      if (thread % 32 == 0) ptx::mbarrier_arrive(&smem.split[ring.stage]);
+    }
+  }
+}
+
+// The two consumers issue their products in turn: while one adds its sums and splits X the tensor
+// cores are the other's. Else both might do either at the same time.
+class Turns {
+ public:
+  __device__ explicit Turns(int consumer) : consumer_(consumer) {
+    if (consumer == 1) give();
+  }
+  __device__ void take() { ptx::named_barrier_sync(kFirstBarrier + consumer_, kThreadsOfBoth); }
+  __device__ void give() {
+    ptx::named_barrier_arrive(kFirstBarrier + 1 - consumer_, kThreadsOfBoth);
+  }
+  // What consumer 1 gave last; no barrier is left half-way.
+  __device__ void finish() {
+    if (consumer_ == 0) take();
+  }
+
+ private:
+  static constexpr int kFirstBarrier = 1, kThreadsOfBoth = kConsumers * kWarpgroup;
+  static_assert(kConsumers == 2);
+  int consumer_;
+};
+
+template <typename Tile, bool kXAlongRows>
+class Consumer {
+  static constexpr int kCount = Tile::kColumns / 2;
+  static constexpr int kYStep = Tile::kColumns * kBlockK * 4 / 16;  // of a descriptor, a stage
+
+ public:
+  float acc[Tile::kSubs][kCount];
+  XReader<Tile, kXAlongRows> reader;
+
+  __device__ Consumer(SharedStorage<Tile>& smem, int consumer, int thread)
+      : reader(consumer, thread),
+        smem_(smem),
+        lane_(thread % 32),
+        y_base_(y_descriptor(smem.y[0])),
+        y_small_base_(y_descriptor(smem.y_small[0])) {}
+
+  __device__ void accumulate(int k_tiles, Turns& turns) {
+    if constexpr (Tile::kThree) {
+#pragma unroll
+      for (int sub = 0; sub < Tile::kSubs; ++sub) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) acc[sub][i] = 0.0f;
+      }
+#pragma unroll 1
+      for (int k_tile = 0; k_tile < k_tiles; ++k_tile) step_three(turns);
+    } else {
+      int k_tile = 0;
+#pragma unroll 1
+      for (; k_tile + 1 < k_tiles; k_tile += 2) {
+        step_one<0>(k_tile > 0);
+        step_one<1>(true);
+      }
+      if (k_tile < k_tiles) step_one<0>(k_tile > 0);
+      ptx::wgmma_wait_group<0>();
+      release(previous_);
+    }
+  }
+
+ private:
+  // 64 rows by 16 k at a time.
+  __device__ void step_three(Turns& turns) {
+    ptx::mbarrier_wait(&smem_.full[ring_.stage], ring_.parity);
+    ptx::mbarrier_wait(&smem_.split[ring_.stage], ring_.parity);
+    const float* x = smem_.x[ring_.stage];
+    const uint64_t y = y_base_ + ring_.stage * kYStep,
+                   y_small = y_small_base_ + ring_.stage * kYStep;
+    float raw[2][4];
+    reader.load(raw[0], x, 0, 0);
+    reader.load(raw[1], x, 0, 1);
+#pragma unroll
+    for (int unit = 0; unit < 2 * Tile::kSubs; ++unit) {
+      const int sub = unit / 2, k8 = unit % 2 * 2;
+      float big[2][4], small[2][4], part[kCount];
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        split(raw[i / 4][i % 4], &big[i / 4][i % 4], &small[i / 4][i % 4]);
+      const uint64_t first = k8 * kDescriptorStepK8, second = first + kDescriptorStepK8;
+      turns.take();
+      ptx::wgmma_fence();
+      ptx::wgmma_tf32(part, small[0], y + first, 0);
+      ptx::wgmma_tf32(part, small[1], y + second, 1);
+      ptx::wgmma_tf32(part, big[0], y_small + first, 1);
+      ptx::wgmma_tf32(part, big[1], y_small + second, 1);
+      ptx::wgmma_tf32(part, big[0], y + first, 1);
+      ptx::wgmma_tf32(part, big[1], y + second, 1);
+      ptx::wgmma_commit_group();
+      turns.give();
+      if (unit + 1 < 2 * Tile::kSubs) {  // under the products
+        reader.load(raw[0], x, (unit + 1) / 2, (unit + 1) % 2 * 2);
+        reader.load(raw[1], x, (unit + 1) / 2, (unit + 1) % 2 * 2 + 1);
+      }
+      ptx::wgmma_wait_group<0>();
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) acc[sub][i] += part[i];
+    }
+    release(ring_.stage);
+    ring_.advance();
+  }
+
+  // Issues the next stage's products, and gives the stage before back once it has been read. kSet:
+  // the registers of X, in turn.
+  template <int kSet>
+  __device__ void step_one(bool accumulate) {
+    ptx::mbarrier_wait(&smem_.full[ring_.stage], ring_.parity);
+#pragma unroll
+    for (int k8 = 0; k8 < kBlockK / 8; ++k8) reader.load(x_[kSet][k8], smem_.x[ring_.stage], 0, k8);
+    const uint64_t y = y_base_ + ring_.stage * kYStep;
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k8 = 0; k8 < kBlockK / 8; ++k8) {
+      ptx::wgmma_tf32(acc[0], x_[kSet][k8], y + k8 * kDescriptorStepK8, accumulate || k8 > 0);
+    }
+    ptx::wgmma_commit_group();
+    if (accumulate) {
+      ptx::wgmma_wait_group<1>();
+      release(previous_);
+    }
+    previous_ = ring_.stage;
+    ring_.advance();
+  }
+
+  // By every warp: X is read by each for itself.
+  __device__ void release(int stage) {
+    if (lane_ == 0) ptx::mbarrier_arrive(&smem_.empty[stage]);
+  }
+
+  SharedStorage<Tile>& smem_;
+  int lane_;
+  uint64_t y_base_, y_small_base_;
+  RingState<Tile::kStages> ring_;
+  int previous_ = 0;
+  float x_[2][kBlockK / 8][4];
+};
+
+template <typename Tile, bool kXAlongRows>
+__device__ inline void consume(const Params& params, SharedStorage<Tile>& smem, int index,
+                               int thread) {
+  Scheduler<Tile> scheduler(params);
+  Consumer<Tile, kXAlongRows> consumer(smem, index, thread);
+  Epilogue epilogue(params, smem.staging[index * 4 + thread / 32], thread % 32);
+  Turns turns(index);
+  Unit unit;
+  while (scheduler.next(&unit)) {
+    consumer.accumulate(scheduler.k_tiles(unit), turns);
+#pragma unroll
+    for (int sub = 0; sub < Tile::kSubs; ++sub) {
+      epilogue.store(consumer.acc[sub], unit,
+                     [&](int slot) { return consumer.reader.tile_row(sub, slot); });
+    }
+  }
+  turns.finish();
+}
+
+template <typename Tile, bool kXAlongRows>
+__global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant__ Params params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
+  auto& smem =
+      *reinterpret_cast<SharedStorage<Tile>*>(raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
+  // From lane 0, so that the compiler knows it to be the same for the whole warp.
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const int thread = threadIdx.x % kWarpgroup;
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensormap(&params.x);
+    ptx::prefetch_tensormap(&params.y);
+    for (int stage = 0; stage < Tile::kStages; ++stage) {
+      ptx::mbarrier_init(&smem.full[stage], 1);
+      ptx::mbarrier_init(&smem.split[stage], kSplitters / 32);
+      ptx::mbarrier_init(&smem.empty[stage], kConsumerWarps);
+    }
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();
+  if (warp < kWarpgroup / 32) {
+    ptx::setmaxnreg_dec<24>();
+    if (threadIdx.x == 0) produce<Tile, kXAlongRows>(params, smem);
+    if constexpr (Tile::kThree) {
+      if (warp > 0) split_y(params, smem, thread - 32);
+    }
+  } else {
+    ptx::setmaxnreg_inc<240>();
+    consume<Tile, kXAlongRows>(params, smem, warp / 4 - 1, thread);
+  }
+#endif
+}
+
+}  // namespace xgemm::cuda::gemm::tf32::sm90

@@ -1,0 +1,163 @@
+// From the accumulators of a block's threads to results: across the block, its cluster or the
+// pieces in memory. Every order is fixed, so results are the same bits in every run.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "cuda/ptx/griddep.h"
+#include "cuda/reduce/cluster.cuh"
+#include "cuda/reduce/ops.cuh"
+#include "cuda/reduce/params.h"
+#include "cuda/reduce/problem.h"
+#include "cuda/shared_memory.h"
+
+namespace xgemm::cuda::reduce {
+
+template <typename V>
+__device__ inline V shuffle_xor(V value, int mask) {
+  static_assert(sizeof(V) % 4 == 0);
+  uint32_t words[sizeof(V) / 4];
+  memcpy(words, &value, sizeof(V));
+#pragma unroll
+  for (uint32_t& word : words) word = __shfl_xor_sync(~0u, word, mask);
+  memcpy(&value, words, sizeof(V));
+  return value;
+}
+
+// Which outputs and which piece of the reduced extent a block has.
+struct Place {
+  int64_t tile;
+  uint32_t piece;
+};
+__device__ inline Place place_of(const Params& p) {
+  uint32_t piece;
+  const uint32_t tile = p.pieces.divide(blockIdx.x, &piece);
+  return {p.first_tile + tile, piece};
+}
+
+struct Offsets {
+  int64_t in, out;  // elements
+};
+
+// Out of the way of what most problems need.
+__device__ __noinline__ inline Offsets offsets_in_many(const KeptDim* dims, int count,
+                                                       int64_t index) {
+  Offsets offsets = {0, 0};
+#pragma unroll 1
+  for (int d = count - 1; d >= 0; --d) {
+    const int64_t size = dims[d].size;
+    int64_t quotient;
+    if ((index | size) >> 32 == 0) {
+      quotient = static_cast<uint32_t>(index) / static_cast<uint32_t>(size);
+    } else {
+      quotient = index / size;
+    }
+    const int64_t at = index - quotient * size;
+    offsets.in += at * dims[d].in_stride, offsets.out += at * dims[d].out_stride;
+    index = quotient;
+  }
+  return offsets;
+}
+
+// Of the index-th combination of `count` dimensions.
+__device__ inline Offsets kept_offsets(const KeptDim* dims, int count, int64_t index) {
+  if (count > 1) return offsets_in_many(dims, count, index);
+  if (count == 0) return {0, 0};
+  return {index * dims[0].in_stride, index * dims[0].out_stride};
+}
+
+// At a kernel's start: what finish_block of `columns` outputs relies on.
+template <typename Op, bool kSm90>
+__device__ inline void start_block(const Params& p, const Place& place, int columns) {
+  if constexpr (kSm90) {
+    if (p.cluster > 1) {
+      XGEMM_DYNAMIC_SHARED(char, raw, 16);
+      ClusterMeeting<typename Op::Acc>(raw, p, columns, place.piece).open();
+    } else {
+      ptx::griddep_launch_dependents();
+    }
+  }
+}
+
+// kFinal: there are no pieces, or they have met.
+template <typename Op, int V, bool kSm90, bool kFinal, typename OutputOf>
+__device__ inline void finish_block(const Params& p, uint32_t piece, typename Op::Acc (&acc)[V],
+                                    int lanes, const OutputOf& output_of) {
+  using Acc = typename Op::Acc;
+  XGEMM_DYNAMIC_SHARED(char, raw, 16);
+  constexpr int kPitch = accumulator_pitch(V);
+  Acc* shared = reinterpret_cast<Acc*>(raw + cluster_bytes(p.cluster, lanes * V));
+  const int thread = threadIdx.x, warps = blockDim.x / 32, columns = lanes * V;
+  const auto slot_of = [=](int column) { return column / V * kPitch + column % V; };
+  for (int mask = 16; mask >= lanes; mask /= 2) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) acc[i] = Op::combine(acc[i], shuffle_xor(acc[i], mask));
+  }
+  if (thread % 32 < lanes) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) shared[(thread / 32 * lanes + thread % 32) * kPitch + i] = acc[i];
+  }
+  __syncthreads();
+  const auto combine_warps = [&](int column) {
+    Acc sum = Op::widen(Op::identity(), 0);
+#pragma unroll 4
+    for (int warp = 0; warp < warps; ++warp) {
+      sum = Op::combine(sum, shared[warp * lanes * kPitch + slot_of(column)]);
+    }
+    return sum;
+  };
+  const auto store_result = [&](int column, Acc sum) {
+    const int64_t output = output_of(column);
+    if (output >= 0) static_cast<typename Op::Out*>(p.out)[output] = Op::finish(sum, p);
+  };
+  if constexpr (kSm90) {
+    if (p.cluster > 1) {
+      const ClusterMeeting<Acc> meeting(raw, p, columns, piece);
+      meeting.wait_for_all();
+      for (int i = thread; i < columns; i += blockDim.x) meeting.send(i, combine_warps(i));
+      for (uint32_t i = meeting.first() + thread; i < meeting.end(); i += blockDim.x) {
+        meeting.wait_for_mail();
+        Acc sum = meeting.from(0, i);
+#pragma unroll 4
+        for (uint32_t rank = 1; rank < p.cluster; ++rank) {
+          sum = Op::combine(sum, meeting.from(rank, i));
+        }
+        store_result(i, sum);
+      }
+      return;
+    }
+  }
+  if (kFinal || p.pieces.divisor == 1) {
+    for (int i = thread; i < columns; i += blockDim.x) store_result(i, combine_warps(i));
+    return;
+  }
+  Acc* partials = static_cast<Acc*>(p.partials) + piece * p.outputs;
+  for (int i = thread; i < columns; i += blockDim.x) {
+    const int64_t output = output_of(i);
+    if (output >= 0) partials[output] = combine_warps(i);
+  }
+}
+
+// Combines the pieces that lie in memory. Thread t has output t % lanes of the block's tile.
+template <typename Op, bool kSm90>
+__global__ void __launch_bounds__(512) pieces_kernel(const __grid_constant__ Params p) {
+  using Acc = typename Op::Acc;
+  if constexpr (kSm90) ptx::griddep_wait();
+  const int lanes = p.lanes, log_lanes = __popc(p.lanes - 1), rows = blockDim.x >> log_lanes;
+  const int64_t first = (p.first_tile + blockIdx.x) * lanes;
+  const int64_t output = first + (threadIdx.x & (lanes - 1));
+  Acc acc[1] = {Op::widen(Op::identity(), 0)};
+  if (output < p.outputs) {
+    const Acc* partials = static_cast<const Acc*>(p.partials) + output;
+#pragma unroll 8
+    for (int64_t piece = threadIdx.x >> log_lanes; piece < p.pieces.divisor; piece += rows) {
+      acc[0] = Op::combine(acc[0], partials[piece * p.outputs]);
+    }
+  }
+  finish_block<Op, 1, false, true>(p, 0, acc, lanes, [&](int column) {
+    return first + column < p.outputs ? first + column : int64_t{-1};
+  });
+}
+
+}  // namespace xgemm::cuda::reduce

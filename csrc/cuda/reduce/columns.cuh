@@ -1,0 +1,123 @@
+// Adjacent outputs whose elements are adjacent, too: a thread takes 16 bytes of columns, of several
+// rows at once. Base and strides are multiples of 16 bytes and the rows are one dimension, or else
+// (kShifted) every row is shifted into place from two loads, and there may be two dimensions.
+//
+// A block has `lanes` threads along a row, and its other threads take other rows; its pieces take
+// turns, a batch of rows each.
+#pragma once
+
+#include "cuda/reduce/block.cuh"
+
+namespace xgemm::cuda::reduce {
+
+// Folds kRows rows, `rows[i]` standing at position first + i * step, into their columns' lanes.
+template <typename Op, int kRows>
+__device__ inline void fold_rows(const Params& p, uint4 (&rows)[kRows], uint32_t first,
+                                 uint32_t step,
+                                 typename Op::Lane (&lanes)[kVector<typename Op::Element>]) {
+  using T = typename Op::Element;
+  constexpr int kWords = kCellWords<T>, kElements = kCellElements<T>;
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+    transform_words<Op::kTransforms>(p.transform, rows[row].x, rows[row].y);
+    transform_words<Op::kTransforms>(p.transform, rows[row].z, rows[row].w);
+  }
+#pragma unroll
+  for (int cell = 0; cell < kCells<T>; ++cell) {
+    Number<T> columns[kElements][kRows];
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const uint32_t words[4] = {rows[row].x, rows[row].y, rows[row].z, rows[row].w};
+      Number<T> part[kElements];
+      unpack_cell<T>(words + cell * kWords, part);
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) columns[i][row] = part[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      typename Op::Lane& lane = lanes[cell * kElements + i];
+      lane = Op::meet(lane, Op::fold(columns[i], first, step, p));
+    }
+  }
+}
+
+// The 16 bytes from `pointer` on, at any alignment, of which the first `count` are wanted. It reads
+// aligned 16 bytes that hold some of those: no allocation ends inside of them.
+__device__ inline uint4 load_shifted(const void* pointer, uint32_t count) {
+  const uint32_t shift = reinterpret_cast<uintptr_t>(pointer) & 15;
+  const char* aligned = static_cast<const char*>(pointer) - shift;
+  const uint4 low = ptx::ld_global_nc(aligned);  // through L1: the neighbours want the same bytes
+  uint4 high = {0, 0, 0, 0};
+  if (shift + count > 16) high = ptx::ld_global_nc(aligned + 16);
+  const bool by8 = shift & 8, by4 = shift & 4;
+  const uint32_t a0 = by8 ? low.z : low.x, a1 = by8 ? low.w : low.y;
+  const uint32_t a2 = by8 ? high.x : low.z, a3 = by8 ? high.y : low.w;
+  const uint32_t a4 = by8 ? high.z : high.x, a5 = by8 ? high.w : high.y;
+  const uint32_t b0 = by4 ? a1 : a0, b1 = by4 ? a2 : a1, b2 = by4 ? a3 : a2;
+  const uint32_t b3 = by4 ? a4 : a3, b4 = by4 ? a5 : a4, bits = (shift & 3) * 8;
+  return {__funnelshift_r(b0, b1, bits), __funnelshift_r(b1, b2, bits),
+          __funnelshift_r(b2, b3, bits), __funnelshift_r(b3, b4, bits)};
+}
+
+template <typename Op, bool kSm90, bool kShifted>
+__global__ void __launch_bounds__(256, 2) columns_kernel(const __grid_constant__ Params p) {
+  using T = typename Op::Element;
+  constexpr int V = kVector<T>, U = sizeof(T) == 1 || kShifted ? 4 : 8;  // rows in flight
+  const Place place = place_of(p);
+  const uint32_t lanes = p.lanes, log_lanes = __popc(lanes - 1), rows = blockDim.x >> log_lanes;
+  start_block<Op, kSm90>(p, place, lanes * V);
+  uint32_t tile_inner;
+  const uint32_t tile_outer =
+      p.kept_inner.divide(static_cast<uint32_t>(place.tile), &tile_inner);  // below 2^31
+  const int64_t first_column = int64_t{tile_inner} * (lanes * V);
+  const Offsets offsets = kept_offsets(p.kept, p.kept_count, tile_outer);
+  const int64_t column = first_column + (threadIdx.x & (lanes - 1)) * V;
+  const T* in = static_cast<const T*>(p.in) + offsets.in + column;
+  const auto wanted =
+      static_cast<uint32_t>(min(p.columns - column, int64_t{V}) * sizeof(T));  // bytes
+  // The i-th of a batch that starts at `row`.
+  const auto load = [&](uint32_t row, int i) {
+    if constexpr (!kShifted) {
+      const int64_t step = rows * p.inner_stride;
+      return ptx::ld_global_nc_no_allocate(in + row * p.inner_stride + i * step);
+    }
+    uint32_t inner;
+    const uint32_t outer = p.runs.divide(row + i * rows, &inner);
+    return load_shifted(in + outer * p.outer_stride + inner * p.inner_stride, wanted);
+  };
+
+  typename Op::Lane best[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) best[i] = Op::identity();
+  const uint32_t end = column < p.columns ? static_cast<uint32_t>(p.extent) : 0;  // below 2^31
+  uint32_t row = place.piece * (rows * U) + (threadIdx.x >> log_lanes);
+  const uint32_t step = p.pieces.divisor * (rows * U);
+#pragma unroll 1
+  for (; row + (U - 1) * rows < end; row += step) {
+    uint4 x[U];
+#pragma unroll
+    for (int i = 0; i < U; ++i) x[i] = load(row, i);
+    fold_rows<Op>(p, x, row, rows, best);
+  }
+  if (row < end) {  // fewer than a batch, still all loaded before the first is used
+    uint4 x[U];
+#pragma unroll
+    for (int i = 0; i < U; ++i) {
+      if (row + i * rows < end) x[i] = load(row, i);
+    }
+#pragma unroll
+    for (int i = 0; i < U; ++i) {
+      uint4 one[1] = {x[i]};
+      if (row + i * rows < end) fold_rows<Op>(p, one, row + i * rows, 1, best);
+    }
+  }
+  typename Op::Acc acc[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) acc[i] = Op::widen(best[i], 0);
+  finish_block<Op, V, kSm90, false>(p, place.piece, acc, lanes, [&](int i) {
+    const int64_t at = first_column + i;
+    return at < p.columns ? offsets.out + at * p.kept[Params::kMaxKept - 1].out_stride : -1;
+  });
+}
+
+}  // namespace xgemm::cuda::reduce

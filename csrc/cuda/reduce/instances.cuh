@@ -1,0 +1,75 @@
+// From a Kind and a Step to the kernel compiled for them.
+#pragma once
+
+#include "cuda/cluster_limit.h"
+#include "cuda/reduce/columns.cuh"
+#include "cuda/reduce/instances.h"
+#include "cuda/reduce/rows.cuh"
+#include "cuda/reduce/short_rows.cuh"
+#include "cuda/reduce/strided.cuh"
+
+namespace xgemm::cuda::reduce {
+
+constexpr Status kNoSuchKernel = {cudaErrorInvalidValue, "choosing a reduction kernel"};
+constexpr const char* kWhere = "the reduction kernel";
+
+template <typename Op, bool kSm90, bool kStridedOnly>
+Status launch_op(Step step, const StridedParams& params, const Grid& grid) {
+  if (step == Step::kPieces) {
+    return launch_grid(kWhere, grid, pieces_kernel<Op, kSm90>, params.base);
+  }
+  if constexpr (!kSm90) {
+    if (step == Step::kStrided) {
+      return launch_grid(kWhere, grid, strided_kernel < Op, kStridedOnly ? 2 : 8 >, params);
+    }
+  }
+  if constexpr (!kStridedOnly) {
+    if constexpr (kSm90) {
+      if (step == Step::kRows && grid.cluster.x > 8) {
+        static ClusterLimit limit;
+        const auto kernel = reinterpret_cast<const void*>(rows_kernel<Op, kSm90, false>);
+        const cudaError_t error = limit.raise(kernel);
+        if (error != cudaSuccess) return {error, "a cluster of the reduction"};
+      }
+    } else if (step == Step::kShortRows) {
+      return launch_grid(kWhere, grid, short_rows_kernel<Op, false>, params.base);
+    } else if (step == Step::kRaggedRows) {
+      return launch_grid(kWhere, grid, short_rows_kernel<Op, true>, params.base);
+    } else if (step == Step::kRuns) {
+      return launch_grid(kWhere, grid, rows_kernel<Op, false, true>, params.base);
+    } else if (step == Step::kShifted) {
+      return launch_grid(kWhere, grid, columns_kernel<Op, false, true>, params.base);
+    }
+    if (step == Step::kRows)
+      return launch_grid(kWhere, grid, rows_kernel<Op, kSm90, false>, params.base);
+    if (step == Step::kColumns) {
+      return launch_grid(kWhere, grid, columns_kernel<Op, kSm90, false>, params.base);
+    }
+  }
+  return kNoSuchKernel;
+}
+
+template <typename T, bool kSm90>
+Status launch_typed(Kind kind, Step step, const StridedParams& params, const Grid& grid) {
+  switch (kind) {
+    case Kind::kSum:
+      return launch_op<Sum<T>, kSm90, false>(step, params, grid);
+    case Kind::kExtreme:
+      return launch_op<Extreme<T>, kSm90, false>(step, params, grid);
+    case Kind::kProd:
+      return launch_op<Prod<T>, kSm90, !kIsFloat<T>>(step, params, grid);
+    case Kind::kArg:
+      return launch_op<Arg<T>, kSm90, false>(step, params, grid);
+    case Kind::kSquares:
+      if constexpr (kIsFloat<T>) return launch_op<Squares<T>, kSm90, false>(step, params, grid);
+      break;
+    case Kind::kPowers:
+      if constexpr (kIsFloat<T> && !kSm90) {
+        return launch_op<Powers<T>, kSm90, true>(step, params, grid);
+      }
+      break;
+  }
+  return kNoSuchKernel;
+}
+
+}  // namespace xgemm::cuda::reduce

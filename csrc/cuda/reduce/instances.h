@@ -1,0 +1,31 @@
+// The compiled kernels: a translation unit for each element type, and one more where Hopper has a
+// build of its own.
+#pragma once
+
+#include "common/status.h"
+#include "cuda/launch.h"
+#include "cuda/reduce/params.h"
+#include "cuda/reduce/problem.h"
+
+namespace xgemm::cuda::reduce {
+
+enum class Step : int8_t {
+  kShortRows,
+  kRaggedRows,
+  kRows,
+  kRuns,
+  kColumns,
+  kShifted,
+  kStrided,
+  kPieces
+};
+
+constexpr Step step_of(Kernel kernel) { return static_cast<Step>(kernel); }
+static_assert(step_of(Kernel::kStrided) == Step::kStrided);
+
+using Launcher = Status(Kind kind, Step step, const StridedParams& params, const Grid& grid);
+Launcher launch_f16, launch_bf16, launch_f32, launch_f64;
+Launcher launch_i8, launch_i16, launch_i32, launch_i64, launch_u8;
+Launcher sm90_f16, sm90_bf16, sm90_f32;  // rows, columns and pieces: what has_sm90 says
+
+}  // namespace xgemm::cuda::reduce

@@ -1,0 +1,194 @@
+#include <algorithm>
+#include <cmath>
+
+#include "common/math.h"
+#include "cuda/reduce/api.h"
+#include "cuda/reduce/instances.h"
+
+namespace xgemm::cuda::reduce {
+namespace {
+
+constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;      // of a grid
+constexpr int64_t kMostShortRows = int64_t{1} << 30;         // of a launch
+constexpr uint32_t kNeverReached = (uint32_t{1} << 31) - 1;  // a divisor that gives 0
+
+const void* advance(const void* data, DType dtype, int64_t elements) {
+  return static_cast<const char*>(data) + elements * element_size(dtype);
+}
+
+BitTransform transform_of(const ReduceProblem& problem) {
+  BitTransform t;
+  uint32_t sign = 0x80008000u;  // of every element of a word
+  if (problem.in_dtype == DType::kF32 || problem.in_dtype == DType::kF64) sign = 0x80000000u;
+  const uint32_t sign_low = problem.in_dtype == DType::kF64 ? 0 : sign;
+  const bool norm = problem.op == ReduceOp::kNorm;
+  const bool smallest = problem.op == ReduceOp::kAmin || problem.op == ReduceOp::kArgmin ||
+                        (norm && std::isinf(problem.p) && problem.p < 0);
+  if (norm) t.keep_low = ~sign_low, t.keep_high = ~sign;
+  if (smallest && is_floating(problem.in_dtype)) t.flip_low = sign_low, t.flip_high = sign;
+  if (smallest && !is_floating(problem.in_dtype)) t.flip_low = t.flip_high = ~0u;
+  return t;
+}
+
+KeptDim kept_dim(const ReduceDim& dim) { return {dim.size, dim.in_stride, dim.out_stride}; }
+
+// The dimensions as the kernel wants them.
+void set_dims(const ReduceProblem& problem, const Plan& plan, Kernel kernel,
+              StridedParams* params) {
+  Params& p = params->base;
+  const ReduceDims &kept = plan.kept, &reduced = plan.reduced;
+  if (kernel == Kernel::kStrided) {
+    params->kept_count = kept.count;
+    for (int d = 0; d < kept.count; ++d) params->kept[d] = kept_dim(kept[d]);
+    params->reduced_count = reduced.count;
+    for (int d = 0; d < reduced.count; ++d) {
+      const auto divisor =
+          static_cast<uint32_t>(std::clamp<int64_t>(reduced[d].size, 1, kNeverReached));
+      params->reduced[d] = {FastDivmod(divisor), reduced[d].size, reduced[d].in_stride};
+    }
+    return;
+  }
+  const bool columns = kernel == Kernel::kColumns || kernel == Kernel::kShifted;
+  const ReduceDim& inner = reduced.innermost();
+  const int64_t element = element_size(problem.in_dtype);
+  const int64_t vector = columns ? 1 : 16 / element;
+  p.runs =
+      FastDivmod(reduced.count == 1 ? kNeverReached : static_cast<uint32_t>(inner.size / vector));
+  p.outer_stride = reduced.count == 1 ? 0 : reduced[0].in_stride;
+  p.inner_stride = inner.in_stride;
+  if (kernel == Kernel::kShortRows || kernel == Kernel::kRaggedRows) {
+    p.kept[0] = kept.count == 2 ? kept_dim(kept[0]) : KeptDim{1, 0, 0};
+    p.kept[1] = kept_dim(kept.innermost());
+    p.kept_inner =
+        FastDivmod(kept.count == 2 ? static_cast<uint32_t>(kept.innermost().size) : kNeverReached);
+    return;
+  }
+
+  p.kept_count = kept.count - (columns ? 1 : 0);
+  for (int d = 0; d < p.kept_count; ++d) p.kept[d] = kept_dim(kept[d]);
+  p.columns = kept.innermost().size;
+  if (columns) {
+    p.kept[Params::kMaxKept - 1] = kept_dim(kept.innermost());
+    p.kept_inner =
+        FastDivmod(static_cast<uint32_t>(ceil_div<int64_t>(p.columns, p.lanes * (16 / element))));
+  }
+}
+
+Launcher* launcher_of(DType dtype, bool sm90) {
+  switch (dtype) {
+    case DType::kF16:
+      return sm90 ? sm90_f16 : launch_f16;
+    case DType::kBF16:
+      return sm90 ? sm90_bf16 : launch_bf16;
+    case DType::kF32:
+      return sm90 ? sm90_f32 : launch_f32;
+    case DType::kF64:
+      return launch_f64;
+    case DType::kI8:
+      return launch_i8;
+    case DType::kI16:
+      return launch_i16;
+    case DType::kI32:
+      return launch_i32;
+    case DType::kI64:
+      return launch_i64;
+    case DType::kU8:
+    case DType::kBool:  // a byte of 0 or 1
+      return launch_u8;
+  }
+  return nullptr;
+}
+
+// A launch for each part of the tiles that a grid takes.
+template <typename Run>
+Status in_parts(int64_t tiles, int64_t most, const Run& run) {
+  for (int64_t first = 0; first < tiles; first += most) {
+    const Status status = run(first, std::min(most, tiles - first));
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+Status launch_short_rows(const ReduceProblem& problem, const Plan& plan, const Config& config,
+                         StridedParams& params, Kind kind, cudaStream_t stream) {
+  const ReduceDim& inner = plan.kept.innermost();
+  const DType out_dtype = reduce_output_dtype(problem.op, problem.in_dtype);
+  const int64_t rows_of_block =
+      rows_of_warp(config, in_flight(config.kernel, kind, problem.in_dtype)) *
+      (config.threads / 32);
+  return in_parts(plan.outputs, kMostShortRows, [&](int64_t first, int64_t rows) {
+    if (first > 0) {  // one dimension only
+      params.base.in = advance(problem.in, problem.in_dtype, first * inner.in_stride);
+      params.base.out =
+          const_cast<void*>(advance(problem.out, out_dtype, first * inner.out_stride));
+    }
+    params.base.outputs = rows;
+    const Grid grid{.blocks = dim3(static_cast<unsigned>(ceil_div(rows, rows_of_block))),
+                    .threads = dim3(config.threads),
+                    .stream = stream};
+    return launcher_of(problem.in_dtype, false)(kind, step_of(config.kernel), params, grid);
+  });
+}
+
+Status launch_pieces(const ReduceProblem& problem, const Plan& plan, StridedParams& params,
+                     Kind kind, bool sm90, cudaStream_t stream) {
+  Params& p = params.base;
+  p.cluster = 1;
+  p.lanes = 1;
+  while (p.lanes < 32 && p.lanes < plan.outputs) p.lanes *= 2;
+  const int threads = p.pieces.divisor / (256 / p.lanes) >= 2 ? 512 : 256;
+  const int64_t blocks = ceil_div<int64_t>(plan.outputs, p.lanes);
+  return in_parts(blocks, kMostBlocks, [&](int64_t first, int64_t count) {
+    p.first_tile = first;
+    const Grid grid{
+        .blocks = dim3(static_cast<unsigned>(count)),
+        .threads = dim3(threads),
+        .shared_bytes = static_cast<size_t>(threads / 32 * p.lanes * accumulator_bytes(kind)),
+        .stream = stream,
+        .overlaps_previous = sm90};
+    return launcher_of(problem.in_dtype, sm90)(kind, Step::kPieces, params, grid);
+  });
+}
+
+}  // namespace
+
+Status launch(const ReduceProblem& problem, const Plan& plan, const Config& config, void* workspace,
+              cudaStream_t stream) {
+  if (plan.outputs == 0) return {};
+  const Kind kind = kind_of(problem);
+  StridedParams params;
+  Params& p = params.base;
+  p.in = problem.in, p.out = problem.out, p.partials = workspace;
+  p.outputs = plan.outputs, p.extent = plan.extent, p.first_tile = 0;
+  p.pieces = FastDivmod(static_cast<uint32_t>(config.pieces));
+  p.cluster = config.cluster, p.lanes = config.lanes, p.vectors = config.vectors;
+  p.row_loads = static_cast<uint32_t>(config.row_loads);
+  p.transform = transform_of(problem);
+  p.divisor = problem.op == ReduceOp::kMean ? static_cast<double>(plan.extent) : 1.0;
+  p.p = problem.p, p.count_nonzero = problem.op == ReduceOp::kNorm && problem.p == 0;
+  params.piece_length = std::max<int64_t>(ceil_div(plan.extent, config.pieces), 1);
+  set_dims(problem, plan, config.kernel, &params);
+  if (config.kernel == Kernel::kShortRows || config.kernel == Kernel::kRaggedRows) {
+    return launch_short_rows(problem, plan, config, params, kind, stream);
+  }
+
+  const bool in_memory = config.pieces > config.cluster;
+  // Hopper's build has clusters, and starts the second launch early.
+  const bool sm90 = config.sm90;
+  const bool columns = config.kernel == Kernel::kColumns || config.kernel == Kernel::kShifted;
+  const int vector = columns ? static_cast<int>(16 / element_size(problem.in_dtype)) : 1;
+  const int64_t most_tiles = kMostBlocks / config.pieces;
+  const Status status = in_parts(config.tiles, most_tiles, [&](int64_t first, int64_t tiles) {
+    p.first_tile = first;
+    const Grid grid{.blocks = dim3(static_cast<unsigned>(tiles * config.pieces)),
+                    .threads = dim3(config.threads),
+                    .shared_bytes = static_cast<size_t>(shared_bytes(config, kind, vector)),
+                    .stream = stream,
+                    .cluster = dim3(config.cluster)};
+    return launcher_of(problem.in_dtype, sm90)(kind, step_of(config.kernel), params, grid);
+  });
+  if (!status.ok() || !in_memory) return status;
+  return launch_pieces(problem, plan, params, kind, sm90 && config.tiles <= most_tiles, stream);
+}
+
+}  // namespace xgemm::cuda::reduce

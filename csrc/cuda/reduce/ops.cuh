@@ -1,0 +1,289 @@
+// What each kind of reduction does. A thread folds the elements of one load into a lane; lanes meet
+// within the thread and, in short rows, within the warp; widened, they are combined across the
+// block, the cluster and the pieces; `finish` makes the result.
+//
+// fold(x, first, step): x[i] stands at position first + i * step, which only kArg looks at.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "cuda/ptx/max_nan.h"
+#include "cuda/reduce/element.cuh"
+#include "cuda/reduce/params.h"
+
+namespace xgemm::cuda::reduce {
+
+// Pairs first: a tree of short chains, whose rounding errors hardly grow with N.
+template <int N, typename C, typename Meet>
+__device__ inline C fold_tree(const C* x, const Meet& meet) {
+  if constexpr (N == 1) {
+    return x[0];
+  } else {
+    return meet(fold_tree<N - N / 2>(x, meet), fold_tree<N / 2>(x + N - N / 2, meet));
+  }
+}
+
+template <typename T, typename LaneType>
+struct Additive {
+  using Element = T;
+  using Lane = LaneType;
+  using Acc = std::conditional_t<kIsFloat<T>, double, uint64_t>;  // integers wrap, as in torch
+  using Out = std::conditional_t<kIsFloat<T>, T, int64_t>;
+  static constexpr bool kTransforms = kIsFloat<T>;
+  __device__ static Lane identity() { return 0; }
+  __device__ static Lane meet(Lane a, Lane b) { return a + b; }
+  __device__ static Acc widen(Lane lane, int64_t) { return lane; }
+  __device__ static Acc combine(Acc a, Acc b) { return a + b; }
+};
+
+template <typename T>
+using SumLane =
+    std::conditional_t<kIsFloat<T>, std::conditional_t<sizeof(T) == 8, double, float>, uint64_t>;
+
+template <typename T>
+struct Sum : Additive<T, SumLane<T>> {
+  using typename Additive<T, SumLane<T>>::Lane;
+  using typename Additive<T, SumLane<T>>::Acc;
+  using typename Additive<T, SumLane<T>>::Out;
+  template <int N>
+  __device__ static Lane fold(const Number<T> (&x)[N], uint32_t, uint32_t, const Params&) {
+    // What a load holds of the short integers sums up in 32 bits.
+    using Short = std::conditional_t<kIsFloat<T> || sizeof(T) >= 4, Lane, int32_t>;
+    Short wide[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) wide[i] = x[i];
+    const Short sum = fold_tree<N>(wide, [](Short a, Short b) { return a + b; });
+    if constexpr (kIsFloat<T>) {
+      return sum;
+    } else {
+      return static_cast<int64_t>(sum);
+    }
+  }
+  __device__ static Out finish(Acc acc, const Params& p) {
+    if constexpr (kIsFloat<T>) {
+      return round_to<Out>(p.divisor == 1 ? acc : acc / p.divisor);
+    } else {
+      return acc;
+    }
+  }
+};
+
+// Squares of fp16 are in fp32's range. Those of bf16 and fp32 may not be: where the sum of a load's
+// squares is so large or small that some may have overflowed or vanished, it is made in double.
+template <typename T>
+struct Squares : Additive<T, std::conditional_t<std::is_same_v<T, __half>, float, double>> {
+  using Base = Additive<T, std::conditional_t<std::is_same_v<T, __half>, float, double>>;
+  using typename Base::Acc;
+  using typename Base::Lane;
+  static constexpr bool kTransforms = false;
+  template <typename C, int N>
+  __device__ static C sum_of_squares(const Number<T> (&x)[N]) {
+    C squares[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) squares[i] = C(x[i]) * C(x[i]);
+    return fold_tree<N>(squares, [](C a, C b) { return a + b; });
+  }
+  template <int N>
+  __device__ static Lane fold(const Number<T> (&x)[N], uint32_t, uint32_t, const Params& p) {
+    if (p.count_nonzero) {
+      float count = 0;
+#pragma unroll
+      for (int i = 0; i < N; ++i) count += x[i] != 0 ? 1.0f : 0.0f;
+      return count;
+    }
+    const Number<T> sum = sum_of_squares<Number<T>>(x);
+    if constexpr (std::is_same_v<Number<T>, float> && !std::is_same_v<T, __half>) {
+      if (!(sum > 1e-25f && sum < 1e37f)) return sum_of_squares<double>(x);
+    }
+    return sum;
+  }
+  __device__ static T finish(Acc acc, const Params& p) {
+    return round_to<T>(p.count_nonzero ? acc : sqrt(acc));
+  }
+};
+
+// |x|^p; small whole orders by multiplying.
+template <typename C>
+__device__ __noinline__ double power_of(C x, double p) {
+  const double base = fabs(static_cast<double>(x));
+  if (fabs(p) > 64 || p != trunc(p)) return pow(base, p);
+  double factor = base, power = 1;
+  for (int left = static_cast<int>(fabs(p));; factor *= factor) {
+    if (left & 1) power *= factor;
+    left >>= 1;
+    if (left == 0) break;
+  }
+  return p < 0 ? 1 / power : power;
+}
+
+template <typename T>
+struct Powers : Additive<T, double> {
+  static constexpr bool kTransforms = false;
+  template <int N>
+  __device__ static double fold(const Number<T> (&x)[N], uint32_t, uint32_t, const Params& p) {
+    double sum = 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += power_of(x[i], p.p);
+    return sum;
+  }
+  __device__ static T finish(double acc, const Params& p) { return round_to<T>(pow(acc, 1 / p.p)); }
+};
+
+template <typename T>
+struct Prod {
+  using Element = T;
+  using Lane = std::conditional_t<kIsFloat<T>, double, uint64_t>;  // no overflow on the way
+  using Acc = Lane;
+  using Out = std::conditional_t<kIsFloat<T>, T, int64_t>;
+  static constexpr bool kTransforms = false;
+  __device__ static Lane identity() { return 1; }
+  __device__ static Lane meet(Lane a, Lane b) { return a * b; }
+  __device__ static Acc widen(Lane lane, int64_t) { return lane; }
+  __device__ static Acc combine(Acc a, Acc b) { return a * b; }
+  template <int N>
+  __device__ static Lane fold(const Number<T> (&x)[N], uint32_t, uint32_t, const Params&) {
+    // fp32 holds the product of two fp16 numbers exactly.
+    constexpr int kPair = std::is_same_v<T, __half> && N % 2 == 0 ? 2 : 1;
+    Lane wide[N / kPair];
+#pragma unroll
+    for (int i = 0; i < N / kPair; ++i) {
+      if constexpr (kPair == 2) {
+        wide[i] = x[2 * i] * x[2 * i + 1];
+      } else if constexpr (kIsFloat<T>) {
+        wide[i] = x[i];
+      } else {
+        wide[i] = static_cast<int64_t>(x[i]);
+      }
+    }
+    return fold_tree<N / kPair>(wide, [](Lane a, Lane b) { return a * b; });
+  }
+  __device__ static Out finish(Acc acc, const Params&) {
+    if constexpr (kIsFloat<T>) {
+      return round_to<Out>(acc);
+    } else {
+      return acc;
+    }
+  }
+};
+
+template <typename C>
+__device__ inline C lowest() {
+  if constexpr (std::numeric_limits<C>::has_infinity) {
+    return -std::numeric_limits<C>::infinity();
+  } else {
+    return std::numeric_limits<C>::min();
+  }
+}
+
+// The largest; what makes it the smallest, or one of absolute values, is the bits' transform.
+template <typename T>
+struct Extreme {
+  using Element = T;
+  using Lane = Number<T>;
+  using Acc = Lane;
+  using Out = T;
+  static constexpr bool kTransforms = true;
+  __device__ static Lane identity() { return lowest<Lane>(); }
+  __device__ static Lane meet(Lane a, Lane b) {
+    if constexpr (std::is_same_v<Lane, float>) {
+      return ptx::max_nan(a, b);
+    } else if constexpr (std::is_same_v<Lane, double>) {
+      return b > a || b != b ? b : a;
+    } else {
+      return b > a ? b : a;
+    }
+  }
+  __device__ static Acc widen(Lane lane, int64_t) { return lane; }
+  __device__ static Acc combine(Acc a, Acc b) { return meet(a, b); }
+  template <int N>
+  __device__ static Lane fold(const Number<T> (&x)[N], uint32_t, uint32_t, const Params&) {
+    return fold_tree<N>(x, [](Lane a, Lane b) { return meet(a, b); });
+  }
+  __device__ static T finish(Acc acc, const Params& p) {
+    if constexpr (std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>) {
+      return flip_back(p.transform, round_to<T>(static_cast<double>(acc)));
+    } else {
+      return flip_back(p.transform, static_cast<T>(acc));
+    }
+  }
+};
+
+// A value and where it stands; nothing yet stands at the last position there is.
+template <typename C, typename Position>
+struct Best {
+  C value;
+  Position position;
+};
+
+template <typename T>
+struct Arg {
+  using Element = T;
+  using C = Number<T>;
+  using Lane = Best<C, uint32_t>;  // from the start of the piece
+  using Acc = Best<C, int64_t>;
+  using Out = int64_t;
+  static constexpr bool kTransforms = true;
+  static constexpr uint32_t kNowhere = ~0u;
+
+  // NaN beats everything but NaN.
+  __device__ static bool beats(C x, C best) {
+    if constexpr (kIsFloat<T>) {
+      return x > best || (x != x && best == best);
+    } else {
+      return x > best;
+    }
+  }
+  template <typename B>
+  __device__ static B better(B a, B b) {
+    const bool first = !beats(a.value, b.value) && b.position < a.position;
+    return beats(b.value, a.value) || first ? b : a;
+  }
+  __device__ static Lane identity() { return {lowest<C>(), kNowhere}; }
+  __device__ static Lane meet(Lane a, Lane b) { return better(a, b); }
+  __device__ static Acc widen(Lane lane, int64_t base) {
+    constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
+    return {lane.value, lane.position == kNowhere ? kLast : base + lane.position};
+  }
+  __device__ static Acc combine(Acc a, Acc b) { return better(a, b); }
+  template <int N>
+  __device__ static Lane fold(const C (&x)[N], uint32_t first, uint32_t step, const Params&) {
+    Lane best = {x[0], first};
+#pragma unroll
+    for (int i = 1; i < N; ++i) {
+      if (beats(x[i], best.value)) best = {x[i], first + i * step};
+    }
+    return best;
+  }
+  __device__ static Out finish(Acc acc, const Params&) { return acc.position; }
+};
+
+// Folds the 16 bytes whose first element stands at `first`.
+template <typename Op>
+__device__ inline typename Op::Lane fold_vector(const Params& p, uint4 v, uint32_t first) {
+  using T = typename Op::Element;
+  Number<T> x[kVector<T>];
+  unpack_vector<T, Op::kTransforms>(p.transform, v, x);
+  return Op::fold(x, first, 1, p);
+}
+
+// The same of the elements whose position is below `extent` only: those before the first have
+// wrapped around.
+template <typename Op>
+__device__ inline typename Op::Lane fold_some(const Params& p, uint4 v, uint32_t first,
+                                              uint32_t extent) {
+  using T = typename Op::Element;
+  Number<T> x[kVector<T>];
+  unpack_vector<T, Op::kTransforms>(p.transform, v, x);
+  typename Op::Lane lane = Op::identity();
+#pragma unroll
+  for (int i = 0; i < kVector<T>; ++i) {
+    const Number<T> one[1] = {x[i]};
+    if (first + i < extent) lane = Op::meet(lane, Op::fold(one, first + i, 1, p));
+  }
+  return lane;
+}
+
+}  // namespace xgemm::cuda::reduce

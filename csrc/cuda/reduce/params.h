@@ -1,0 +1,68 @@
+// What the host tells the reduction kernels.
+#pragma once
+
+#include <cstdint>
+
+#include "common/fast_divmod.h"
+#include "common/reduction.h"
+
+namespace xgemm::cuda::reduce {
+
+// Taken of an element's bits before it is looked at: (bits & keep) ^ flip. It makes an absolute
+// value, and turns the search for the smallest into one for the largest. Of 8-byte elements the two
+// words differ.
+struct BitTransform {
+  uint32_t keep_low = ~0u, keep_high = ~0u, flip_low = 0, flip_high = 0;
+};
+
+struct KeptDim {
+  int64_t size, in_stride, out_stride;  // elements
+};
+
+struct Params {
+  const void* in;
+  void* out;
+  void* partials;      // [pieces][outputs] accumulators, where pieces meet in memory
+  int64_t outputs;     // of the whole problem
+  int64_t extent;      // elements reduced into one output
+  int64_t first_tile;  // of this launch
+  FastDivmod pieces;   // of each tile: they are adjacent blocks
+  uint32_t cluster;
+  uint32_t lanes;      // a power of 2 up to 32
+  uint32_t vectors;    // short rows: a power of 2
+  uint32_t row_loads;  // short rows: 16-byte loads that cover any of them
+
+  // The reduced extent as runs: element (outer, inner) at outer * outer_stride + inner *
+  // inner_stride. Rows count `inner` in vectors of 16 bytes, and inner_stride is 1 element.
+  FastDivmod runs;
+  int64_t outer_stride, inner_stride;  // elements
+
+  // Columns: the innermost kept dimension's size; it is kept's last entry, after kept_count others.
+  // kept_inner divides a tile's number (columns) or a row's (short rows): the remainder counts
+  // along the innermost kept dimension.
+  FastDivmod kept_inner;
+  int64_t columns;
+  static constexpr int kMaxKept = 4;
+  int kept_count;
+  KeptDim kept[kMaxKept];  // outermost first
+
+  BitTransform transform;
+  double divisor;      // of the mean, else 1
+  double p;            // order of the norm
+  bool count_nonzero;  // p = 0
+};
+
+// For the strided kernel, which takes any number of dimensions.
+struct StridedParams {
+  Params base;
+  int64_t piece_length;
+  int kept_count, reduced_count;
+  KeptDim kept[ReduceDims::kMaxDims];  // outermost first
+  struct {
+    FastDivmod divmod;  // of `size`, where extent is below 2^31
+    int64_t size, stride;
+  } reduced[ReduceDims::kMaxDims];  // outermost first
+};
+static_assert(sizeof(StridedParams) <= 4096, "what a kernel's parameters may take");
+
+}  // namespace xgemm::cuda::reduce

@@ -1,0 +1,95 @@
+// A reduction on a GPU, and the kernel it gets. Nothing here needs the CUDA toolkit.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/device.h"
+#include "common/reduction.h"
+
+namespace xgemm::cuda::reduce {
+
+// The problem's dimensions merged: each set has at least one.
+struct Plan {
+  ReduceDims kept, reduced;
+  int64_t outputs = 1;  // product of kept
+  int64_t extent = 1;   // product of reduced
+};
+
+enum class Kernel : int8_t {
+  kShortRows,   // a row by one lane, several or a warp; several rows a warp
+  kRaggedRows,  // the same of any length and at any alignment
+  kRows,        // a row, or a piece of one, by a block
+  kRuns,        // the same of rows that are several runs of contiguous elements
+  kColumns,     // 16 bytes of adjacent outputs by a thread
+  kShifted,     // the same at any alignment, and of rows in two dimensions
+  kStrided,     // any strides, element by element
+};
+
+struct Config {
+  Kernel kernel = Kernel::kStrided;
+  int threads = 256;      // of a block
+  int lanes = 1;          // threads along a row (short rows), or along a tile's outputs
+  int vectors = 1;        // of a row (short rows) that a lane takes at once
+  int64_t tiles = 0;      // of outputs: one for each block, or for each of its pieces
+  int64_t row_loads = 0;  // short rows: 16-byte loads that cover any of them
+  int64_t pieces = 1;     // of the reduced extent
+  int cluster = 1;    // pieces that meet in a cluster: all of them, or 1 where they meet in memory
+  bool sm90 = false;  // of the build for Hopper
+  int64_t workspace_bytes = 0;
+  const char* reason = "";
+};
+
+// What is accumulated; the rest of an op are parameters.
+enum class Kind : int8_t {
+  kSum,      // sum, mean, 1-norm
+  kSquares,  // 2-norm, 0-norm
+  kPowers,   // norms of any other finite order
+  kExtreme,  // amax, amin, norms of order inf and -inf
+  kProd,
+  kArg,  // argmax, argmin
+};
+Kind kind_of(const ReduceProblem& problem);
+
+// Kinds that are rare have the strided kernel only.
+constexpr bool strided_only(Kind kind, DType dtype) {
+  return kind == Kind::kPowers || (kind == Kind::kProd && !is_floating(dtype));
+}
+// Compiled for Hopper alone, too: with clusters, and a second launch that is under way early.
+constexpr bool has_sm90(Kind kind, DType dtype) {
+  return kind != Kind::kPowers &&
+         (dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32);
+}
+
+// Elements, or rows, that a thread loads before it uses the first.
+constexpr int in_flight(Kernel kernel, Kind kind, DType dtype) {
+  if (kind == Kind::kPowers) return 2;
+  return element_size(dtype) == 1 || kernel == Kernel::kShifted ? 4 : 8;
+}
+
+// Short rows: how many a warp has.
+constexpr int64_t rows_of_warp(const Config& config, int batch) {
+  return batch / config.vectors * (32 / config.lanes);
+}
+
+// In shared memory a thread's accumulators lie this many apart: an odd number, so that neighbours
+// use other banks.
+constexpr int accumulator_pitch(int of_thread) { return of_thread == 1 ? 1 : of_thread + 1; }
+// A cluster's meeting over so many outputs: a barrier, and 16 bytes for each output and block.
+constexpr int cluster_bytes(int cluster, int columns) {
+  return cluster > 1 ? 16 + 16 * ((columns + cluster - 1) / cluster) * cluster : 0;
+}
+constexpr int64_t accumulator_bytes(Kind kind) { return kind == Kind::kArg ? 16 : 8; }
+// Dynamic shared memory of a block in which a thread has accumulators of `of_thread` outputs.
+constexpr int64_t shared_bytes(const Config& config, Kind kind, int of_thread) {
+  return cluster_bytes(config.cluster, config.lanes * of_thread) +
+         accumulator_bytes(kind) * (config.threads / 32) * config.lanes *
+             accumulator_pitch(of_thread);
+}
+
+// Pure: these look at shapes, strides and alignment, not at memory or the GPU.
+Plan make_plan(const ReduceProblem& problem);
+Config select_config(const ReduceProblem& problem, const Plan& plan, const DeviceInfo& device);
+std::string explain(const Plan& plan, const Config& config);
+
+}  // namespace xgemm::cuda::reduce

@@ -1,0 +1,64 @@
+// Which kernel a product with a packed weight gets: the one that is estimated to take the least
+// time.
+#include "cuda/w4a16/sm80/select.h"
+
+#include <sstream>
+
+#include "cuda/w4a16/problem.h"
+#include "cuda/w4a16/sm90/rows/select.h"
+#include "cuda/w4a16/sm90/wgmma/select.h"
+
+namespace xgemm::cuda::w4a16 {
+namespace {
+
+const char* name_of(Kernel kernel) {
+  switch (kernel) {
+    case Kernel::kSm80:
+      return "sm80 (cp.async, mma.sync; any format, stride and alignment)";
+    case Kernel::kSm90Rows:
+      return "sm90 rows (bulk copies + mma.sync, K split over warps and a cluster)";
+    case Kernel::kSm90Wgmma:
+      return "sm90 wgmma (the weight dequantized in registers)";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::optional<Config> select_config(const Problem& p, const DeviceInfo& device) {
+  if (p.dtype == DType::kF32) return std::nullopt;
+  if (p.m == 0 || p.weight.layout.n == 0) return Config{.reason = "the result is empty"};
+  double best_us = 0;
+  Config best = sm80::select(p, device, &best_us);
+  Config config;
+  double us = 0;
+  // Another kernel sums in another order: where bits must not depend on M, one kernel takes all M.
+  if (p.batch_invariant) return sm90::wgmma::select(p, device, &config, &us) ? config : best;
+  const auto consider = [&](const auto& select) {
+    if (select(p, device, &config, &us) && us < best_us) best = config, best_us = us;
+  };
+  consider(sm90::rows::select);
+  consider(sm90::wgmma::select);
+  return best;
+}
+
+std::string explain(const Problem& p, const Config& config) {
+  const w4::Layout& layout = p.weight.layout;
+  std::ostringstream out;
+  out << "W4A16 on CUDA: m=" << p.m << " n=" << layout.n << " k=" << layout.k << " "
+      << xgemm::name_of(p.dtype) << ", group_size=" << layout.group_size
+      << (layout.zeros ? ", zeros" : "") << "\nkernel: " << name_of(config.kernel) << ", tile "
+      << config.block_m << "x" << config.block_n << ", " << config.warps << " warps, "
+      << config.stages << " stages";
+  if (config.cluster > 1) out << ", clusters of " << config.cluster;
+  if (config.splits > 1) out << ", K in " << config.splits << " parts";
+  out << ", " << config.ctas << " CTAs";
+  if (config.run > 0) out << ", K summed in runs of " << config.run * w4::kUnitK;
+  if (config.even_shares) out << ", equal parts of all tiles' K";
+  if (config.copy_x) out << ", x copied first";
+  if (config.workspace_bytes > 0) out << ", workspace of " << config.workspace_bytes << " bytes";
+  out << "\nbecause: " << config.reason << "\n";
+  return out.str();
+}
+
+}  // namespace xgemm::cuda::w4a16

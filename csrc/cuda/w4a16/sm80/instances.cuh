@@ -1,0 +1,39 @@
+// From a tile's size to the kernel compiled for it.
+#pragma once
+
+#include "cuda/launch.h"
+#include "cuda/shared_memory_limit.h"
+#include "cuda/w4a16/sm80/instances.h"
+#include "cuda/w4a16/sm80/kernel.cuh"
+
+namespace xgemm::cuda::w4a16::sm80 {
+
+template <typename T, typename Tile>
+Status launch_kernel(const Params& params, cudaStream_t stream) {
+  const auto kernel = w4a16_kernel<T, Tile>;
+  static SharedMemoryLimit limit;
+  const cudaError_t error = limit.raise_to_most(reinterpret_cast<const void*>(kernel));
+  if (error != cudaSuccess) return {error, "shared memory of the sm_80 W4A16 kernel"};
+  const int bytes = Tile::shared_bytes(params.unit_bytes, params.stages);  // formats differ
+  const Grid grid{.blocks = dim3(params.tiles_m * params.tiles_n * params.splits),
+                  .threads = dim3(Tile::kThreads),
+                  .shared_bytes = static_cast<size_t>(bytes),
+                  .stream = stream};
+  return launch_grid("the sm_80 W4A16 kernel", grid, kernel, params);
+}
+
+template <typename T>
+Status launch_tile(const Params& params, int block_m, cudaStream_t stream) {
+  switch (block_m) {
+    case 8:
+      return launch_kernel<T, Tile8>(params, stream);
+    case 16:
+      return launch_kernel<T, Tile16>(params, stream);
+    case 32:
+      return launch_kernel<T, Tile32>(params, stream);
+    default:
+      return launch_kernel<T, Tile64>(params, stream);
+  }
+}
+
+}  // namespace xgemm::cuda::w4a16::sm80

@@ -1,0 +1,9 @@
+#include "cuda/w4a16/sm80/instances.cuh"
+
+namespace xgemm::cuda::w4a16::sm80 {
+
+Status launch_f16(const Params& params, int block_m, cudaStream_t stream) {
+  return launch_tile<__half>(params, block_m, stream);
+}
+
+}  // namespace xgemm::cuda::w4a16::sm80

@@ -1,0 +1,132 @@
+// W4A16 for every GPU from Ampere on: whole units of the packed weight and rows of X by cp.async
+// into a ring of stages, mma.sync out of it, D^T = W X^T.
+#pragma once
+
+#include "common/math.h"
+#include "cuda/ptx/mbarrier.h"
+#include "cuda/shared_memory.h"
+#include "cuda/w4a16/sm80/epilogue.cuh"
+#include "cuda/w4a16/sm80/warp_mma.cuh"
+
+namespace xgemm::cuda::w4a16::sm80 {
+
+// Until at most `pending` of this thread's groups of copies are under way.
+__device__ inline void wait_for_copies(int pending) {
+  if (pending == 2) {
+    ptx::cp_async_wait_group<2>();
+  } else if (pending == 1) {
+    ptx::cp_async_wait_group<1>();
+  } else {
+    ptx::cp_async_wait_group<0>();
+  }
+}
+
+// With group_size -1: the scales (and zeros) of the tile's columns, which end the weight's rows.
+template <typename Tile>
+__device__ void load_channel_scales(const Params& params, const Work& work, uint16_t* to,
+                                    int thread) {
+  for (int i = thread; i < Tile::kBlockN; i += Tile::kThreads) {
+    const int64_t weight_row = (work.n + i) / kUnitColumns;
+    uint16_t scale = 0, zero = 0;
+    if (weight_row < params.weight_rows) {
+      const auto* tail =
+          reinterpret_cast<const uint16_t*>(params.weight + weight_row * params.row_bytes +
+                                            int64_t{params.units} * params.unit_bytes);
+      scale = tail[i % kUnitColumns];
+      if (params.zeros) zero = tail[kUnitColumns + i % kUnitColumns];
+    }
+    to[i] = scale;
+    to[Tile::kBlockN + i] = zero;
+  }
+}
+
+// Sums over the warps along k, through shared memory, and stores D or split-K's part of it.
+template <typename T, typename Tile>
+__device__ void store_tile(const Params& params, const Work& work,
+                           const float (&acc)[kStrips][Tile::kRows8][4], float* staging, int thread,
+                           int warp_m, int warp_n, int warp_k) {
+  constexpr int kPitch = Tile::kStagingPitch, kPart = Tile::kBlockM * kPitch;
+  const int lane = thread % 32;
+  float* own = staging + warp_k * kPart + (warp_m * Tile::kWarpRows + lane % 4 * 2) * kPitch +
+               warp_n * kUnitColumns + lane / 4;
+#pragma unroll
+  for (int s = 0; s < kStrips; ++s) {
+#pragma unroll
+    for (int r = 0; r < Tile::kRows8; ++r) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        own[(r * 8 + i % 2) * kPitch + s * 16 + i / 2 * 8] = acc[s][r][i];
+      }
+    }
+  }
+  __syncthreads();
+  constexpr int kQuads = Tile::kBlockN / 4;
+#pragma unroll 1
+  for (int i = thread; i < Tile::kBlockM * kQuads; i += Tile::kThreads) {
+    const int row = i / kQuads, column = i % kQuads * 4;
+    if (work.m + row >= params.m || work.n + column >= params.n) continue;
+    float sum[4] = {};
+#pragma unroll
+    for (int part = 0; part < Tile::kWarpsK; ++part) {
+      const float4 x =
+          *reinterpret_cast<const float4*>(staging + part * kPart + row * kPitch + column);
+      sum[0] += x.x, sum[1] += x.y, sum[2] += x.z, sum[3] += x.w;
+    }
+    if (params.splits > 1) {
+      *reinterpret_cast<float4*>(params.partials +
+                                 (work.split * params.m + work.m + row) * params.partial_stride +
+                                 work.n + column) = make_float4(sum[0], sum[1], sum[2], sum[3]);
+    } else {
+      finish_row4<T>(params, sum, work.m + row, work.n + column);
+    }
+  }
+}
+
+template <typename T, typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
+    w4a16_kernel(const __grid_constant__ Params params) {
+  XGEMM_DYNAMIC_SHARED(char, smem, 128);
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  const int warp_n = warp % Tile::kWarpsN, warp_m = warp / Tile::kWarpsN % Tile::kWarpsM;
+  const int warp_k = warp / (Tile::kWarpsN * Tile::kWarpsM);
+  auto* channel_scales = reinterpret_cast<uint16_t*>(smem);
+  char* ring = smem + Tile::kChannelBytes;
+
+  const Work work = Work::at<Tile>(params, blockIdx.x);
+  Loader<Tile> loader(params, work, ptx::smem_address(ring), thread);
+  const int steps = ceil_div(work.unit_end - work.unit, Tile::kWarpsK);
+  const int stages = params.stages;
+#pragma unroll 1
+  for (int s = 0; s < stages - 1; ++s) {
+    if (s < steps) loader.fetch(s);
+    ptx::cp_async_commit_group();  // even where it is empty: groups are counted
+  }
+  if (params.per_channel) load_channel_scales<Tile>(params, work, channel_scales, thread);
+
+  WarpMma<T, Tile> mma(params, channel_scales + warp_n * kUnitColumns, warp_m * Tile::kWarpRows,
+                       lane);
+  const int stage_bytes = Tile::stage_bytes(params.unit_bytes);
+  const int warp_x = warp_k * Tile::kBlockM * kXRowBytes;
+  const int warp_unit = Tile::kXBytes + (warp_n * Tile::kWarpsK + warp_k) * params.unit_bytes;
+  const bool has_columns = work.n / kUnitColumns + warp_n < params.weight_rows;
+  const int warp_steps =
+      has_columns ? ceil_div(work.unit_end - work.unit - warp_k, Tile::kWarpsK) : 0;
+  int read = 0, write = stages - 1;
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    wait_for_copies(stages - 2);  // step's stage has landed, as far as this thread fetched it,
+    __syncthreads();              // and as far as the others did; all have read the one before
+    if (step + stages - 1 < steps) loader.fetch(write);
+    ptx::cp_async_commit_group();
+    const char* stage = ring + read * stage_bytes;
+    if (step < warp_steps) mma.multiply(ptx::smem_address(stage) + warp_x, stage + warp_unit);
+    read = read + 1 == stages ? 0 : read + 1;
+    write = write + 1 == stages ? 0 : write + 1;
+  }
+  ptx::cp_async_wait_group<0>();
+  __syncthreads();  // the ring becomes the staging buffer
+  store_tile<T, Tile>(params, work, mma.acc, reinterpret_cast<float*>(ring), thread, warp_m, warp_n,
+                      warp_k);
+}
+
+}  // namespace xgemm::cuda::w4a16::sm80

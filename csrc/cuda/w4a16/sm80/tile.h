@@ -1,0 +1,53 @@
+// Tiles of the sm_80 kernel, and what a CTA holds in shared memory.
+#pragma once
+
+#include <cstdint>
+
+#include "common/math.h"
+#include "w4/packed_layout.h"
+
+namespace xgemm::cuda::w4a16::sm80 {
+
+inline constexpr int kUnitColumns = static_cast<int>(w4::kRowColumns);
+inline constexpr int kUnitK = static_cast<int>(w4::kUnitK);
+inline constexpr int kStrips = static_cast<int>(w4::kRowColumns / w4::kStripColumns);
+inline constexpr int kXRowBytes = kUnitK * 2;  // of X, along a unit's k
+
+// A warp multiplies a unit (64 columns x 128 k) by kRows8 x 8 rows of X. Of a CTA's warps, kWarpsM
+// have different rows, kWarpsN different columns, and kWarpsK take the units along k in turns.
+template <int kRows8_, int kWarpsM_, int kWarpsN_, int kWarpsK_, int kCtasPerSm_>
+struct TileConfig {
+  static constexpr int kRows8 = kRows8_;
+  static constexpr int kWarpsM = kWarpsM_, kWarpsN = kWarpsN_, kWarpsK = kWarpsK_;
+  static constexpr int kCtasPerSm = kCtasPerSm_;
+  static constexpr int kWarps = kWarpsM * kWarpsN * kWarpsK, kThreads = 32 * kWarps;
+  static constexpr int kWarpRows = kRows8 * 8, kBlockM = kWarpRows * kWarpsM;
+  static constexpr int kBlockN = kUnitColumns * kWarpsN;
+  // A stage: X [kWarpsK][kBlockM][128], then [kWarpsN][kWarpsK] units as they lie in memory.
+  static constexpr int kXBytes = kWarpsK * kBlockM * kXRowBytes;
+  // The sums of the warps along k: rows lie 4 floats further apart than a multiple of 16, so that
+  // a fragment's lanes, 2 rows and 1 column apart, hit 32 banks.
+  static constexpr int kStagingPitch = kBlockN + 4;
+  static constexpr int kStagingBytes = kWarpsK * kBlockM * kStagingPitch * 4;
+  static constexpr int kChannelBytes = 2 * kBlockN * 2;  // scales and zeros of group_size -1
+  static_assert(kStagingPitch % 16 == 4, "staging must have no bank conflicts");
+
+  XGEMM_HOST_DEVICE static constexpr int stage_bytes(int unit_bytes) {
+    return kXBytes + kWarpsN * kWarpsK * unit_bytes;
+  }
+  XGEMM_HOST_DEVICE static constexpr int shared_bytes(int unit_bytes, int stages) {
+    const int ring = stages * stage_bytes(unit_bytes);
+    return kChannelBytes + (ring > kStagingBytes ? ring : kStagingBytes);
+  }
+};
+
+// Few rows: two warps along k halve what the CTAs' partial sums cost; 128 columns leave the last
+// SMs less idle. From 9 rows on a tile is 256 columns wide, so that X is a small part of a stage.
+using Tile8 = TileConfig<1, 1, 2, 2, 2>;
+using Tile16 = TileConfig<2, 1, 4, 1, 2>;
+using Tile32 = TileConfig<4, 1, 4, 1, 2>;
+using Tile64 = TileConfig<4, 2, 4, 1, 1>;
+
+inline constexpr int kLeastStages = 2, kMostStages = 4;
+
+}  // namespace xgemm::cuda::w4a16::sm80

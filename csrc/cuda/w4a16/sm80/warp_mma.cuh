@@ -1,0 +1,129 @@
+// A warp's part of the product: units of the weight as mma's A, rows of X as its B.
+#pragma once
+
+#include "cuda/ptx/ldmatrix.h"
+#include "cuda/ptx/mma_sm80.h"
+#include "cuda/w4a16/dequant.cuh"
+#include "cuda/w4a16/sm80/loader.cuh"
+
+namespace xgemm::cuda::w4a16::sm80 {
+
+// acc[strip][rows8] is a fragment of D^T: columns gid and gid + 8 of the strip by two rows of X.
+//
+// The tensor cores sum code - 8, which is exact, over a group; its scale, and what the zero point
+// is beyond 8, meet the fp32 sum once a group: code and zero need no common 16-bit format, and
+// scales keep their own.
+template <typename T, typename Tile>
+class WarpMma {
+ public:
+  static constexpr int kRows8 = Tile::kRows8;
+  float acc[kStrips][kRows8][4] = {};
+
+  // `rows`: the warp's first row of X in the tile. `channel_scales`: this warp's 64, with
+  // group_size -1, in shared memory; zeros follow kBlockN further on.
+  __device__ WarpMma(const Params& params, const uint16_t* channel_scales, int row, int lane)
+      : params_(params), channel_scales_(channel_scales), lane_(lane) {
+    const int in_matrix = lane % 8, matrix = lane / 8;
+    x_offset_ = x_offset(row + in_matrix, matrix);
+  }
+
+  // `x`: the shared-memory address of X's [kBlockM, 128], `unit`: the unit's bytes.
+  __device__ void multiply(uint32_t x, const char* unit) {
+    // With few rows little is to be gained by more code, and a cold start has to fetch all of it.
+#pragma unroll(kRows8 >= 4 ? 2 : 1)
+    for (int half = 0; half < 2; ++half) multiply_half(x, unit, half);
+  }
+
+ private:
+  __device__ void multiply_half(uint32_t x, const char* unit, int half) {
+    uint4 codes[kStrips];
+#pragma unroll
+    for (int s = 0; s < kStrips; ++s) {
+      codes[s] =
+          *reinterpret_cast<const uint4*>(unit + s * params_.strip_bytes + half * 512 + lane_ * 16);
+    }
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int quarter = half * 2 + part;
+      uint32_t b[kRows8][4];  // two k16 of 8 rows
+#pragma unroll
+      for (int r = 0; r < kRows8; ++r) {
+        ptx::ldmatrix_x4(b[r], x + (x_offset_ ^ quarter * 64) + r * 8 * kXRowBytes);
+      }
+#pragma unroll
+      for (int k16 = 0; k16 < 2; ++k16) {
+        if (params_.zeros) sum_rows(b, k16);
+#pragma unroll
+        for (int s = 0; s < kStrips; ++s) {
+          const uint4& c = codes[s];
+          uint32_t a[4];
+          dequantize_fragment<T>(part == 0 ? (k16 == 0 ? c.x : c.y) : (k16 == 0 ? c.z : c.w), a);
+#pragma unroll
+          for (int r = 0; r < kRows8; ++r) {
+            ptx::mma_m16n8k16<T>(partial_[s][r], a, b[r][2 * k16], b[r][2 * k16 + 1]);
+          }
+        }
+      }
+      const int last = (1 << params_.group_quarters_log2) - 1;
+      if ((quarter & last) == last) scale_group(unit, quarter >> params_.group_quarters_log2);
+    }
+  }
+
+  // The sum of X over k, in every row of a fragment.
+  __device__ void sum_rows(const uint32_t (&b)[kRows8][4], int k16) {
+    const uint32_t ones[4] = {kOnes<T>, kOnes<T>, kOnes<T>, kOnes<T>};
+#pragma unroll
+    for (int r = 0; r < kRows8; ++r) {
+      ptx::mma_m16n8k16<T>(x_sum_[r], ones, b[r][2 * k16], b[r][2 * k16 + 1]);
+    }
+  }
+
+  __device__ void scale_group(const char* unit, int group) {
+    const char* scales = reinterpret_cast<const char*>(channel_scales_);
+    int step = 32, zero_offset = Tile::kBlockN * 2;
+    if (!params_.per_channel) {
+      scales = unit + w4::kStripCodeBytes + group * 32;
+      step = params_.strip_bytes;
+      zero_offset = 32 * (4 >> params_.group_quarters_log2);
+    }
+    scales += lane_ / 4 * 2;
+#pragma unroll
+    for (int s = 0; s < kStrips; ++s) {
+      const auto* scale_bits = reinterpret_cast<const uint16_t*>(scales + s * step);
+      const float scale[2] = {scale_to_float(scale_bits[0], params_.bf16_scales),
+                              scale_to_float(scale_bits[8], params_.bf16_scales)};
+      if (params_.zeros) {
+        const auto* zero_bits = reinterpret_cast<const uint16_t*>(scales + s * step + zero_offset);
+        const float zero[2] = {half_bits_to_float(zero_bits[0]) - w4::kSymmetricZero,
+                               half_bits_to_float(zero_bits[8]) - w4::kSymmetricZero};
+#pragma unroll
+        for (int r = 0; r < kRows8; ++r) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) partial_[s][r][i] -= zero[i / 2] * x_sum_[r][i];
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRows8; ++r) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          acc[s][r][i] += scale[i / 2] * partial_[s][r][i];
+          partial_[s][r][i] = 0.0f;
+        }
+      }
+    }
+    if (params_.zeros) {
+#pragma unroll
+      for (int r = 0; r < kRows8; ++r) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x_sum_[r][i] = 0.0f;
+      }
+    }
+  }
+
+  const Params& params_;
+  const uint16_t* channel_scales_;
+  int lane_, x_offset_;
+  float partial_[kStrips][kRows8][4] = {}, x_sum_[kRows8][4] = {};
+};
+
+}  // namespace xgemm::cuda::w4a16::sm80

@@ -1,0 +1,56 @@
+// From the rows of X and the groups to the kernel compiled for them.
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/active_clusters.h"
+#include "cuda/launch.h"
+#include "cuda/shared_memory_limit.h"
+#include "cuda/w4a16/sm90/rows/kernel.cuh"
+
+namespace xgemm::cuda::w4a16::sm90::rows {
+
+template <typename T, int kTiles, bool kFine>
+Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
+  constexpr const char* kName = "the W4A16 kernel for few rows";
+  const auto kernel = rows_kernel<T, kTiles, kFine>;
+  const void* address = reinterpret_cast<const void*>(kernel);
+  static SharedMemoryLimit limit;
+  static ActiveClusters active;
+  const cudaError_t set = limit.raise(address, kSmemBytes);
+  if (set != cudaSuccess) return {set, kName};
+  const int threads = (params.warps + kTiles) * 32, cluster = 1 << params.log2_cluster;
+  params.clusters = work.most_clusters;
+  if (cluster > 1) {
+    const int most = active.most(address, threads, kSmemBytes, params.log2_cluster);
+    if (most > 0) params.clusters = std::min(params.clusters, most);
+  }
+  params.tiles_each = work.tiles / params.clusters;
+  params.tiles_extra = work.tiles % params.clusters;
+  return launch_grid(kName,
+                     {.blocks = dim3(params.clusters * cluster),
+                      .threads = dim3(threads),
+                      .shared_bytes = static_cast<size_t>(params.shared.bytes),
+                      .stream = stream,
+                      .cluster = dim3(cluster),
+                      .overlaps_previous = work.overlaps_previous},
+                     kernel, params);
+}
+
+template <typename T>
+Status launch_typed(const Params& params, const Work& work, cudaStream_t stream) {
+  const auto run = [&]<int kTiles>() {
+    return params.groups > 1 ? launch_kernel<T, kTiles, true>(params, work, stream)
+                             : launch_kernel<T, kTiles, false>(params, work, stream);
+  };
+  switch (ceil_div(params.rows, kMmaRows)) {
+    case 1:
+      return run.template operator()<1>();
+    case 2:
+      return run.template operator()<2>();
+    default:
+      return run.template operator()<3>();
+  }
+}
+
+}  // namespace xgemm::cuda::w4a16::sm90::rows

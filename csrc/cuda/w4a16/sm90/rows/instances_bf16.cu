@@ -1,0 +1,9 @@
+#include "cuda/w4a16/sm90/rows/instances.cuh"
+
+namespace xgemm::cuda::w4a16::sm90::rows {
+
+Status launch_bf16(const Params& params, const Work& work, cudaStream_t stream) {
+  return launch_typed<__nv_bfloat16>(params, work, stream);
+}
+
+}  // namespace xgemm::cuda::w4a16::sm90::rows

@@ -1,0 +1,218 @@
+// A warp that adds up the streaming warps' sums of each tile, then those of the cluster's CTAs, and
+// stores the result: it does so while the others are at the next tiles.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/ptx/mbarrier.h"
+#include "cuda/ptx/st_async.h"
+#include "cuda/tile/convert.cuh"
+#include "cuda/w4a16/sm90/rows/cta.cuh"
+#include "cuda/w4a16/sm90/rows/dequant.cuh"
+
+namespace xgemm::cuda::w4a16::sm90::rows {
+
+template <typename T>
+__device__ inline float to_float(uint16_t bits) {
+  return scale_to_float(bits, std::is_same_v<T, __nv_bfloat16>);
+}
+__device__ inline float4 operator+(const float4& a, const float4& b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+__device__ inline float4 operator*(const float4& a, float b) {
+  return {a.x * b, a.y * b, a.z * b, a.w * b};
+}
+
+// The reducer of rows kMmaRows * index ... A lane has 4 adjacent columns of two rows, or of one
+// where the CTAs of a cluster share the columns.
+template <typename T>
+class Reducer {
+ public:
+  __device__ Reducer(const Params& p, const Cta& cta, uint8_t* smem, int index, int lane)
+      : p_(p),
+        cta_(cta),
+        barriers_(*reinterpret_cast<Barriers*>(smem)),
+        sums_(reinterpret_cast<const float*>(smem + p.shared.sums)),
+        inbox_(reinterpret_cast<float4*>(smem + p.shared.inbox) + index * 2 * kInboxPieces),
+        index_(index),
+        lane_(lane),
+        rows_(min(p.rows - index * kMmaRows, kMmaRows)) {}
+
+  __device__ void run() {
+    const int column = final_column();
+    // What a cluster sends arrives while the next tile is added up.
+    const int behind = p_.log2_cluster > 0 ? 1 : 0;
+#pragma unroll 1
+    for (int turn = 0, buffer = 0, parity = 0; turn < cta_.tiles + behind; ++turn) {
+      float4 y[2];
+      if (turn < cta_.tiles) {
+        add_parts(y, turn, buffer, parity);
+        if (++buffer == p_.buffers) buffer = 0, parity ^= 1;
+        if (behind > 0) send(y, turn);
+      }
+      const int done = turn - behind;
+      if (done < 0) continue;
+      const int64_t first = int64_t{cta_.tile(p_, done)} * kTileColumns;
+      const float4 bias = load_bias(first + column);
+      if (behind > 0) y[0] = receive(done);
+      // A loop, since activations are long and one copy of them is enough.
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i) {
+        const int row = final_row(i);
+        if (row < rows_) store(index_ * kMmaRows + row, first + column, activated(y[0] + bias));
+        y[0] = y[1];
+      }
+    }
+  }
+
+ private:
+  static constexpr int kPiecesOfRow = kTileColumns / 4;
+
+  // Before the exchange: row lane / 8 and the fourth one after it.
+  __device__ int row_of(int i) const { return lane_ / kPiecesOfRow + 4 * i; }
+  __device__ int column_of() const { return lane_ % kPiecesOfRow * 4; }
+  // After it a CTA has every cluster-th 4 columns, and one row a lane does for all of them.
+  __device__ int log2_own_pieces() const { return 3 - p_.log2_cluster; }
+  __device__ int final_row(int i) const {
+    if (p_.log2_cluster == 0) return row_of(i);
+    return i == 0 ? lane_ >> log2_own_pieces() : kMmaRows;
+  }
+  __device__ int final_column() const {
+    const int own = lane_ & ((1 << log2_own_pieces()) - 1);
+    return ((own << p_.log2_cluster) + cta_.rank) * 4;
+  }
+
+  __device__ float4 load_bias(int64_t column) const {
+    float bias[4] = {};
+    if (p_.bias != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (column + i < p_.n) bias[i] = to_float<T>(p_.bias[(column + i) * p_.bias_stride]);
+      }
+    }
+    return {bias[0], bias[1], bias[2], bias[3]};
+  }
+
+  // y = the sum over the CTA's K, the parts added in their order.
+  __device__ void add_parts(float4 (&y)[2], int turn, int buffer, uint32_t parity) {
+    uint2 scales{}, zeros{};
+    const bool per_channel = p_.groups == 0;
+    if (per_channel) {
+      const int tile = cta_.tile(p_, turn);
+      const uint8_t* tail = p_.weight + (tile / 2 + 1) * p_.row_bytes -
+                            w4::kRowColumns * w4::kScaleBytes * (p_.zeros ? 2 : 1);
+      const uint8_t* from = tail + (tile % 2 * kTileColumns + column_of()) * w4::kScaleBytes;
+      scales = *reinterpret_cast<const uint2*>(from);
+      if (p_.zeros) {
+        zeros = *reinterpret_cast<const uint2*>(from + w4::kRowColumns * w4::kScaleBytes);
+      }
+    }
+    const int parts = p_.parts(cta_.units), pitch = p_.rows * kSumPitch;
+    const float* from = sums_ + buffer * parts * pitch + index_ * kMmaRows * kSumPitch;
+    // The sums are in the terms of mma's products, in which columns 8 to 15 of a strip are larger.
+    const float factor =
+        1.0f / Codes<T>::kUnit / ((column_of() & 8) == 0 ? 1.0f : Codes<T>::kUpper);
+    ptx::mbarrier_wait(&barriers_.sums_full[buffer], parity);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (row_of(i) >= rows_) continue;
+      const float* row = from + row_of(i) * kSumPitch;
+      y[i] = *reinterpret_cast<const float4*>(row + column_of());
+#pragma unroll 4
+      for (int j = 1; j < parts; ++j) {
+        y[i] = y[i] + *reinterpret_cast<const float4*>(row + j * pitch + column_of());
+      }
+      y[i] = y[i] * factor;
+      if (!per_channel) continue;
+      float x = row[kSumOfX];
+#pragma unroll 1
+      for (int j = 1; j < parts; ++j) x += row[j * pitch + kSumOfX];
+      x *= 1.0f / Codes<T>::kUnit;
+      y[i].x = scaled(y[i].x, x, scales.x & 0xffff, zeros.x & 0xffff);
+      y[i].y = scaled(y[i].y, x, scales.x >> 16, zeros.x >> 16);
+      y[i].z = scaled(y[i].z, x, scales.y & 0xffff, zeros.y & 0xffff);
+      y[i].w = scaled(y[i].w, x, scales.y >> 16, zeros.y >> 16);
+    }
+    __syncwarp();
+    if (lane_ == 0) ptx::mbarrier_arrive(&barriers_.sums_empty[buffer]);
+  }
+
+  // With one group for all of K: what the products lack, which are those of code - 8.
+  __device__ float scaled(float y, float sum_of_x, uint32_t scale, uint32_t zero) const {
+    if (p_.zeros) y = fmaf(w4::kSymmetricZero - scale_to_float(zero, false), sum_of_x, y);
+    return y * scale_to_float(scale, p_.bf16_scales);
+  }
+
+  // Sends the CTA's sums to those that own their columns.
+  __device__ void send(const float4 (&y)[2], int turn) {
+    const int box = turn & 1, own = log2_own_pieces();
+    uint64_t* full = &barriers_.inbox_full[index_][box];
+    if (lane_ == 0) ptx::mbarrier_arrive_expect_tx(full, rows_ * kTileColumns * sizeof(float));
+    // All ranks have read what this box held.
+    ptx::mbarrier_wait(&barriers_.inbox_empty[index_][box], (turn >> 1 & 1) ^ 1);
+    const int piece = lane_ % kPiecesOfRow;
+    const int to = piece & ((1 << p_.log2_cluster) - 1), place = piece >> p_.log2_cluster;
+    const uint32_t inbox = ptx::mapa(ptx::smem_address(inbox_ + box * kInboxPieces), to);
+    const uint32_t remote_full = ptx::mapa(ptx::smem_address(full), to);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (row_of(i) >= rows_) continue;
+      const int at = cta_.rank << (own + 3) | row_of(i) << own | place;
+      ptx::st_async_v4(inbox + at * 16, remote_full, y[i].x, y[i].y, y[i].z, y[i].w);
+    }
+  }
+
+  // The whole sum of this lane's own columns, the ranks added in their order.
+  __device__ float4 receive(int turn) {
+    const int box = turn & 1, ranks = 1 << p_.log2_cluster;
+    const float4* inbox = inbox_ + box * kInboxPieces;
+    ptx::mbarrier_wait(&barriers_.inbox_full[index_][box], turn >> 1 & 1);
+    float4 sum{};
+    if (final_row(0) < rows_) {
+      sum = inbox[lane_];
+#pragma unroll 1
+      for (int rank = 1; rank < ranks; ++rank) {
+        sum = sum + inbox[(rank << (log2_own_pieces() + 3)) + lane_];
+      }
+    }
+    __syncwarp();
+    // Who sends nothing more may have left.
+    if (turn + 2 < cta_.tiles && lane_ < ranks) {
+      ptx::mbarrier_arrive_cluster(&barriers_.inbox_empty[index_][box], lane_);
+    }
+    return sum;
+  }
+
+  __device__ float4 activated(float4 y) const {
+    if (p_.activation == Activation::kNone) return y;
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) y = {y.y, y.z, y.w, activate(p_.activation, y.x)};
+    return y;
+  }
+
+  __device__ void store(int row, int64_t column, const float4& y) const {
+    const uint2 words = {pack2<T>(y.x, y.y), pack2<T>(y.z, y.w)};
+    uint16_t* to = p_.d + row * p_.d_row_stride + column * p_.d_col_stride;
+    if (p_.d_vectors && column + 3 < p_.n) {
+      *reinterpret_cast<uint2*>(to) = words;
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t word = i < 2 ? words.x : words.y;
+      if (column + i < p_.n) {
+        to[i * p_.d_col_stride] = static_cast<uint16_t>(word >> (16 * (i % 2)));
+      }
+    }
+  }
+
+  const Params& p_;
+  const Cta& cta_;
+  Barriers& barriers_;
+  const float* sums_;
+  float4* inbox_;
+  int index_, lane_;
+  int rows_;  // that exist
+};
+
+}  // namespace xgemm::cuda::w4a16::sm90::rows

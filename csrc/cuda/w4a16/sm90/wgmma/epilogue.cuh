@@ -1,0 +1,276 @@
+// From a warpgroup's accumulators, which are a part of Y^T, to D: bias, activation, one rounding,
+// a transposing store to shared memory and from there TMA's; first, where CTAs share K, an exchange
+// of sums.
+#pragma once
+
+#include "common/activation.h"
+#include "cuda/ptx/gpu_flag.h"
+#include "cuda/ptx/mbarrier.h"
+#include "cuda/ptx/st_async.h"
+#include "cuda/ptx/stmatrix_trans.h"
+#include "cuda/ptx/tma.h"
+#include "cuda/ptx/tma_2d.h"
+#include "cuda/tile/convert.cuh"
+#include "cuda/w4a16/sm90/wgmma/schedule.cuh"
+
+namespace xgemm::cuda::w4a16::sm90::wgmma {
+
+// Activates in turns through the front of the array: one copy of the activations' code for every
+// kStep values.
+template <int kSize>
+__device__ inline void activate_all(Activation activation, float (&x)[kSize]) {
+  constexpr int kStep = 4;
+#pragma unroll 1
+  for (int turn = 0; turn < kSize / kStep; ++turn) {
+    float done[kStep];
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) done[i] = activate(activation, x[i]);
+#pragma unroll
+    for (int i = 0; i < kSize - kStep; ++i) x[i] = x[i + kStep];
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) x[kSize - kStep + i] = done[i];
+  }
+}
+
+// One for each consumer warpgroup. Where CTAs share K, each gets the sums of 64 / splits of the
+// warpgroup's columns from all of them, and adds them in the order of their ranks: no global
+// memory, no locks, and the same bits in every run.
+template <typename T, typename Config>
+class Epilogue {
+  static constexpr int kRows = Config::kRows;
+
+ public:
+  // `inbox_full` and `inbox_empty` are this warpgroup's barriers, of 1 and `splits` arrivals.
+  __device__ Epilogue(const Params& params, uint8_t* out, uint64_t* inbox_full,
+                      uint64_t* inbox_empty, Place place, int consumer, int thread)
+      : params_(params),
+        out_(out),
+        inbox_full_(inbox_full),
+        inbox_empty_(inbox_empty),
+        place_(place),
+        consumer_(consumer),
+        thread_(thread),
+        strips_shift_(2 - params.split_shift) {}
+
+  // Of the segment that is coming: early, since its bias is far away.
+  __device__ void begin(const Segment& segment) {
+    m_ = segment.m;
+    column_ = segment.column * Config::kColumns + consumer_ * kWarpgroupColumns;
+    if (params_.split_shift > 0) column_ += place_.split << (strips_shift_ + 4);
+    if (params_.bias == nullptr) return;
+    const T* bias = static_cast<const T*>(params_.bias);
+    const int warp = thread_ / 32, strip = warp & ((1 << strips_shift_) - 1);
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int column = min(column_ + strip * 16 + row * 8 + thread_ % 32 / 4, params_.n - 1);
+      bias_[row] = static_cast<float>(bias[column * params_.bias_stride]);
+    }
+  }
+
+  // acc: [64, kRows] in wgmma's layout, the sums of `segment`, which `scheduler` gave last.
+  __device__ void store(float (&acc)[kRows / 2], const Segment& segment,
+                        const Scheduler& scheduler) {
+    if constexpr (Config::kMaySplit) {
+      if (params_.split_shift > 0) return exchange(acc, scheduler.done());
+    }
+    if (params_.even_shares) {
+      if (segment.first > 0) return leave(acc, scheduler.cluster());
+      complete(acc, segment, scheduler.cluster());
+    }
+    store_whole(acc);
+  }
+
+  // Shared memory must outlive the stores.
+  __device__ void finish() const {
+    if (thread_ == 0) ptx::bulk_wait_group_read<0>();
+  }
+
+ private:
+  // What CTA `sharer` of cluster `cluster` leaves for others: 16 bytes for each thread, kRows / 8
+  // times; and the flag that it is there.
+  __device__ float4* partials(uint32_t cluster) const {
+    const int64_t warpgroup = index_of(cluster);
+    return params_.partials + warpgroup * (kRows / 8 * kWarpgroup) + thread_;
+  }
+  __device__ int64_t index_of(uint32_t cluster) const {
+    return (static_cast<int64_t>(cluster) * params_.sharers + place_.sharer) * Config::kConsumers +
+           consumer_;
+  }
+
+  __device__ void leave(const float (&acc)[kRows / 2], uint32_t cluster) const {
+    float4* to = partials(cluster);
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      to[j * kWarpgroup] = make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
+    }
+    ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
+    if (thread_ == 0) ptx::st_release_gpu(params_.flags + index_of(cluster), params_.nonce);
+  }
+
+  // Adds what others have of the tile, in the order of k. They had it before anything else, so that
+  // it is there by now. The flag is taken down again: in a graph the next launch has the same
+  // nonce.
+  __device__ void complete(float (&acc)[kRows / 2], const Segment& segment,
+                           uint32_t cluster) const {
+#pragma unroll 1
+    while (cluster > 0 && range_of(params_, cluster).end < segment.end_of_k) {
+      --cluster;
+      uint64_t* flag = params_.flags + index_of(cluster);
+      if (thread_ == 0) {
+        while (ptx::ld_acquire_gpu(flag) != params_.nonce) {
+        }
+        *flag = 0;
+      }
+      ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
+      const float4* from = partials(cluster);
+#pragma unroll
+      for (int j = 0; j < kRows / 8; ++j) {
+        const float4 x = ptx::ld_global_cg(from + j * kWarpgroup);
+        acc[4 * j] += x.x, acc[4 * j + 1] += x.y, acc[4 * j + 2] += x.z, acc[4 * j + 3] += x.w;
+      }
+    }
+  }
+
+  __device__ void store_whole(float (&acc)[kRows / 2]) {
+    if (params_.bias != nullptr) [[unlikely]] {
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) acc[i] += bias_[i / 2 % 2];
+    }
+    if (params_.activation != Activation::kNone) [[unlikely]]
+      activate_all(params_.activation, acc);
+    if (thread_ == 0) ptx::bulk_wait_group_read<0>();  // the last tile's store
+    ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
+    const int lane = thread_ % 32, chunk = thread_ / 32 * 2 + lane / 8 % 2;
+    const int row = lane / 16 * 8 + lane % 8;
+#pragma unroll
+    for (int j = 0; j < kRows / 8; j += 2) {
+      const float* x = acc + 4 * j;
+      // Rows of X 8 j and on, then 8 more: the swizzle depends on `row` alone.
+      uint8_t* to = out_ + j * 8 * 128 + row * 128 + ((chunk ^ lane % 8) << 4);
+      ptx::stmatrix_x4_trans(to, pack2<T>(x[0], x[1]), pack2<T>(x[2], x[3]), pack2<T>(x[4], x[5]),
+                             pack2<T>(x[6], x[7]));
+    }
+    publish();
+    write(out_);
+  }
+
+  __device__ void exchange(const float (&acc)[kRows / 2], bool last) {
+    uint8_t* slice = out_ + Config::kInboxBytes;
+    if (thread_ == 0) {
+      ptx::bulk_wait_group_read<0>();  // the last slice's store
+      ptx::mbarrier_arrive_expect_tx(inbox_full_, Config::kInboxBytes);
+    }
+    // All have read what they got last time. (Before the first, nothing is in the way.)
+    if (started_) ptx::mbarrier_wait(inbox_empty_, parity_ ^ 1);
+    started_ = true;
+    send(acc);
+    ptx::mbarrier_wait(inbox_full_, parity_);
+    parity_ ^= 1;
+    add(slice);
+    publish();
+    // Not after the last: nobody waits for it, and the other CTA may be gone.
+    if (!last && thread_ < 1 << params_.split_shift) {
+      ptx::mbarrier_arrive_cluster(inbox_empty_, thread_ * params_.sharers + place_.sharer);
+    }
+    write(slice);
+  }
+
+  // The inbox: [rank of the sender][strip of the slice][8 rows of X][lane] of 16 bytes, a lane's
+  // part of a 16x8 block of Y^T.
+  __device__ float4* inbox(int rank, int strip, int j) const {
+    return reinterpret_cast<float4*>(out_) +
+           (((rank << strips_shift_) + strip) * (kRows / 8) + j) * 32 + thread_ % 32;
+  }
+
+  // A warp's 16 columns have one receiver.
+  __device__ void send(const float (&acc)[kRows / 2]) const {
+    const int warp = thread_ / 32;
+    const int receiver = (warp >> strips_shift_) * params_.sharers + place_.sharer;
+    const float4* mine = inbox(place_.split, warp & ((1 << strips_shift_) - 1), 0);
+    const uint32_t to = ptx::mapa(ptx::smem_address(mine), receiver);
+    const uint32_t signal = ptx::mapa(ptx::smem_address(inbox_full_), receiver);
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      const float* x = acc + 4 * j;
+      ptx::st_async_v4(to + j * 32 * 16, signal, x[0], x[1], x[2], x[3]);
+    }
+  }
+
+  // The four warps share out the strips of the slice and its rows.
+  __device__ void add(uint8_t* slice) const {
+    const int warp = thread_ / 32, lane = thread_ % 32;
+    const int strip = warp & ((1 << strips_shift_) - 1);
+    const int splits = 1 << params_.split_shift;
+    const int chunk = strip * 2 + lane / 8 % 2;
+#pragma unroll 1
+    for (int j = warp >> strips_shift_; j < kRows / 8; j += splits) {
+      const float4 first = *inbox(0, strip, j);
+      float sum[4] = {first.x, first.y, first.z, first.w};
+#pragma unroll 1
+      for (int rank = 1; rank < splits; ++rank) {
+        const float4 next = *inbox(rank, strip, j);
+        sum[0] += next.x, sum[1] += next.y, sum[2] += next.z, sum[3] += next.w;
+      }
+      if (params_.bias != nullptr) {
+        sum[0] += bias_[0], sum[1] += bias_[0], sum[2] += bias_[1], sum[3] += bias_[1];
+      }
+      if (params_.activation != Activation::kNone) [[unlikely]]
+        activate_all(params_.activation, sum);
+      ptx::stmatrix_x2_trans(slice + position(j * 8 + lane % 8, chunk), pack2<T>(sum[0], sum[1]),
+                             pack2<T>(sum[2], sum[3]));
+    }
+  }
+
+  // What was staged, to the warpgroup and to TMA.
+  __device__ void publish() const {
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
+  }
+
+  // Where the 16-byte chunk `chunk` of a row lies: the swizzle of TMA for rows of 128, 64 or 32
+  // bytes, which also spares stmatrix bank conflicts.
+  __device__ int position(int row, int chunk) const {
+    const int chunks_shift = strips_shift_ + 1;
+    const int swizzle = row >> params_.split_shift & ((1 << chunks_shift) - 1);
+    return (row << chunks_shift | (chunk ^ swizzle)) << 4;
+  }
+
+  // This CTA's slice of the warpgroup's columns.
+  __device__ void write(const uint8_t* staging) const {
+    if (!params_.tma_store) [[unlikely]] {
+      write_elements(staging);
+    } else if (thread_ == 0) {
+      if (column_ < params_.n) ptx::tma_store_2d(&params_.d, staging, column_, m_);
+      ptx::bulk_commit_group();
+    }
+  }
+
+  // Neighbouring threads write neighbours along the dimension of D that is contiguous.
+  __device__ void write_elements(const uint8_t* staging) const {
+    T* d = static_cast<T*>(params_.d_data);
+    const bool by_column = params_.d_row_stride == 1;
+    const int columns_shift = strips_shift_ + 4;
+#pragma unroll 1
+    for (int i = thread_; i < kRows << columns_shift; i += kWarpgroup) {
+      const int r = by_column ? i % kRows : i >> columns_shift;
+      const int c = by_column ? i / kRows : i & ((1 << columns_shift) - 1);
+      if (m_ + r < params_.m && column_ + c < params_.n) {
+        d[(m_ + r) * params_.d_row_stride + (column_ + c) * params_.d_col_stride] =
+            *reinterpret_cast<const T*>(staging + position(r, c / 8) + c % 8 * 2);
+      }
+    }
+  }
+
+  const Params& params_;
+  uint8_t* out_;
+  uint64_t *inbox_full_, *inbox_empty_;
+  Place place_;
+  int consumer_, thread_;
+  int strips_shift_;  // 1 << this: strips of 16 columns that this CTA stores for the warpgroup
+  int m_ = 0, column_ = 0;
+  float bias_[2] = {};
+  uint32_t parity_ = 0;
+  bool started_ = false;
+};
+
+}  // namespace xgemm::cuda::w4a16::sm90::wgmma

@@ -1,0 +1,29 @@
+// Copies X so that TMA can read it: its channels in the order of the weight's, rows aligned.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "common/math.h"
+#include "common/status.h"
+
+namespace xgemm::cuda::w4a16::sm90::wgmma {
+
+struct Gather {
+  const uint16_t* src;  // [rows, channels], strides in elements
+  int64_t row_stride, col_stride;
+  const int32_t* perm;  // [channels] or null: from where in src a channel comes; outside of it: 0
+  uint16_t* dst;        // [rows, pitch_of(channels)], aligned to 16 bytes; all of it is written
+  int64_t rows;
+  int channels;
+  bool overlaps_previous;  // programmatic dependent launch
+};
+
+XGEMM_HOST_DEVICE inline int64_t pitch_of(int64_t channels) {
+  return round_up<int64_t>(channels, 8);
+}
+
+Status gather(const Gather& job, cudaStream_t stream);
+
+}  // namespace xgemm::cuda::w4a16::sm90::wgmma

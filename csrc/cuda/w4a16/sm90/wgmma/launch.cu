@@ -1,0 +1,140 @@
+#include <cudaTypedefs.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "cuda/ptx/bulk_load_policy.h"
+#include "cuda/w4a16/sm90/wgmma/gather.h"
+#include "cuda/w4a16/sm90/wgmma/launch.h"
+#include "cuda/w4a16/sm90/wgmma/params.h"
+#include "cuda/w4a16/sm90/wgmma/tma_fit.h"
+
+namespace xgemm::cuda::w4a16::sm90::wgmma {
+namespace {
+
+// Neighbouring tiles run over this many rows of D before the next columns.
+constexpr int kGroupRows = 2048;
+
+// cuTensorMapEncodeTiled, got from the driver at run time so that nothing links libcuda.
+PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
+  static const auto kEncode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
+                                     &found);
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+  }();
+  return kEncode;
+}
+
+// A matrix of contiguous rows, and the boxes it is moved in.
+struct Map {
+  const void* data;
+  int64_t rows, columns, row_stride;
+  int box_rows, box_columns;
+};
+
+// The swizzle is as wide as a box.
+bool encode(CUtensorMap* map, DType dtype, const Map& m) {
+  const auto type =
+      dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const auto swizzle = m.box_columns == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+                       : m.box_columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                             : CU_TENSOR_MAP_SWIZZLE_32B;
+  const cuuint64_t extents[2] = {static_cast<cuuint64_t>(m.columns),
+                                 static_cast<cuuint64_t>(m.rows)};
+  // A stride along an extent of 1 is never used, but must still be a valid one.
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(m.rows > 1 ? m.row_stride * 2 : 16)};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(m.box_columns),
+                             static_cast<cuuint32_t>(m.box_rows)};
+  const cuuint32_t steps[2] = {1, 1};
+  const auto encoder = tensor_map_encoder();
+  return encoder != nullptr &&
+         encoder(map, type, 2, const_cast<void*>(m.data), extents, strides, box, steps,
+                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// A number that no launch has had, and that memory does not hold by chance.
+uint64_t new_nonce() {
+  static std::atomic<uint64_t> launches{0};
+  uint64_t x = (launches.fetch_add(1, std::memory_order_relaxed) + 1) * 0x9E3779B97F4A7C15;
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;  // splitmix64
+  x = (x ^ x >> 27) * 0x94D049BB133111EB;
+  return x ^ x >> 31;
+}
+
+Params params_of(const Problem& p, const Config& config) {
+  const w4::Layout& layout = p.weight.layout;
+  Params params{};
+  params.weight = p.weight.data;
+  params.row_bytes = layout.row_bytes();
+  params.unit_bytes = static_cast<int>(layout.unit_bytes());
+  params.strip_bytes = static_cast<int>(layout.strip_bytes());
+  params.weight_rows = static_cast<int>(layout.rows());
+  params.groups_per_unit = static_cast<int>(layout.groups_per_unit());
+  params.zeros = layout.zeros;
+  params.m = static_cast<int>(p.m), params.n = static_cast<int>(layout.n);
+  params.units = static_cast<int>(layout.units());
+  while (1 << params.split_shift < config.splits) ++params.split_shift;
+  params.sharers = config.cluster / config.splits;
+  while (1 << params.sharers_shift < params.sharers) ++params.sharers_shift;
+  params.row_tiles = ceil_div(params.m, config.block_m);
+  params.column_groups = ceil_div(params.n, config.block_n * params.sharers);
+  params.tiles = static_cast<uint32_t>(params.row_tiles) * params.column_groups;
+  params.group_rows = std::max(1, kGroupRows / config.block_m);
+  // A weight that is read once shall not push out what L2 holds.
+  params.weight_policy = params.row_tiles == 1 ? ptx::kEvictFirst : ptx::kEvictNormal;
+  params.d_data = p.d;
+  params.d_row_stride = p.d_row_stride, params.d_col_stride = p.d_col_stride;
+  params.tma_store = d_fits_tma(p);
+  params.bias = p.bias, params.bias_stride = p.bias_stride;
+  params.activation = p.activation;
+  return params;
+}
+
+}  // namespace
+
+Status launch(const Problem& p, const Config& config, void* workspace, cudaStream_t stream) {
+  const w4::Layout& layout = p.weight.layout;
+  Params params = params_of(p, config);
+  Map x{p.x, p.m, layout.k, p.x_row_stride, config.block_m / params.sharers, kStageK};
+  bool overlaps_previous = p.overlaps_previous;
+  auto* memory = static_cast<uint8_t*>(workspace);
+  if (config.even_shares) {
+    const SharesPlan plan = shares_plan(config.block_m, config.block_n, config.ctas);
+    params.even_shares = true, params.nonce = new_nonce();
+    params.flags = reinterpret_cast<uint64_t*>(memory);
+    params.partials = reinterpret_cast<float4*>(memory + plan.flag_bytes);
+    memory += plan.bytes();
+  }
+  if (config.copy_x) {
+    const Status copied = gather({.src = static_cast<const uint16_t*>(p.x),
+                                  .row_stride = p.x_row_stride,
+                                  .col_stride = p.x_col_stride,
+                                  .perm = p.perm,
+                                  .dst = reinterpret_cast<uint16_t*>(memory),
+                                  .rows = p.m,
+                                  .channels = static_cast<int>(layout.k),
+                                  .overlaps_previous = p.overlaps_previous},
+                                 stream);
+    if (!copied.ok()) return copied;
+    x.data = memory, x.row_stride = pitch_of(layout.k);
+    overlaps_previous = true;  // the copy waits for what was before it
+  }
+  bool encoded = encode(&params.x, p.dtype, x);
+  if (params.tma_store) {
+    encoded &= encode(
+        &params.d, p.dtype,
+        {p.d, p.m, layout.n, p.d_row_stride, config.block_m, kWarpgroupColumns / config.splits});
+  }
+  if (!encoded) return {cudaErrorInvalidValue, "encoding a tensor map of the W4A16 product"};
+  const Variant variant{.consumers = config.block_n / kWarpgroupColumns,
+                        .rows = config.block_m,
+                        .foreign_scales = p.weight.bf16_scales != (p.dtype == DType::kBF16)};
+  const Work work{.clusters = config.ctas / config.cluster, .overlaps_previous = overlaps_previous};
+  const auto run = p.dtype == DType::kF16 ? launch_f16 : launch_bf16;
+  return run(params, variant, work, stream);
+}
+
+}  // namespace xgemm::cuda::w4a16::sm90::wgmma

@@ -1,0 +1,70 @@
+// What the host tells the kernel.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "common/activation.h"
+#include "common/status.h"
+#include "cuda/w4a16/sm90/wgmma/tile.h"
+
+namespace xgemm::cuda::w4a16::sm90::wgmma {
+
+struct Params {
+  // 2-D, the contiguous dimension first. X [m, k]: boxes of 64 k; D [m, n]: boxes of the columns
+  // that a warpgroup stores at once.
+  CUtensorMap x, d;
+  const uint8_t* weight;
+  int64_t row_bytes;            // of qweight
+  int unit_bytes, strip_bytes;  // of the packed layout
+  int weight_rows;              // of qweight
+  int groups_per_unit;          // 0: one group for all of K, whose scales end a row
+  bool zeros;                   // the format has zero points
+  uint64_t weight_policy;       // L2's
+  int m, n;
+  int units;  // of K
+
+  int row_tiles, column_groups;  // a cluster takes a tile of `sharers` times the columns
+  uint32_t tiles;                // row_tiles * column_groups
+  int group_rows;                // row tiles that neighbouring tiles run over, for L2
+  int sharers, sharers_shift;    // CTAs that read the same X, by multicast: 1 << sharers_shift
+  int split_shift;               // 1 << this CTAs of a cluster share K
+  int clusters;                  // of the grid; set by launch_f16 and launch_bf16
+  // Clusters take equal ranges of all tiles' units, where they begin and end within a tile, too.
+  // What is not the beginning of a tile's K is left in `partials`, a CTA's sums of a tile each, for
+  // the one that has the beginning; `flags`, one for each consumer warpgroup, are `nonce`
+  // meanwhile.
+  bool even_shares;
+  uint32_t units_each, units_extra;  // of a range; the first `units_extra` have one more
+  uint64_t* flags;
+  float4* partials;
+  uint64_t nonce;
+
+  void* d_data;  // for !tma_store, strides in elements
+  int64_t d_row_stride, d_col_stride;
+  bool tma_store;    // else D is written element by element
+  const void* bias;  // [n] or null
+  int64_t bias_stride;
+  Activation activation;
+};
+
+// What a kernel is compiled for, beside the type of the activations.
+struct Variant {
+  int consumers, rows;
+  bool foreign_scales;  // of the 16-bit type that the activations do not have
+};
+
+struct Work {
+  int clusters;            // at most; no more than the GPU runs at once
+  bool overlaps_previous;  // programmatic dependent launch
+};
+
+// One translation unit for each type: they take most of the build's time.
+Status launch_f16(const Params& params, const Variant& variant, const Work& work,
+                  cudaStream_t stream);
+Status launch_bf16(const Params& params, const Variant& variant, const Work& work,
+                   cudaStream_t stream);
+
+}  // namespace xgemm::cuda::w4a16::sm90::wgmma

@@ -1,0 +1,112 @@
+// Which tiles a cluster takes, what of them a CTA, and the rings' state.
+#pragma once
+
+#include "common/math.h"
+#include "cuda/w4a16/sm90/wgmma/params.h"
+
+namespace xgemm::cuda::w4a16::sm90::wgmma {
+
+// A CTA's place in its cluster: the CTAs that share K lie `sharers` apart.
+struct Place {
+  int sharer, split;
+};
+
+// What a CTA does at a time: some units of K of a tile.
+struct Segment {
+  int m;              // first row of X
+  int column;         // tile of columns
+  int first, count;   // units of K
+  uint32_t end_of_k;  // of the tile, in the clusters' common count of units
+};
+
+// The range of all tiles' units that cluster `index` takes, where they are dealt out evenly. Ranges
+// ascend while clusters descend: a sum that the end of a range leaves incomplete is completed by
+// clusters of lower rank, which the GPU has started before.
+struct Range {
+  uint32_t begin, end;
+};
+__device__ inline Range range_of(const Params& params, uint32_t index) {
+  const uint32_t i = params.clusters - 1 - index;
+  const uint32_t begin = i * params.units_each + min(i, params.units_extra);
+  return {begin, begin + params.units_each + (i < params.units_extra ? 1 : 0)};
+}
+
+// Walks over the segments of a CTA. Tiles come in groups of rows so that concurrent ones share
+// operands in L2.
+class Scheduler {
+ public:
+  __device__ Scheduler(const Params& params, Place place, int rows)
+      : params_(params), place_(place), rows_(rows) {
+    cluster_ = blockIdx.x >> (params.sharers_shift + params.split_shift);
+    if (params.even_shares) {
+      const Range range = range_of(params, cluster_);
+      next_ = range.begin, end_ = range.end;
+    } else {
+      next_ = cluster_, end_ = params.tiles;
+      first_ = params.units * place.split >> params.split_shift;
+      count_ = (params.units * (place.split + 1) >> params.split_shift) - first_;
+    }
+  }
+
+  __device__ bool next(Segment* segment) {
+    if (done()) return false;
+    if (!params_.even_shares) {
+      locate(next_, segment);
+      segment->first = first_, segment->count = count_;
+      next_ += params_.clusters;
+      return true;
+    }
+    const uint32_t tile = next_ / params_.units;
+    locate(tile, segment);
+    segment->end_of_k = (tile + 1) * params_.units;
+    segment->first = next_ - tile * params_.units;
+    segment->count = min(segment->end_of_k, end_) - next_;
+    next_ += segment->count;
+    return true;
+  }
+
+  __device__ uint32_t cluster() const { return cluster_; }
+
+  __device__ bool done() const { return next_ >= end_; }
+  // Of all segments to come.
+  __device__ int64_t units() const {
+    if (done()) return 0;
+    if (params_.even_shares) return end_ - next_;
+    return static_cast<int64_t>((end_ - next_ - 1) / params_.clusters + 1) * count_;
+  }
+
+ private:
+  __device__ void locate(uint32_t tile, Segment* segment) const {
+    uint32_t row = 0, group = tile;
+    if (params_.row_tiles > 1) {
+      const uint32_t size = params_.group_rows * params_.column_groups;
+      const uint32_t first = tile / size * params_.group_rows, in_group = tile % size;
+      const uint32_t height = min(params_.group_rows, params_.row_tiles - static_cast<int>(first));
+      row = first + in_group % height;
+      group = in_group / height;
+    }
+    segment->m = static_cast<int>(row) * rows_;
+    segment->column = static_cast<int>(group) * params_.sharers + place_.sharer;
+  }
+
+  const Params& params_;
+  Place place_;
+  int rows_, first_ = 0, count_ = 0;
+  uint32_t cluster_;
+  uint32_t next_, end_;  // tiles, or units
+};
+
+// Position in a ring: stage, and the parity of the pass over it.
+template <int kStages>
+struct RingState {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace xgemm::cuda::w4a16::sm90::wgmma

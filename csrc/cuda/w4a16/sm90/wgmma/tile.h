@@ -1,0 +1,83 @@
+// The tiles that the kernel is compiled for, and the sizes that the choice of one, the launch and
+// the kernel must agree on. The product is Y^T = W X^T: the columns of D, which are W's, take the
+// 64 rows of wgmma, and rows of X its N.
+#pragma once
+
+#include <cstdint>
+
+#include "common/math.h"
+
+namespace xgemm::cuda::w4a16::sm90::wgmma {
+
+inline constexpr int kWarpgroup = 128;
+inline constexpr int kWarpgroupColumns = 64;  // of D: one row of qweight
+inline constexpr int kStageK = 64;            // of X: 128 bytes, the swizzle's row
+inline constexpr int kUnitSlot = 5120;        // the unit of most bytes: groups of 32 and zeros
+inline constexpr int kMostStages = 16;
+inline constexpr int kMostSplits = 4;   // of K: a warp's 16 columns have one receiver
+inline constexpr int kMostCluster = 8;  // CTAs
+inline constexpr int kMostSmemBytes = 227 * 1024;
+
+// TILE(consumer warpgroups, rows of X): the columns of D are 64 for each warpgroup. Four of them
+// hide each other's latencies and read X once for 256 columns; two make smaller tiles, and have the
+// registers for more rows.
+#define XGEMM_W4_WGMMA_TILES(TILE) \
+  TILE(2, 32)                      \
+  TILE(4, 32)                      \
+  TILE(2, 48)                      \
+  TILE(4, 48)                      \
+  TILE(2, 64)                      \
+  TILE(4, 64)                      \
+  TILE(2, 96)                      \
+  TILE(4, 96)                      \
+  TILE(2, 128)                     \
+  TILE(2, 192)                     \
+  TILE(2, 256)
+
+// Whether CTAs may share K: they exchange sums in shared memory, of which a tile must leave enough.
+constexpr bool may_split(int consumers, int rows) { return consumers * rows <= 256; }
+
+// The workspace of CTAs that complete each other's sums: a flag for each warpgroup, then its sums.
+struct SharesPlan {
+  int64_t flag_bytes, partial_bytes;
+  constexpr int64_t bytes() const { return flag_bytes + partial_bytes; }
+};
+constexpr SharesPlan shares_plan(int rows, int columns, int ctas) {
+  const int64_t warpgroups = int64_t{ctas} * (columns / kWarpgroupColumns);
+  return {round_up<int64_t>(warpgroups * 8, 256), int64_t{ctas} * columns * rows * 4};
+}
+
+template <int kConsumers_, int kRows_>
+struct TileConfig {
+  static constexpr int kConsumers = kConsumers_, kRows = kRows_;
+  static constexpr int kColumns = kConsumers * kWarpgroupColumns;
+  static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+  static constexpr bool kMaySplit = may_split(kConsumers, kRows);
+  static_assert(kRows % 16 == 0, "a store takes 16 rows");
+
+  // Of a warpgroup: its part of D, or what others send it of theirs and the slice it makes of it.
+  static constexpr int kInboxBytes = kRows * kWarpgroupColumns * 4;
+  static constexpr int kSliceBytes = kRows * kWarpgroupColumns;  // halved, if not quartered
+  static constexpr int kTileBytes = kRows * kWarpgroupColumns * 2;
+  static constexpr int kOutBytes = kMaySplit ? kInboxBytes + kSliceBytes : kTileBytes;
+
+  static constexpr int kXBytes = kRows * kStageK * 2;
+  static constexpr int kWBytes = kConsumers * kUnitSlot;  // of 128 k
+  static constexpr int kControlBytes = 1024;              // barriers
+  static constexpr int kRingBytes =
+      kMostSmemBytes - 1024 - kControlBytes - kConsumers * kOutBytes;  // 1024: alignment
+  static constexpr int least(int a, int b) { return a < b ? a : b; }
+  // Whole units of K.
+  static constexpr int kXStages = least(kMostStages, kRingBytes / (kXBytes * 2 + kWBytes) * 2);
+  static constexpr int kWStages = least(8, (kRingBytes - kXStages * kXBytes) / kWBytes);
+  static_assert(kXStages >= 4 && kWStages >= 2, "a tile must leave room for a ring");
+
+  // A warpgroup dequantizes 64 k under the wgmmas of the 64 before where registers allow it; else
+  // under those of the other warpgroups.
+  static constexpr int kBuffers = kConsumers == 4 && kRows >= 96 ? 1 : 2;
+  // Registers of a thread: of the 64 K, in multiples of 8.
+  static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
+  static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : 232;
+};
+
+}  // namespace xgemm::cuda::w4a16::sm90::wgmma

@@ -1,0 +1,56 @@
+// Reductions, as functions over addresses.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "cuda/reduce/api.h"
+#include "emulator/engine.h"
+
+namespace py = pybind11;
+namespace reduce = xgemm::cuda::reduce;
+namespace emulator = xgemm::emulator;
+
+namespace {
+
+using Address = uintptr_t;
+using Kept = std::tuple<int64_t, int64_t, int64_t>;  // size; strides of input and output
+using Reduced = std::pair<int64_t, int64_t>;         // size, stride
+
+struct FreeGuarded {
+  void operator()(void* memory) const { emulator::free_guarded(memory); }
+};
+
+// Returns the choice's explanation.
+std::string run(int op, int dtype, Address in, Address out, const std::vector<Kept>& kept,
+                const std::vector<Reduced>& reduced, double p, int capability, int sm_count) {
+  xgemm::ReduceProblem problem;
+  problem.op = static_cast<xgemm::ReduceOp>(op);
+  problem.in_dtype = static_cast<xgemm::DType>(dtype);
+  problem.in = reinterpret_cast<const void*>(in), problem.out = reinterpret_cast<void*>(out);
+  problem.p = p;
+  for (const auto& [size, of_in, of_out] : kept) problem.kept.push({size, of_in, of_out});
+  for (const auto& [size, stride] : reduced) problem.reduced.push({size, stride, 0});
+  const reduce::Plan plan = reduce::make_plan(problem);
+  const reduce::Config config =
+      reduce::select_config(problem, plan, {.sm_count = sm_count, .capability = capability});
+  const std::unique_ptr<void, FreeGuarded> workspace(
+      emulator::allocate_guarded(static_cast<size_t>(config.workspace_bytes + 255) / 256 * 256));
+  const xgemm::Status status = reduce::launch(problem, plan, config, workspace.get(), nullptr);
+  if (!status.ok()) {
+    throw std::runtime_error(std::string(status.where) + ": " + cudaGetErrorString(status.error));
+  }
+  return reduce::explain(plan, config);
+}
+
+}  // namespace
+
+void bind_reduce(py::module_& m) {
+  m.def("reduce", &run, py::kw_only(), py::arg("op"), py::arg("dtype"), py::arg("source"),
+        py::arg("destination"), py::arg("kept"), py::arg("reduced"), py::arg("p"),
+        py::arg("capability"), py::arg("sm_count"));
+}

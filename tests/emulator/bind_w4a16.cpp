@@ -1,0 +1,130 @@
+// Products with a packed 4-bit weight, as functions over addresses.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include "cuda/w4a16/api.h"
+#include "cuda/w4a16/sm80/select.h"
+#include "cuda/w4a16/sm90/rows/select.h"
+#include "cuda/w4a16/sm90/wgmma/select.h"
+#include "cuda/w4a16/sm90/wgmma/tile.h"
+#include "emulator/engine.h"
+
+namespace py = pybind11;
+namespace w4a16 = xgemm::cuda::w4a16;
+namespace emulator = xgemm::emulator;
+
+namespace {
+
+using Address = uintptr_t;
+using Matrix = std::tuple<Address, int64_t, int64_t>;  // strides of rows and columns, in elements
+
+struct FreeGuarded {
+  void operator()(void* memory) const { emulator::free_guarded(memory); }
+};
+using Guarded = std::unique_ptr<void, FreeGuarded>;
+
+w4a16::Problem make_problem(int64_t m, std::tuple<int64_t, int64_t, int64_t> layout, bool zeros,
+                            bool bf16_scales, int dtype, Address weight, const Matrix& x,
+                            const Matrix& d, Address perm, Address bias, int64_t bias_stride,
+                            int activation, bool batch_invariant, bool overlaps_previous) {
+  w4a16::Problem problem;
+  problem.m = m;
+  const auto [n, k, group_size] = layout;
+  problem.weight = {
+      reinterpret_cast<const uint8_t*>(weight), {n, k, group_size, zeros}, bf16_scales};
+  problem.dtype = static_cast<xgemm::DType>(dtype);
+  std::tie(std::ignore, problem.x_row_stride, problem.x_col_stride) = x;
+  problem.x = reinterpret_cast<const void*>(std::get<0>(x));
+  std::tie(std::ignore, problem.d_row_stride, problem.d_col_stride) = d;
+  problem.d = reinterpret_cast<void*>(std::get<0>(d));
+  problem.perm = reinterpret_cast<const int32_t*>(perm);
+  problem.bias = reinterpret_cast<const void*>(bias), problem.bias_stride = bias_stride;
+  problem.activation = static_cast<xgemm::Activation>(activation);
+  problem.batch_invariant = batch_invariant;
+  problem.overlaps_previous = overlaps_previous;
+  return problem;
+}
+
+void require_ok(const xgemm::Status& status) {
+  if (status.ok()) return;
+  throw std::runtime_error(std::string(status.where) + ": " + cudaGetErrorString(status.error));
+}
+
+void launch(const w4a16::Problem& problem, const w4a16::Config& config) {
+  const Guarded workspace(
+      emulator::allocate_guarded(static_cast<size_t>(config.workspace_bytes + 255) / 256 * 256));
+  require_ok(w4a16::launch(problem, config, workspace.get(), nullptr));
+}
+
+// The whole weight.
+void dequantize(const w4a16::Problem& problem, Address dst, int dtype) {
+  const auto& layout = problem.weight.layout;
+  require_ok(w4a16::dequantize({.weight = problem.weight,
+                                .columns = layout.n,
+                                .channels = layout.k,
+                                .dst = reinterpret_cast<void*>(dst),
+                                .dst_row_stride = layout.k,
+                                .dtype = static_cast<xgemm::DType>(dtype)},
+                               nullptr));
+}
+
+}  // namespace
+
+void bind_w4a16(py::module_& m) {
+  py::class_<w4a16::Problem>(m, "W4A16Problem", py::module_local())
+      .def(py::init(&make_problem), py::kw_only(), py::arg("m"), py::arg("layout"),
+           py::arg("zeros"), py::arg("bf16_scales"), py::arg("dtype"), py::arg("weight"),
+           py::arg("x"), py::arg("d"), py::arg("perm") = 0, py::arg("bias") = 0,
+           py::arg("bias_stride") = 1, py::arg("activation") = 0,
+           py::arg("batch_invariant") = false, py::arg("overlaps_previous") = false);
+  py::class_<w4a16::Config>(m, "W4A16Config", py::module_local())
+      .def_readwrite("block_m", &w4a16::Config::block_m)
+      .def_readwrite("block_n", &w4a16::Config::block_n)
+      .def_readwrite("splits", &w4a16::Config::splits)
+      .def_readwrite("workspace_bytes", &w4a16::Config::workspace_bytes)
+      .def_readwrite("warps", &w4a16::Config::warps)
+      .def_readwrite("stages", &w4a16::Config::stages)
+      .def_readwrite("cluster", &w4a16::Config::cluster)
+      .def_readwrite("run", &w4a16::Config::run)
+      .def_readwrite("ctas", &w4a16::Config::ctas)
+      .def_readwrite("block_m", &w4a16::Config::block_m)
+      .def_readwrite("block_n", &w4a16::Config::block_n)
+      .def_readwrite("splits", &w4a16::Config::splits)
+      .def_readwrite("even_shares", &w4a16::Config::even_shares)
+      .def_readwrite("copy_x", &w4a16::Config::copy_x)
+      .def_readwrite("workspace_bytes", &w4a16::Config::workspace_bytes);
+  m.def("select_w4a16", [](const w4a16::Problem& problem, int capability, int sm_count) {
+    return w4a16::select_config(problem, {.sm_count = sm_count, .capability = capability});
+  });
+  // One kernel's own choice, whatever select_config prefers.
+  m.def("select_w4a16_sm80", [](const w4a16::Problem& problem, int capability, int sm_count) {
+    double us = 0;
+    return w4a16::sm80::select(problem, {.sm_count = sm_count, .capability = capability}, &us);
+  });
+  m.def("select_w4a16_sm90_rows", [](const w4a16::Problem& problem, int capability, int sm_count) {
+    w4a16::Config config;
+    double us = 0;
+    const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
+    const bool takes = w4a16::sm90::rows::select(problem, device, &config, &us);
+    return takes ? std::optional(config) : std::nullopt;
+  });
+  m.def("select_w4a16_sm90_wgmma", [](const w4a16::Problem& problem, int capability, int sm_count) {
+    w4a16::Config config;
+    double us = 0;
+    const bool taken = w4a16::sm90::wgmma::select(
+        problem, {.sm_count = sm_count, .capability = capability}, &config, &us);
+    return taken ? std::optional(config) : std::nullopt;
+  });
+  m.def("w4_wgmma_shares_bytes", [](int rows, int columns, int ctas) {
+    return w4a16::sm90::wgmma::shares_plan(rows, columns, ctas).bytes();
+  });
+  m.def("dequantize_w4", &dequantize);
+  m.def("explain_w4a16", &w4a16::explain);
+  m.def("launch_w4a16", &launch);
+}

@@ -1,0 +1,14 @@
+// csrc/cuda/ptx/gpu_flag.h, emulated.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace xgemm::ptx {
+
+inline void st_release_gpu(uint64_t* flag, uint64_t value) { *flag = value; }
+inline uint64_t ld_acquire_gpu(const uint64_t* flag) { return *flag; }
+inline float4 ld_global_cg(const float4* pointer) { return *pointer; }
+
+}  // namespace xgemm::ptx

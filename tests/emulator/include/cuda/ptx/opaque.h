@@ -1,0 +1,8 @@
+// csrc/cuda/ptx/opaque.h, emulated.
+#pragma once
+
+namespace xgemm::ptx {
+
+inline const char* opaque(const char* pointer) { return pointer; }
+
+}  // namespace xgemm::ptx

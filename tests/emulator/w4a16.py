@@ -1,0 +1,93 @@
+"""Emulated products with a packed 4-bit weight, of torch's CPU tensors."""
+
+from __future__ import annotations
+
+import torch
+
+import xgemm
+from xgemm import QuantizedWeight
+
+from .library import ACTIVATIONS, DTYPES, Machine, Memory, library
+
+
+def linear(
+    x: torch.Tensor,
+    q: QuantizedWeight,
+    bias: torch.Tensor | None = None,
+    activation: str = "none",
+    *,
+    machine: Machine,
+    perm: torch.Tensor | None = None,
+    d_strides: tuple[int, int] | None = None,
+    batch_invariant: bool = False,
+    kernel: str = "",
+    **config: int,
+) -> tuple[torch.Tensor, str]:
+    """activation(x [m, k] W^T + bias) by `kernel` or by the choice, and its explanation.
+
+    `config` overrides fields of the choice; `perm` that of the weight; `kernel` is sm80,
+    sm90_rows or sm90_wgmma. RuntimeError: what the kernel did that the hardware would not have
+    forgiven.
+    """
+    packed = xgemm.pack(q)
+    perm = packed.perm if perm is None else perm
+    (m, _), memory = x.shape, Memory()
+    row, column = d_strides or (q.n, 1)
+    whole = memory.empty(((m - 1) * row + (q.n - 1) * column + 1,), x.dtype)
+    d = whole.as_strided((m, q.n), (row, column))
+    inputs = [None if t is None else memory.copy(t) for t in (packed.qweight, x, perm, bias)]
+    weight, x, perm, bias = inputs
+    emulated = library()
+    problem = emulated.W4A16Problem(
+        m=m,
+        layout=(q.n, q.k, q.group_size),
+        zeros=q.zeros is not None,
+        bf16_scales=q.scales.dtype == torch.bfloat16,
+        dtype=DTYPES[x.dtype],
+        weight=weight.data_ptr(),
+        x=(x.data_ptr(), *x.stride()),
+        d=(d.data_ptr(), *d.stride()),
+        perm=0 if perm is None else perm.data_ptr(),
+        bias=0 if bias is None else bias.data_ptr(),
+        bias_stride=1 if bias is None else bias.stride(0),
+        activation=ACTIVATIONS.index(activation),
+        batch_invariant=batch_invariant,
+        overlaps_previous=batch_invariant,
+    )
+    machine.use()
+    select = getattr(emulated, f"select_w4a16_{kernel}" if kernel else "select_w4a16")
+    chosen = select(problem, machine.capability, machine.sm_count)
+    assert chosen is not None, "no kernel takes the problem"
+    for name, value in config.items():
+        setattr(chosen, name, value)
+    if kernel == "sm90_wgmma" and config:  # the workspace is what it wants, to the byte
+        chosen.workspace_bytes = 2 * m * -(-q.k // 8) * 8 if chosen.copy_x else 0
+        if chosen.even_shares:
+            chosen.workspace_bytes += emulated.w4_wgmma_shares_bytes(
+                chosen.block_m, chosen.block_n, chosen.ctas
+            )
+    emulated.launch_w4a16(problem, chosen)
+    gaps = torch.ones_like(whole, dtype=torch.bool).as_strided(d.shape, d.stride())
+    touched = torch.zeros_like(whole, dtype=torch.bool)
+    touched.as_strided(d.shape, d.stride()).copy_(gaps)
+    assert whole[~touched].isnan().all(), "written between the elements of the destination"
+    return d.clone(), emulated.explain_w4a16(problem, chosen)
+
+
+def dequantize(q: QuantizedWeight, dtype: torch.dtype, machine: Machine) -> torch.Tensor:
+    """The weight [n, k] in `dtype`, in the order in which its channels are packed."""
+    packed, memory = xgemm.pack(q), Memory()
+    dst = memory.empty((q.n, q.k), dtype)
+    problem = library().W4A16Problem(
+        m=0,
+        layout=(q.n, q.k, q.group_size),
+        zeros=q.zeros is not None,
+        bf16_scales=q.scales.dtype == torch.bfloat16,
+        dtype=DTYPES[dtype],
+        weight=memory.copy(packed.qweight).data_ptr(),
+        x=(0, 1, 1),
+        d=(0, 1, 1),
+    )
+    machine.use()
+    library().dequantize_w4(problem, dst.data_ptr(), DTYPES[dtype])
+    return dst.clone()

@@ -1,0 +1,191 @@
+"""Products of float32 operands by the CUDA kernels on the CPU (emulator/README.md)."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+
+import pytest
+import torch
+from emulator.library import ACTIVATIONS, Config, Machine, Memory, make_problem, run
+from random_products import (
+    SENTINEL,
+    Limits,
+    draw_bias,
+    draw_destination,
+    draw_extent,
+    draw_matrix,
+)
+
+from xgemm.activations import activate
+
+# Of a product, beyond fp32's own rounding: the parts that are dropped, or the operands' rounding.
+OF_A_PRODUCT = {"ieee": 0.0, "tf32x3": 2.0**-22, "tf32": 2.0**-10}
+ORDERS = ((False, False, 0), (True, False, 1), (False, True, 2), (True, True, 3))
+LIMITS = Limits(most=400, work=4 * 10**6)
+PROBLEMS = 60  # of each precision
+
+
+def worst_share(
+    d: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    precision: str,
+    bias: torch.Tensor | None = None,
+    activation: str = "none",
+) -> float:
+    """The largest error as a share of its bound; infinite where NaN."""
+    if d.numel() == 0:
+        return 0.0
+    exact, magnitude = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    if bias is not None:
+        exact, magnitude = exact + bias, magnitude + bias.double().abs()
+    bound = magnitude * ((a.shape[-1] + 8) * 2.0**-24 + OF_A_PRODUCT[precision])
+    if activation != "none":
+        exact, bound = activate(exact, activation), 1.13 * bound + exact.abs() * 2.0**-20
+    bound += exact.abs() * 2.0**-23 + 1e-37
+    return float(((d.double() - exact).abs() / bound).nan_to_num(nan=float("inf")).max())
+
+
+def operand(rows: int, columns: int, layout: str, pad: int = 0) -> torch.Tensor:
+    outer, inner = (rows, columns) if layout == "n" else (columns, rows)
+    buffer = torch.full((outer, inner + pad), float("nan"))
+    view = buffer[:, :inner]
+    view.copy_(torch.randn(outer, inner))
+    return view if layout == "n" else view.t()
+
+
+def check(
+    config: Config | None, shape: tuple[int, int, int], layout: str, precision: str, index: int
+) -> str:
+    m, n, k = shape
+    late_copies, late_products, seed = ORDERS[index % len(ORDERS)]
+    machine = Machine(90, 4, late_copies, late_products, seed)
+    memory = Memory()
+    a, b = operand(m, k, layout[0]), operand(k, n, layout[1])
+    d = memory.empty((m, n), torch.float32)
+    problem = make_problem(d, memory.copy(a), memory.copy(b), precision=precision)
+    said = run(problem, machine, config)
+    share = worst_share(d, a, b, precision)
+    assert share <= 1, f"{share:.3g} of the bound: {said}"
+    return said
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("tile", [(128, 128, 3), (64, 64, 4), (16, 128, 4)], ids=str)
+def test_tiles_of_the_fp32_cores(tile: tuple[int, int, int], layout: str) -> None:
+    block_m, block_n, stages = tile
+    # Whole tiles; less than a stage of k; ragged, with more k than the ring holds.
+    shapes = ((2 * block_m, block_n, 64), (8, 12, 4), (block_m + 3, 2 * block_n - 1, 101))
+    for index, (m, n, k) in enumerate(shapes):
+        ctas = -(-m // block_m) * -(-n // block_n)
+        config = Config("fp32", block_m, block_n, stages, ctas=ctas)
+        check(config, (m, n, k), layout, "ieee", index)
+    splits, (m, n, k) = 3, (block_m, block_n + 5, 100)
+    config = Config(
+        "fp32", block_m, block_n, stages, ctas=2 * splits, splits=splits,
+        workspace_bytes=4 * splits * m * (n + 3),
+    )  # fmt: skip
+    check(config, (m, n, k), layout, "ieee", 3)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
+def test_wgmma(precision: str, layout: str) -> None:
+    # More units than CTAs, ragged ends, K of one stage and of more than the ring, an odd count.
+    shapes = ((520, 300, 96), (40, 260, 24), (256, 128, 416), (130, 700, 164))
+    for index, shape in enumerate(shapes):
+        said = check(None, shape, layout, precision, index)
+        assert "kernel: tf32" in said or "kernel: fp32" in said
+
+
+@pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
+def test_mma_sync(precision: str) -> None:
+    for index, (shape, layout) in enumerate(
+        itertools.product(((256, 128, 64), (130, 77, 101), (5, 300, 7)), ("nn", "nt", "tn"))
+    ):
+        m, n, _ = shape
+        ctas = -(-m // 128) * -(-n // 128)
+        check(Config("tf32", 128, 128, 3, ctas=ctas), shape, layout, precision, index)
+
+
+def run_problem(rng: random.Random, precision: str) -> tuple[str, str]:
+    """The kernel that one problem got, and what was wrong, or nothing."""
+    batch = rng.choice(([], [], [3], [2, 2]))
+    while True:
+        m, n, k = (draw_extent(rng, LIMITS) for _ in range(3))
+        if m * n * k * torch.Size(batch).numel() <= LIMITS.work:
+            break
+    capability, sm_count = rng.choice(((90, 132), (90, 4), (80, 108)))
+    late_copies, late_products, seed = rng.choice(ORDERS)
+    machine = Machine(capability, sm_count, late_copies, late_products, seed)
+    memory = Memory()
+    a, kind_a = draw_matrix(rng, m, k, torch.float32, batch, "cpu")
+    b, kind_b = draw_matrix(rng, k, n, torch.float32, batch, "cpu")
+    bias, activation = draw_bias(rng, n, torch.float32, "cpu"), rng.choice(ACTIVATIONS)
+    drawn, buffer = draw_destination(rng, [*batch, m, n], torch.float32, "cpu")
+    buffer = memory.copy(buffer)
+    d = buffer.as_strided(drawn.shape, drawn.stride(), drawn.storage_offset())
+    copied = (memory.copy(a), memory.copy(b), None if bias is None else memory.copy(bias))
+    text = f"{machine} a {tuple(a.shape)} {a.stride()} ({kind_a}), b {b.stride()} ({kind_b})"
+    try:
+        said = run(make_problem(d, *copied, activation, precision=precision), machine)
+    except RuntimeError as error:
+        return "", f"{text}: {error}"
+    kernel = said.partition("kernel: ")[2].partition(",")[0]
+    share = worst_share(d, a, b, precision, bias, activation)
+    if not share <= 1:
+        return kernel, f"an error of {share:.3g} times the bound: {text}\n{said}"
+    d.fill_(SENTINEL)
+    if not (buffer == SENTINEL).all():
+        return kernel, f"written outside of the destination: {text}\n{said}"
+    return kernel, ""
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32x3", "tf32"])
+def test_random_problems(precision: str) -> None:
+    rng = random.Random(precision)
+    torch.manual_seed(0)
+    kernels: Counter[str] = Counter()
+    found = []
+    for _ in range(PROBLEMS):
+        kernel, wrong = run_problem(rng, precision)
+        kernels[kernel] += 1
+        found += [wrong] if wrong else []
+    assert not found, "\n".join([f"{len(found)} failures:", *found[:5]])
+
+
+@pytest.mark.parametrize("values", ["normal", "positive"])
+def test_three_products_are_as_exact_as_fp32_sums(values: str) -> None:
+    """The emulated tensor cores round towards zero, as the real ones do."""
+    torch.manual_seed(1)
+    m, n, k = 64, 64, 1024
+    a, b = torch.randn(m, k), torch.randn(n, k).t()
+    if values == "positive":
+        a, b = a.abs(), b.abs()
+    exact, magnitude = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    sums = torch.zeros(m, n)
+    for i in range(k):  # exact products, a rounding for each sum, as FMAs have it
+        sums = (sums.double() + a[:, i : i + 1].double() * b[i : i + 1].double()).float()
+    memory = Memory()
+    d = memory.empty((m, n), torch.float32)
+    run(make_problem(d, memory.copy(a), memory.copy(b), precision="tf32x3"), Machine())
+    errors = [(((y - exact) / magnitude).square().mean().sqrt()) for y in (d, sums)]
+    assert errors[0] <= errors[1]
+
+
+def test_what_is_not_finite_stays_so() -> None:
+    for precision, machine in itertools.product(
+        ("ieee", "tf32x3", "tf32"), (Machine(90), Machine(80))
+    ):
+        torch.manual_seed(2)
+        a, b = torch.randn(64, 72), torch.randn(72, 48)
+        a[7, 3], a[9, 71], b[10, 11] = float("nan"), float("inf"), float("-inf")
+        a[20, 5] = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)  # CUDA's NaN
+        memory = Memory()
+        d = memory.empty((64, 48), torch.float32)
+        run(make_problem(d, memory.copy(a), memory.copy(b), precision=precision), machine)
+        assert torch.equal(torch.isfinite(d), torch.isfinite(a.double() @ b.double()))
+        assert d[7].isnan().all()
+        assert d[20].isnan().all()

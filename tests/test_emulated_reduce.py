@@ -1,0 +1,123 @@
+"""The CUDA reductions on the emulator, against float64: every kernel, cut up in every way."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+import pytest
+import torch
+from emulator.library import Machine, Memory, library
+from random_reductions import POSITIONS, Case, fault, random_case
+
+OPS = ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin")  # enum ReduceOp
+DTYPES = (  # enum DType
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool),
+)
+CASES = 600
+
+
+def output_dtype(case: Case) -> torch.dtype:
+    if case.op in POSITIONS:
+        return torch.int64
+    wide = case.op in ("sum", "prod") and not case.x.dtype.is_floating_point
+    return torch.int64 if wide else case.x.dtype
+
+
+def run(case: Case, machine: Machine) -> tuple[torch.Tensor, str]:
+    """The result, and how it was chosen to be made; no read or write leaves x and the result."""
+    memory = Memory()
+    x = memory.copy(case.x)
+    kept = [d for d in range(x.dim()) if d not in case.dims]
+    out = memory.empty(tuple(x.shape[d] for d in kept), output_dtype(case))
+    machine.use()
+    said = library().reduce(
+        op=OPS.index(case.op),
+        dtype=DTYPES.index(x.dtype),
+        source=x.data_ptr(),
+        destination=out.data_ptr(),
+        kept=[(x.shape[d], x.stride(d), out.stride(i)) for i, d in enumerate(kept)],
+        reduced=[(x.shape[d], x.stride(d)) for d in case.dims],
+        p=case.p,
+        capability=machine.capability,
+        sm_count=machine.sm_count,
+    )
+    return out.clone(), said
+
+
+def check(case: Case, machine: Machine) -> str:
+    got, said = run(case, machine)
+    wrong = fault(case, got)
+    assert not wrong, f"{case}: {wrong}\n{said}"
+    return said
+
+
+def test_random() -> None:
+    visited: Counter[str] = Counter()
+    for seed in range(CASES):
+        draw = random.Random(seed)
+        case = random_case(draw, 40_000)
+        machine = Machine(
+            draw.choice((80, 90)),
+            draw.choice((4, 16, 132)),
+            late_copies=draw.random() < 0.5,
+            seed=draw.randrange(3),
+        )
+        kernel = check(case, machine).partition(", ")[0]
+        visited[kernel.removeprefix("kernel: ")] += 1
+    kernels = {"short rows", "ragged rows", "rows", "runs", "columns", "shifted columns", "strided"}
+    assert set(visited) == kernels, visited
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("op", ["sum", "amax", "argmin", "norm", "prod"])
+@pytest.mark.parametrize(
+    ("shape", "dims"),
+    [
+        *(((70_000,), (0,)), ((3, 40_000), (1,)), ((2, 60_001), (1,))),
+        *(((20_000, 8), (0,)), ((1000, 72), (0,))),
+    ],
+)
+def test_clusters(op: str, shape: tuple[int, ...], dims: tuple[int, ...], late: bool) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    x = (1 + 0.01 * x if op == "prod" else x).half()
+    said = check(Case(op, x, dims), Machine(90, 132, late_copies=late, seed=1))
+    assert "clusters" in said, said
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_bits_do_not_depend_on_the_order_of_threads(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for shape, dim in (((50_000,), 0), ((33, 1000), 1), ((900, 40), 0), ((30, 20, 50), 1)):
+        case = Case("sum", torch.randn(shape, generator=generator).to(dtype), (dim,))
+        results = [
+            run(case, Machine(capability, 16, late_copies=late, seed=seed))[0]
+            for capability, late, seed in ((90, False, 0), (90, True, 5), (90, False, 9))
+        ]
+        assert torch.equal(results[0], results[1])
+        assert torch.equal(results[0], results[2])
+
+
+def test_nothing_to_reduce() -> None:
+    x = torch.zeros(3, 0)
+    for op, value in (("sum", 0.0), ("prod", 1.0), ("mean", math.nan), ("norm", 0.0)):
+        got, _ = run(Case(op, x, (1,)), Machine())
+        assert torch.equal(got.nan_to_num(-1), torch.full((3,), value).nan_to_num(-1)), op
+
+
+def test_norm_neither_overflows_nor_vanishes() -> None:
+    for size in (1e-30, 1e30):
+        for dtype in (torch.float32, torch.bfloat16):
+            for shape, dim in (((5, 300), 1), ((300, 16), 0), ((40_000,), 0)):
+                check(Case("norm", torch.full(shape, size).to(dtype), (dim,)), Machine(90, 132))
+
+
+def test_means_are_rounded_once() -> None:
+    # A hair above the tie between 1 and the next number, and the tie itself in fp32.
+    for dtype, step in ((torch.float16, 2.0**-11), (torch.bfloat16, 2.0**-8)):
+        x = torch.tensor([1.0, 1 + 2 * step], dtype=dtype).repeat(2**14)
+        x = torch.cat([x, torch.tensor([1 + 4 * step, 1.0, 1.0], dtype=dtype)])
+        got, _ = run(Case("mean", x, (0,)), Machine())
+        assert got.item() == 1 + 2 * step

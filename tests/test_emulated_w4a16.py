@@ -1,0 +1,175 @@
+"""W4A16 for few rows on the CPU (emulator/README.md), against float64: formats, splits, edges."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from emulator.library import Machine
+from emulator.w4a16 import linear
+from helpers import ACTIVATIONS, laid_out, randn, random_weight
+
+from xgemm import QuantizedWeight, reference
+
+DTYPES = (torch.float16, torch.bfloat16)
+MOST_WARPS = {1: 16, 2: 14, 3: 9}  # by rows of X / 8
+# (late copies, seed of the threads' order)
+ORDERS = ((False, 0), (True, 1), (False, 2), (True, 3))
+
+
+def machine_of(index: int, sm_count: int = 4) -> Machine:
+    late, seed = ORDERS[index % len(ORDERS)]
+    return Machine(90, sm_count, late, seed=seed)
+
+
+def check(
+    x: torch.Tensor,
+    q: QuantizedWeight,
+    bias: torch.Tensor | None = None,
+    activation: str = "none",
+    machine: Machine | None = None,
+    **options: object,
+) -> torch.Tensor:
+    machine = machine or machine_of(0)
+    y, said = linear(x, q, bias, activation, machine=machine, kernel="sm90_rows", **options)
+    ratio = reference.error_ratio(
+        y,
+        reference.w4a16(x, q, bias, activation),
+        reference.w4a16_bound(x, q, bias, activation),
+    )
+    assert ratio <= 1, f"{ratio:.3g} of the bound: {said}"
+    return y
+
+
+@pytest.mark.parametrize("zeros", ["none", "integer", "real"])
+@pytest.mark.parametrize("group", [32, 64, 128, -1])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_formats(dtype: torch.dtype, group: int, zeros: str) -> None:
+    scales = itertools.cycle(DTYPES)
+    for index, (m, n, k) in enumerate([(1, 70, 300), (8, 33, 640), (11, 64, 129), (24, 31, 520)]):
+        q = random_weight(n, k, group, zeros, next(scales), act_order=index == 1, seed=index)
+        bias = randn((n,), dtype, 1) if index % 2 else None
+        check(randn((m, k), dtype), q, bias, ACTIVATIONS[index], machine_of(index))
+
+
+@pytest.mark.parametrize("cluster", [1, 2, 4, 8])
+@pytest.mark.parametrize("m", [1, 9, 17])
+def test_splits(m: int, cluster: int) -> None:
+    """Warps, stages and runs of any number, more and fewer than there is work for."""
+    k, most = 1100, MOST_WARPS[-(-m // 8)]  # 9 units
+    q = random_weight(200, k, 64, "integer")
+    x = randn((m, k), torch.float16)
+    units = -(-9 // cluster)
+    warps = (1, 2, 3, 5, 8, most)
+    for index, (w, stages, parts) in enumerate(zip(warps, (1, 2, 3, 4, 2, 2), warps, strict=True)):
+        check(
+            x,
+            q,
+            machine=machine_of(index, 2 * cluster),
+            cluster=cluster,
+            warps=w,
+            stages=stages,
+            run=-(-units // parts),
+            ctas=cluster * (1 + index % 2),
+        )
+
+
+@pytest.mark.parametrize("layout", ["transposed", "padded", "strided", "expanded", "offset"])
+def test_strides(layout: str) -> None:
+    q = random_weight(50, 260, 128)
+    for index, dtype in enumerate(DTYPES):
+        x = laid_out(randn((5, 260), dtype), layout)
+        bias = randn((100,), dtype, 1)[::2]
+        for d_strides in ((53, 1), (101, 2), (1, 5)):
+            check(x, q, bias, "silu", machine_of(index), d_strides=d_strides)
+
+
+@pytest.mark.parametrize("n", [1, 15, 16, 17, 32, 65])
+@pytest.mark.parametrize("k", [1, 7, 8, 31, 127, 128, 129])
+def test_edges(n: int, k: int) -> None:
+    for index, (m, group) in enumerate(((1, 32), (3, 128), (17, -1))):
+        q = random_weight(n, k, group, "real", seed=n)
+        check(randn((m, k), DTYPES[index % 2]), q, machine=machine_of(n + k + index))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("group", [32, 128, -1])
+def test_batch_invariant(dtype: torch.dtype, group: int) -> None:
+    """The bits of a row are the same alone and among others, in any order of the threads."""
+    q = random_weight(100, 900, group, "integer", act_order=True)
+    x, bias = randn((24, 900), dtype), randn((100,), dtype, 1)
+    options = {"batch_invariant": True}
+    whole = check(x, q, bias, "gelu", **options)
+    for index, m in enumerate((1, 2, 7, 8, 9, 16, 17)):
+        for first in (0, 24 - m):
+            part = x[first : first + m]
+            y = check(part, q, bias, "gelu", machine_of(index), **options)
+            assert torch.equal(y, whole[first : first + m]), f"{m} rows from {first}"
+
+
+def test_same_bits_in_any_order() -> None:
+    q = random_weight(129, 1100)
+    x = randn((5, 1100), torch.float16)
+    first, *others = (check(x, q, machine=machine_of(index)) for index in range(4))
+    assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("group", [32, 64, 128, -1])
+def test_every_code_and_position(dtype: torch.dtype, group: int) -> None:
+    """The identity as activations reads W itself, each weight at its own place."""
+    k = 160
+    q = random_weight(70, k, group, "integer")
+    w = reference.dequantize(q).t()
+    bound = w.abs() * 2 * reference.unit_roundoff(dtype) + 1e-7
+    for first in range(0, k, 20):
+        rows = slice(first, first + 20)
+        y, _ = linear(
+            torch.eye(k, dtype=dtype)[rows], q, machine=machine_of(first), kernel="sm90_rows"
+        )
+        assert ((y.double() - w[rows]).abs() <= bound[rows]).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("m", [1, 3, 12])
+def test_non_finite_activations(dtype: torch.dtype, value: float, m: int) -> None:
+    for group in (32, 128, -1):
+        q = random_weight(33, 200, group, "real")
+        x = randn((m, 200), dtype)
+        x[m - 1, 50] = value
+        y, _ = linear(x, q, machine=machine_of(m), kernel="sm90_rows")
+        assert not y[m - 1].isfinite().any()
+        assert y[: m - 1].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_extreme_scales(dtype: torch.dtype) -> None:
+    for group, scale in itertools.product((32, 128, -1), (2.0**-24, 2.0**-14, 1024.0)):
+        q = random_weight(64, 192, group)
+        q.scales.fill_(scale)
+        for m in (2, 20):
+            check(randn((m, 192), dtype), q)
+    q = random_weight(64, 192, 128, scale_dtype=torch.bfloat16)
+    for scale in (2.0**-120, 2.0**100):
+        q.scales.fill_(scale)
+        check(randn((2, 192), dtype) * (2.0**-12 if scale > 1 else 1), q)
+
+
+def test_a_perm_out_of_bounds_reads_zeros() -> None:
+    q = random_weight(40, 130, 32)
+    x, perm = randn((3, 130), torch.float16), torch.randperm(130).int()
+    gathered = x[:, perm.long()]
+    perm[[3, 77, 129]] = torch.tensor([-1, 130, 2**31 - 1], dtype=torch.int32)
+    gathered[:, [3, 77, 129]] = 0
+    for m in (1, 3):
+        y, _ = linear(x[:m], q, machine=machine_of(m), kernel="sm90_rows", perm=perm)
+        expected, _ = linear(gathered[:m], q, machine=machine_of(m), kernel="sm90_rows")
+        assert torch.equal(y, expected)
+
+
+def test_choices_for_a_whole_gpu() -> None:
+    for index, (m, n, k) in enumerate([(1, 512, 4096), (8, 256, 4096), (16, 96, 2048)]):
+        q = random_weight(n, k, 128)
+        check(randn((m, k), DTYPES[index % 2]), q, machine=Machine(90, 132))

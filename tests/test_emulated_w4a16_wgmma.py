@@ -1,0 +1,190 @@
+"""W4A16 by wgmma on the CPU (emulator/README.md), against float64: tiles, formats, shares of K."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from emulator.library import Machine
+from emulator.w4a16 import linear
+from helpers import ACTIVATIONS, laid_out, randn, random_weight
+
+from xgemm import QuantizedWeight, reference
+
+DTYPES = (torch.float16, torch.bfloat16)
+# (consumer warpgroups, rows of X), as in csrc/cuda/w4a16/sm90/wgmma/tile.h
+TILES = (
+    *itertools.product((2, 4), (32, 48, 64, 96)),
+    *((2, rows) for rows in (128, 192, 256)),
+)
+SPLIT_TILES = [tile for tile in TILES if tile[0] * tile[1] <= 256]
+# (late copies, seed of the threads' order)
+ORDERS = ((False, 0), (True, 1), (False, 2), (True, 3))
+
+
+def machine_of(index: int, sm_count: int = 4) -> Machine:
+    late, seed = ORDERS[index % len(ORDERS)]
+    return Machine(90, sm_count, late, seed=seed)
+
+
+def check(
+    x: torch.Tensor,
+    q: QuantizedWeight,
+    bias: torch.Tensor | None = None,
+    activation: str = "none",
+    machine: Machine | None = None,
+    **options: Any,
+) -> torch.Tensor:
+    machine = machine or machine_of(0)
+    y, said = linear(x, q, bias, activation, machine=machine, kernel="sm90_wgmma", **options)
+    ratio = reference.error_ratio(
+        y,
+        reference.w4a16(x, q, bias, activation),
+        reference.w4a16_bound(x, q, bias, activation),
+    )
+    assert ratio <= 1, f"{ratio:.3g} of the bound: {said}"
+    return y
+
+
+def config(
+    consumers: int, rows: int, sharers: int, splits: int, clusters: int, even_shares: bool = False
+) -> dict[str, Any]:
+    return {
+        "block_m": rows,
+        "block_n": 64 * consumers,
+        "cluster": sharers * splits,
+        "splits": splits,
+        "ctas": clusters * sharers * splits,
+        "even_shares": even_shares,
+    }
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("consumers", "rows"), TILES)
+def test_tiles(consumers: int, rows: int, dtype: torch.dtype) -> None:
+    """Every tile, with as many rows as it has and with more; one and two CTAs that share X."""
+    for index, (m, sharers) in enumerate(itertools.product((rows, rows + 9), (1, 2))):
+        q = random_weight(64 * consumers + 40, 300, 64, "real", DTYPES[index % 2], seed=index)
+        bias = randn((q.n,), dtype, 1) if index % 2 else None
+        tile = config(consumers, rows, sharers, 1, 1 + index % 2)
+        check(randn((m, 300), dtype), q, bias, ACTIVATIONS[index], machine_of(index), **tile)
+
+
+@pytest.mark.parametrize("zeros", ["none", "integer", "real"])
+@pytest.mark.parametrize("group", [32, 64, 128, -1])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_formats(dtype: torch.dtype, group: int, zeros: str) -> None:
+    for index, (m, n, k) in enumerate([(33, 70, 300), (50, 33, 640), (100, 64, 129), (5, 31, 520)]):
+        q = random_weight(n, k, group, zeros, DTYPES[index % 2], act_order=index == 1, seed=index)
+        bias = randn((n,), dtype, 1) if index % 2 else None
+        check(randn((m, k), dtype), q, bias, ACTIVATIONS[index], machine_of(index))
+
+
+@pytest.mark.parametrize("splits", [2, 4])
+@pytest.mark.parametrize(("consumers", "rows"), SPLIT_TILES)
+def test_splits(consumers: int, rows: int, splits: int) -> None:
+    """CTAs of a cluster that exchange sums, over several tiles each."""
+    for index, sharers in enumerate((1, 2)):
+        q = random_weight(64 * consumers + 44, 128 * splits + 1, 128, "integer", seed=index)
+        bias = randn((q.n,), DTYPES[index], 1)
+        tile = config(consumers, rows, sharers, splits, 1 + index)
+        x = randn((rows + 3, q.k), DTYPES[index])
+        check(x, q, bias, "silu", machine_of(index, 16), **tile)
+
+
+@pytest.mark.parametrize("clusters", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize(("consumers", "rows"), [(2, 32), (4, 64), (2, 128), (2, 256)])
+def test_even_shares(consumers: int, rows: int, clusters: int) -> None:
+    """Ranges that begin and end anywhere, also several within one tile."""
+    for index, sharers in enumerate((1, 2)):
+        q = random_weight(64 * consumers * 2 + 5, 700, 32, "integer", seed=index)
+        bias = randn((q.n,), DTYPES[index], 1)
+        tile = config(consumers, rows, sharers, 1, clusters, even_shares=True)
+        x = randn((rows, q.k), DTYPES[index])
+        check(x, q, bias, "gelu", machine_of(index + clusters, 16), **tile)
+
+
+@pytest.mark.parametrize("layout", ["transposed", "padded", "strided", "expanded", "offset"])
+def test_strides(layout: str) -> None:
+    q = random_weight(50, 260, 128)
+    for index, dtype in enumerate(DTYPES):
+        x = laid_out(randn((35, 260), dtype), layout)
+        bias = randn((100,), dtype, 1)[::2]
+        for d_strides in ((53, 1), (56, 1), (101, 2), (1, 37)):
+            check(x, q, bias, "silu", machine_of(index), d_strides=d_strides)
+
+
+@pytest.mark.parametrize("n", [1, 15, 64, 65, 129])
+@pytest.mark.parametrize("k", [1, 8, 63, 64, 128, 129])
+def test_edges(n: int, k: int) -> None:
+    for index, (m, group) in enumerate(((1, 32), (31, 128), (65, -1))):
+        q = random_weight(n, k, group, "real", seed=n)
+        check(randn((m, k), DTYPES[index % 2]), q, machine=machine_of(n + k + index))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("group", [32, 128, -1])
+def test_batch_invariant(dtype: torch.dtype, group: int) -> None:
+    """The bits of a row are the same alone and among others, in any order of the threads."""
+    q = random_weight(200, 1300, group, "integer", act_order=True)
+    x, bias = randn((150, 1300), dtype), randn((200,), dtype, 1)
+    options: dict[str, Any] = {"batch_invariant": True}
+    whole = check(x, q, bias, "gelu", machine_of(0, 8), **options)
+    for index, m in enumerate((1, 24, 33, 65)):
+        for first in (0, 150 - m):
+            part = x[first : first + m]
+            y = check(part, q, bias, "gelu", machine_of(index, 8), **options)
+            assert torch.equal(y, whole[first : first + m]), f"{m} rows from {first}"
+
+
+def test_same_bits_in_any_order() -> None:
+    q = random_weight(129, 1100)
+    x = randn((40, 1100), torch.float16)
+    for tile in (config(2, 48, 2, 4, 1), config(2, 48, 1, 1, 5, even_shares=True)):
+        first, *others = (check(x, q, machine=machine_of(index, 16), **tile) for index in range(4))
+        assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("group", [32, 64, 128, -1])
+def test_every_code_and_position(dtype: torch.dtype, group: int) -> None:
+    """The identity as activations reads W itself, each weight at its own place, rounded once."""
+    k = 160
+    for zeros, scales in itertools.product(("none", "integer"), DTYPES):
+        q = random_weight(70, k, group, zeros, scales)
+        w = reference.dequantize(q).t()
+        y, _ = linear(torch.eye(k, dtype=dtype), q, machine=machine_of(0), kernel="sm90_wgmma")
+        assert ((y.double() - w).abs() <= w.abs() * reference.unit_roundoff(dtype) * 1.001).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_non_finite_activations(dtype: torch.dtype, value: float) -> None:
+    for m, group in ((1, 32), (40, 128), (70, -1)):
+        q = random_weight(33, 200, group, "real")
+        x = randn((m, 200), dtype)
+        x[m - 1, 50] = value
+        y, _ = linear(x, q, machine=machine_of(m), kernel="sm90_wgmma")
+        assert not y[m - 1].isfinite().any()
+        assert y[: m - 1].isfinite().all()
+
+
+@pytest.mark.parametrize("scales", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_extreme_scales(dtype: torch.dtype, scales: torch.dtype) -> None:
+    for group, scale in itertools.product((32, 128, -1), (2.0**-24, 2.0**-14, 1024.0)):
+        q = random_weight(64, 192, group, "real", scales)
+        q.scales.fill_(scale)
+        check(randn((34, 192), dtype), q)
+
+
+def test_wrong_perm_reads_nothing_outside() -> None:
+    q = random_weight(40, 100)
+    x, perm = randn((34, 100), torch.float16), torch.arange(100, dtype=torch.int32)
+    perm[[0, 7]] = torch.tensor([-1, 100], dtype=torch.int32)
+    y, _ = linear(x, q, perm=perm, machine=machine_of(0), kernel="sm90_wgmma")
+    clean = x.clone()
+    clean[:, [0, 7]] = 0
+    assert torch.equal(y, linear(clean, q, machine=machine_of(0), kernel="sm90_wgmma")[0])

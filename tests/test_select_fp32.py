@@ -1,0 +1,169 @@
+"""Which CUDA kernel a product of float32 operands gets, for each precision."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from test_select_cuda import (
+    BASE,
+    DEVICES,
+    HOPPER,
+    Case,
+    cases,
+    ceil_div,
+    devices,
+    fields,
+    matrix,
+    product,
+)
+
+PRECISIONS = ("ieee", "tf32x3", "tf32")
+
+
+def problem_of(cpp: ModuleType, case: Case, precision: str) -> Any:
+    m, n, k = case.sizes
+    return cpp.GemmProblem(
+        m=m,
+        n=n,
+        k=k,
+        dtype="float32",
+        a=case.a.address,
+        a_strides=case.a.strides,
+        b=case.b.address,
+        b_strides=case.b.strides,
+        d=case.d.address,
+        d_strides=case.d.strides,
+        alpha=case.alpha,
+        beta=case.beta,
+        batch=list(case.batch),
+        precision=precision,
+    )
+
+
+def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) -> Any:
+    """The choice, after what must hold for every choice."""
+    capability, sm_count = device
+    config = cpp.select_gemm(problem_of(cpp, case, precision), capability, sm_count)
+    kernel = config.kernel.name
+    m, n, k = case.sizes
+    if 0 in (m, n, case.products):
+        return config
+    assert kernel in {"FP32", "TF32"}
+    assert 1 <= config.ctas <= 2**31 - 1
+    assert 1 <= config.splits <= max(1, k), "a part of K is empty"
+    partials = 4 * config.splits * (m + 3) * (n + 3) * case.products if config.splits > 1 else 0
+    copies = 0
+    wgmma = kernel == "TF32" and config.block_m != config.block_n
+    if kernel == "TF32":
+        assert precision != "ieee"
+        assert k > 0
+        assert capability in (80, 90, 100) or precision == "tf32"
+    if wgmma:
+        assert capability == 90
+        assert len(case.batch) <= 1
+        assert {config.block_m, config.block_n} == {128, 256}
+        assert config.ctas <= sm_count, "a persistent CTA has an SM of its own"
+        if config.copy_a:
+            copies += 4 * m * (k + 3) * case.products + 256
+        if config.copy_b:
+            copies += 4 * n * (k + 3) * case.products + 256
+    else:
+        assert not any((config.copy_a, config.copy_b)), "it reads any stride"
+        tiles = min(
+            ceil_div(rows, config.block_m) * ceil_div(columns, config.block_n)
+            for rows, columns in ((m, n), (n, m))
+        )
+        assert config.ctas >= min(tiles * case.products * config.splits, 2**31 - 1)
+    assert config.workspace_bytes <= partials + copies
+    if config.splits == 1 and not copies:
+        assert config.workspace_bytes == 0
+    return config
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@settings(max_examples=300)
+@given(case=cases(), device=devices)
+def test_every_choice_is_valid(
+    cpp: ModuleType, precision: str, case: Case, device: tuple[int, int]
+) -> None:
+    config = check(cpp, case, precision, device)
+    again = cpp.select_gemm(problem_of(cpp, case, precision), *device)
+    assert fields(config) == fields(again), "not the same choice twice"
+
+
+@pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
+@pytest.mark.parametrize("b_layout", ["rows", "columns"])
+@pytest.mark.parametrize("a_layout", ["rows", "columns"])
+def test_tensor_cores_where_asked_for_and_where_they_are_faster(
+    cpp: ModuleType, a_layout: str, b_layout: str, precision: str
+) -> None:
+    size = 4096
+    case = Case(matrix(size, size, a_layout), matrix(size, size, b_layout), matrix(size, size))
+    for device in DEVICES:
+        for asked in ("ieee", precision):
+            config = check(cpp, case, asked, device)
+            fast = (80, 90, 100) if asked == "tf32" else (80, 90)  # of compute capability
+            slow = asked == "ieee" or device[0] not in fast
+            assert config.kernel.name == ("FP32" if slow else "TF32")
+            if config.kernel.name == "TF32":
+                assert (config.block_m != config.block_n) == (device == HOPPER)
+
+
+@pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
+def test_a_copy_is_made_only_where_it_must(cpp: ModuleType, precision: str) -> None:
+    """wgmma needs one operand along k in shared memory, and TMA 16-byte aligned strides."""
+    size = 2048
+    for a_layout, b_layout, copies in (
+        ("rows", "columns", 0),
+        ("rows", "rows", 0),
+        ("columns", "columns", 0),
+        ("columns", "rows", 1),
+    ):
+        case = Case(matrix(size, size, a_layout), matrix(size, size, b_layout), matrix(size, size))
+        config = check(cpp, case, precision, HOPPER)
+        assert config.copy_a + config.copy_b == copies
+    odd = matrix(size, size, padding=1)
+    config = check(cpp, Case(odd, matrix(size, size), matrix(size, size)), precision, HOPPER)
+    assert config.copy_a
+    assert not config.copy_b
+
+
+def test_few_tiles_are_split_over_k(cpp: ModuleType) -> None:
+    for precision in PRECISIONS:
+        config = check(cpp, product(128, 128, 1 << 16), precision, HOPPER)
+        assert config.splits > 8
+        assert check(cpp, product(8192, 8192, 8192), precision, HOPPER).splits == 1
+
+
+def test_few_rows_get_a_flat_tile(cpp: ModuleType) -> None:
+    config = check(cpp, product(4, 4096, 4096), "ieee", HOPPER)
+    assert (config.block_m, config.block_n) == (16, 128)
+    # D column-major: the kernel computes the transpose.
+    case = Case(matrix(4096, 4096), matrix(4096, 4), matrix(4096, 4, "columns"))
+    config = check(cpp, case, "ieee", HOPPER)
+    assert (config.block_m, config.block_n) == (16, 128)
+
+
+def test_alignment_matters_and_addresses_do_not(cpp: ModuleType) -> None:
+    for precision in PRECISIONS:
+        case = product(1024, 1024, 1024)
+        here = check(cpp, case, precision, HOPPER)
+        moved = Case(
+            *(
+                matrix(1024, 1024, offset=512)  # elements of 2 bytes in test_select_cuda
+                for _ in range(3)
+            )
+        )
+        assert moved.a.address != BASE
+        assert fields(check(cpp, moved, precision, HOPPER)) == fields(here)
+
+
+def test_explanations_name_the_kernel(cpp: ModuleType) -> None:
+    for precision, name in (("ieee", "fp32"), ("tf32x3", "tf32"), ("tf32", "tf32")):
+        problem = problem_of(cpp, product(4096, 4096, 4096), precision)
+        said = cpp.explain_gemm(problem, cpp.select_gemm(problem, *HOPPER))
+        assert f"kernel: {name} (" in said
+        assert "float32" in said

@@ -1,0 +1,174 @@
+"""Which kernel a reduction gets on a GPU: the choice is pure, so no GPU is needed."""
+
+from __future__ import annotations
+
+import math
+import random
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+OPS = ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin")  # enum ReduceOp
+FLOAT16, FLOAT32, FLOAT64, INT8 = 0, 2, 3, 4  # enum DType
+ELEMENT = {FLOAT16: 2, FLOAT32: 4, FLOAT64: 8, INT8: 1}
+
+
+def select(
+    cpp: ModuleType,
+    shape: tuple[int, ...],
+    dims: tuple[int, ...],
+    op: str = "sum",
+    dtype: int = FLOAT16,
+    strides: tuple[int, ...] | None = None,
+    **options: Any,
+) -> Any:
+    if strides is None:
+        strides = tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
+    kept = [d for d in range(len(shape)) if d not in dims]
+    out = [math.prod(shape[e] for e in kept[i + 1 :]) for i in range(len(kept))]
+    return cpp.select_reduce(
+        op=OPS.index(op),
+        dtype=dtype,
+        address=options.pop("address", 4096),
+        kept=[(shape[d], strides[d], out[i]) for i, d in enumerate(kept)],
+        reduced=[(shape[d], strides[d]) for d in dims],
+        **options,
+    )
+
+
+def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
+    kernel = cpp.ReduceKernel
+    for shape, dims, expected in (
+        ((1 << 24,), (0,), kernel.ROWS),
+        ((4, 1 << 20), (1,), kernel.ROWS),
+        ((8192, 28672), (1,), kernel.ROWS),
+        ((1 << 20, 128), (1,), kernel.SHORT_ROWS),
+        ((1 << 22, 8), (1,), kernel.SHORT_ROWS),
+        ((50257, 768), (1,), kernel.SHORT_ROWS),
+        ((333, 7777), (1,), kernel.ROWS),
+        ((1000, 3), (1,), kernel.RAGGED_ROWS),
+        ((1 << 20, 128), (0,), kernel.COLUMNS),
+        ((16384, 16384), (0,), kernel.COLUMNS),
+        ((333, 7777), (0,), kernel.SHIFTED),
+        ((64, 256, 3136), (0, 2), kernel.RUNS),
+        ((64, 256, 3135), (0, 2), kernel.STRIDED),
+        ((32, 512, 64), (1,), kernel.COLUMNS),
+    ):
+        choice = select(cpp, shape, dims)
+        assert choice.kernel == expected, f"{shape} over {dims}: {choice}"
+    assert select(cpp, (512, 512), (1,), strides=(1, 512)).kernel == kernel.COLUMNS
+    assert select(cpp, (512, 512), (1,), strides=(2048, 2)).kernel == kernel.STRIDED
+    assert select(cpp, (512, 4096), (1,), op="norm", p=3.0).kernel == kernel.STRIDED
+    assert select(cpp, (512, 4096), (1,), op="prod", dtype=INT8).kernel == kernel.STRIDED
+    assert select(cpp, (512, 0), (1,)).kernel == kernel.STRIDED
+    assert select(cpp, (512, 4096), (0,), address=4098).kernel == kernel.SHIFTED
+    assert select(cpp, (5, 4096), (1,), address=4098).kernel == kernel.ROWS
+
+
+def test_dimensions_are_merged(cpp: ModuleType) -> None:
+    choice = select(cpp, (4, 1, 5, 6, 7), (2, 3, 4))
+    assert choice.kept == [(4, 210)]
+    assert choice.reduced == [(210, 1)]
+    transposed = select(cpp, (6, 7), (0, 1), strides=(1, 6))
+    assert transposed.reduced == [(42, 1)]
+    positions = select(cpp, (6, 7), (0, 1), op="argmax", strides=(1, 6))
+    assert positions.reduced == [(6, 1), (7, 6)]  # whose order counts
+
+
+def test_few_outputs_are_cut_into_pieces(cpp: ModuleType) -> None:
+    small = select(cpp, (1 << 17,), (0,))  # 256 KB
+    assert small.cluster > 1
+    assert small.cluster == small.pieces
+    assert small.workspace_bytes == 0
+    large = select(cpp, (1 << 28,), (0,))
+    assert large.cluster == 1
+    assert large.pieces >= 132
+    assert large.workspace_bytes == large.pieces * 8
+    assert select(cpp, (1 << 28,), (0,), op="argmax").workspace_bytes == large.pieces * 16
+    old = select(cpp, (1 << 17,), (0,), capability=80, sm_count=108)
+    assert old.cluster == 1
+    assert not old.sm90
+    assert select(cpp, (16384, 16384), (1,)).pieces == 1
+    assert select(cpp, (7, 100003), (1,)).cluster > 1
+    narrow = select(cpp, (1 << 20, 128), (0,))
+    assert narrow.tiles * narrow.pieces >= 132
+
+
+def random_problem(draw: random.Random) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
+    ndim = draw.randint(1, 5)
+    shape = tuple(round(2 ** draw.uniform(0, 34 / ndim)) for _ in range(ndim))
+    order = draw.sample(range(ndim), ndim) if draw.random() < 0.3 else list(range(ndim))
+    strides = [0] * ndim
+    stride = draw.choice((1, 1, 1, 2))
+    for d in reversed(order):
+        strides[d] = stride
+        stride *= shape[d] + draw.choice((0, 0, 0, 8))
+    dims = tuple(sorted(draw.sample(range(ndim), draw.randint(1, ndim))))
+    dtype = draw.choice(list(ELEMENT))
+    options = {
+        "op": draw.choice([op for op in OPS if dtype != INT8 or op not in ("mean", "norm")]),
+        "dtype": dtype,
+        "strides": tuple(strides),
+        "address": 4096 + ELEMENT[dtype] * draw.choice((0, 0, 1)),
+        "capability": draw.choice((80, 86, 90, 100)),
+        "sm_count": draw.choice((1, 14, 40, 108, 132)),
+    }
+    return shape, dims, options
+
+
+def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
+    """Grids, shared memory and the widths of indices, over problems up to 2^34 elements."""
+    for seed in range(4000):
+        shape, dims, options = random_problem(random.Random(seed))
+        choice = select(cpp, shape, dims, **options)
+        where = f"{shape} over {dims}, {options}: {choice}"
+        outputs = math.prod(size for d, size in enumerate(shape) if d not in dims)
+        extent = math.prod(shape[d] for d in dims)
+        assert choice.threads in (32, 64, 128, 256, 512), where
+        assert choice.lanes in (1, 2, 4, 8, 16, 32), where
+        assert choice.tiles >= 1, where
+        assert 1 <= choice.pieces < 2**31, where
+        assert choice.cluster in (1, choice.pieces), where
+        if choice.cluster > 1:
+            assert choice.sm90, where
+            assert choice.cluster <= 16, where
+            assert options["capability"] == 90, where
+        in_memory = choice.pieces > choice.cluster
+        assert (choice.workspace_bytes > 0) == in_memory, where
+        assert choice.workspace_bytes < 2**31, where
+        kernel, vector = choice.kernel, 16 // ELEMENT[options["dtype"]]
+        positions = options["op"] in ("argmax", "argmin")
+        if kernel in (cpp.ReduceKernel.SHORT_ROWS, cpp.ReduceKernel.RAGGED_ROWS):
+            assert choice.pieces == 1, where
+            assert choice.vectors in (1, 2, 4, 8), where
+            assert choice.row_loads <= 512, where
+        elif kernel in (cpp.ReduceKernel.ROWS, cpp.ReduceKernel.RUNS):
+            assert choice.tiles == outputs, where
+            assert extent // vector + 2 < 2**31, where
+            assert not positions or extent < 2**31, where
+        elif kernel in (cpp.ReduceKernel.COLUMNS, cpp.ReduceKernel.SHIFTED):
+            assert extent < 2**31, where
+            assert choice.tiles < 2**31, where
+            assert choice.tiles * choice.lanes * vector >= outputs, where
+        else:
+            assert choice.tiles * choice.lanes >= outputs, where
+            assert -(-extent // choice.pieces) <= 2**30, where
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 641, 65537, 2**30, 2**30 + 1, 2**31 - 1])
+def test_fast_division(cpp: ModuleType, divisor: int) -> None:
+    draw = random.Random(divisor)
+    edges = [m * divisor + e for m in (1, 2, 3, (2**31 - 1) // divisor) for e in (-1, 0, 1)]
+    for n in [0, 1, 2**31 - 1, *edges, *(draw.randrange(2**31) for _ in range(2000))]:
+        if 0 <= n < 2**31:
+            assert cpp.fast_divide(n, divisor) == n // divisor, n
+
+
+def test_fast_division_by_anything(cpp: ModuleType) -> None:
+    draw = random.Random(0)
+    for _ in range(20000):
+        divisor = min(round(2 ** draw.uniform(0, 31)), 2**31 - 1)
+        n = draw.randrange(2**31)
+        for numerator in (n, n // divisor * divisor, max(n // divisor * divisor - 1, 0)):
+            assert cpp.fast_divide(numerator, divisor) == numerator // divisor

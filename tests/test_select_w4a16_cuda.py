@@ -1,0 +1,200 @@
+"""Which CUDA kernel a product with a packed weight gets, and how that for few rows divides K."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+HOPPER = {"capability": 90, "sm_count": 132}
+LAYERS = {  # N, K of Llama-3 8B and 70B
+    "8B.qkv": (6144, 4096),
+    "8B.o": (4096, 4096),
+    "8B.gate_up": (28672, 4096),
+    "8B.down": (4096, 14336),
+    "70B.qkv": (10240, 8192),
+    "70B.o": (8192, 8192),
+    "70B.gate_up": (57344, 8192),
+    "70B.down": (8192, 28672),
+}
+EXTENTS = st.one_of(
+    st.integers(1, 300),
+    st.integers(1, 40_000),
+    st.sampled_from([768, 1792, 4096, 8192, 14336, 28672, 2**20]),
+)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "m": draw(st.integers(1, 24)),
+        "n": draw(EXTENTS),
+        "k": draw(EXTENTS),
+        "group_size": draw(st.sampled_from([32, 64, 128, -1])),
+        "zeros": draw(st.booleans()),
+        "dtype": draw(st.sampled_from(["float16", "bfloat16"])),
+        "batch_invariant": draw(st.booleans()),
+    }
+
+
+def choose(cpp: ModuleType, **problem: Any) -> tuple[Any, Any]:
+    """The config and the split of K that it stands for, or two None."""
+    described = cpp.W4A16Problem(**problem)
+    config = cpp.select_w4_rows(described, **HOPPER)
+    return config, config and cpp.w4_rows_split(described, config)
+
+
+@given(problems())
+def test_what_is_launched_fits(cpp: ModuleType, problem: dict[str, Any]) -> None:
+    config, split = choose(cpp, **problem)
+    if config is None:
+        assert problem["k"] > 8192, "only X can be too large for a cluster's shared memory"
+        return
+    limits = cpp.W4_ROWS
+    mma_tiles = -(-problem["m"] // 8)
+    assert config.block_m == problem["m"]
+    assert 1 <= config.warps <= cpp.w4_rows_most_warps(mma_tiles)
+    assert 1 <= config.stages <= limits["MOST_STAGES"]
+    assert config.cluster in (1, 2, 4, 8)
+    assert config.ctas % config.cluster == 0
+    assert 0 < config.ctas <= HOPPER["sm_count"]
+    assert config.workspace_bytes == 0
+    assert split.least_units >= 1
+    assert split.buffers <= limits["MOST_BUFFERS"]
+    assert split.x_pitch % 128 == limits["X_PADDING"]
+
+    plan = split.plan()
+    assert plan.inbox >= limits["BARRIER_BYTES"]
+    assert plan.x - plan.inbox >= (limits["INBOX_BYTES"] if config.cluster > 1 else 0)
+    assert plan.sums - plan.x >= problem["m"] * split.x_pitch
+    sums = split.buffers * split.most_parts * problem["m"] * limits["SUM_PITCH"] * 4
+    assert plan.ring - plan.sums >= sums
+    assert plan.bytes - plan.ring == config.warps * config.stages * split.piece_bytes
+    assert plan.bytes <= limits["SMEM_BYTES"]
+    assert plan.x % 128 == plan.sums % 128 == plan.ring % 128 == 0
+
+
+@given(problems())
+def test_an_invariant_split_does_not_depend_on_m(cpp: ModuleType, problem: dict[str, Any]) -> None:
+    problem["batch_invariant"] = True
+    splits = set()
+    for m in (1, 2, 8, 9, 16, 24):
+        config, _ = choose(cpp, **{**problem, "m": m})
+        splits.add(config and (config.cluster, config.run))
+    assert len(splits) == 1
+
+
+@pytest.mark.parametrize("m", [1, 8, 16])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_of_models_keep_the_sms_busy(cpp: ModuleType, layer: str, m: int) -> None:
+    n, k = LAYERS[layer]
+    config, split = choose(cpp, m=m, n=n, k=k)
+    tiles = -(-n // config.block_n)
+    clusters = config.ctas // config.cluster
+    pieces = -(-tiles // clusters) * split.most_units  # of the busiest CTA
+    assert tiles * split.units / (pieces * HOPPER["sm_count"]) > 0.9
+    # At most as many bytes of X as of the weight go to an SM.
+    assert m * split.x_pitch <= pieces * split.piece_bytes
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"m": 25},
+        {"m": 0},
+        {"n": 0},
+        {"k": 0},
+        {"dtype": "float32"},
+    ],
+)
+def test_other_problems_are_left_to_other_kernels(cpp: ModuleType, other: dict[str, Any]) -> None:
+    assert choose(cpp, **{"m": 1, "n": 4096, "k": 4096, **other})[0] is None
+
+
+def test_only_hopper(cpp: ModuleType) -> None:
+    problem = cpp.W4A16Problem(m=1, n=4096, k=4096)
+    assert cpp.select_w4_rows(problem, capability=80, sm_count=108) is None
+    assert cpp.select_w4_rows(problem, capability=100, sm_count=148) is None
+
+
+def test_explain_names_the_kernel(cpp: ModuleType) -> None:
+    problem = cpp.W4A16Problem(m=3, n=6144, k=4096)
+    config = cpp.select_w4_rows(problem, **HOPPER)
+    text = cpp.explain_w4a16(problem, config)
+    assert "sm90 rows" in text
+    assert f"{config.warps} warps" in text
+
+
+@given(
+    warps=st.integers(1, 16),
+    units=st.integers(1, 70),
+    run=st.integers(1, 70),
+    tiles=st.integers(1, 40),
+)
+def test_runs_dealt_out_in_turns(warps: int, units: int, run: int, tiles: int) -> None:
+    """The rule of stream.cuh: every unit once, the same parts in all tiles, few tiles at once."""
+    parts = -(-units // run)
+    seen = set()
+    for warp in range(warps):
+        tile, part = divmod(warp, parts)
+        while tile < tiles:
+            for unit in range(part * run, min(part * run + run, units)):
+                assert (tile, unit) not in seen
+                seen.add((tile, unit))
+            further, part = divmod(part + warps, parts)
+            assert further <= -(-warps // parts)
+            tile += further
+    assert len(seen) == tiles * units
+
+
+def test_sums_are_stored_without_bank_conflicts(cpp: ModuleType) -> None:
+    pitch = cpp.W4_ROWS["SUM_PITCH"]
+    banks = {(2 * tig * pitch + gid) % 32 for gid in range(8) for tig in range(4)}
+    assert len(banks) == 32
+
+
+@given(
+    problems(), st.sampled_from([1, 5, 16, 33, 64, 100, 700, 2**20]), st.sampled_from([80, 86, 90])
+)
+def test_some_kernel_takes_every_problem(
+    cpp: ModuleType, problem: dict[str, Any], m: int, capability: int
+) -> None:
+    problem["m"] = m
+    config = cpp.select_w4a16(cpp.W4A16Problem(**problem), capability=capability, sm_count=108)
+    assert config.ctas > 0
+    if capability < 90:
+        assert config.kernel == cpp.W4A16Kernel.SM80
+    if problem["batch_invariant"]:
+        assert config.kernel != cpp.W4A16Kernel.SM90_ROWS
+    if config.kernel == cpp.W4A16Kernel.SM80:
+        assert config.stages >= 2
+        sums = max(2**28, 4 * 64 * config.splits * problem["n"])  # or 64 rows of all parts
+        copy = 2 * m * (problem["k"] + 8) if config.copy_x else 0
+        assert config.workspace_bytes <= sums + copy + 2**10
+        assert config.block_m in (8, 16, 32, 64)
+        assert config.block_n == (128 if config.block_m == 8 else 256)
+        units = -(-problem["k"] // 128)
+        assert (config.splits - 1) * -(-units // config.splits) < max(units, 1)
+
+
+@given(problems(), st.sampled_from([80, 86, 90]))
+def test_invariant_bits_have_one_order_of_k(
+    cpp: ModuleType, problem: dict[str, Any], capability: int
+) -> None:
+    """The number of parts, and no warps that share K: a row's sum does not depend on M."""
+    problem["batch_invariant"] = True
+    orders = set()
+    for m in (1, 8, 9, 17, 33, 200, 5000):
+        described = cpp.W4A16Problem(**{**problem, "m": m})
+        config = cpp.select_w4a16(described, capability=capability, sm_count=108)
+        assert config.block_m > 8 or config.kernel != cpp.W4A16Kernel.SM80
+        orders.add((config.kernel, config.splits))
+    assert len(orders) == 1
+
+
+def test_only_16_bit_activations_have_a_kernel_of_their_own(cpp: ModuleType) -> None:
+    problem = cpp.W4A16Problem(m=4, n=64, k=128, dtype="float32")
+    assert cpp.select_w4a16(problem, **HOPPER) is None
