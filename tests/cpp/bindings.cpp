@@ -10,8 +10,8 @@
 
 namespace py = pybind11;
 
-void bind_gemm(py::module_& m);   // bindings_gemm.cpp
-void bind_w4a16(py::module_& m);  // bindings_w4a16.cpp
+void bind_gemm(py::module_& m);    // bindings_gemm.cpp
+void bind_w4a16(py::module_& m);   // bindings_w4a16.cpp
 void bind_reduce(py::module_& m);  // bindings_reduce.cpp
 
 namespace {

@@ -21,7 +21,8 @@ inline bool x_fits_tma(const Problem& p) {
 }
 // A store writes 16 bytes whole, of which a part may lie behind the end of a row.
 inline bool d_fits_tma(const Problem& p) {
-  return p.weight.layout.n % 8 == 0 && fits_tma(p.d, p.m, p.weight.layout.n, p.d_row_stride, p.d_col_stride);
+  return p.weight.layout.n % 8 == 0 &&
+         fits_tma(p.d, p.m, p.weight.layout.n, p.d_row_stride, p.d_col_stride);
 }
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma
