@@ -1,0 +1,187 @@
+"""Times a whole decode step of a Llama-3-8B-shaped model: 4-bit linears against 16-bit ones.
+
+    python benchmarks/bench_decode.py [--dtype float16] [--rows 1,16] [--layers 32]
+
+Random weights, a static cache, one CUDA graph a step. The 16-bit model holds the dequantized
+weights of the 4-bit one, so that both compute the same. The limit is the time that reading all
+weights and the cache takes at the best read rate (python/xgemm/bench/floors.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import xgemm
+from xgemm.bench.floors import CEILINGS
+from xgemm.bench.timing import time_cuda
+from xgemm.nn import QuantLinear
+
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+GROUP_SIZE = 128
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Llama-3-8B's."""
+
+    layers: int = 32
+    hidden: int = 4096
+    intermediate: int = 14336
+    heads: int = 32
+    kv_heads: int = 8
+    head_size: int = 128
+    vocabulary: int = 128256
+    context: int = 1024  # positions of the cache, all of which are read
+
+    @property
+    def qkv(self) -> int:
+        return (self.heads + 2 * self.kv_heads) * self.head_size
+
+
+class Block(nn.Module):
+    """A decoder block, for one new position of each sequence."""
+
+    def __init__(self, shape: Shape, make: Callable[[int, int], nn.Module], rows: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.norms = nn.ModuleList(nn.RMSNorm(shape.hidden) for _ in range(2))
+        self.qkv = make(shape.qkv, shape.hidden)
+        self.out = make(shape.hidden, shape.heads * shape.head_size)
+        self.gate_up = make(2 * shape.intermediate, shape.hidden)
+        self.down = make(shape.hidden, shape.intermediate)
+        cached = (2, rows, shape.kv_heads, shape.context, shape.head_size)
+        self.register_buffer("cache", torch.zeros(cached))
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
+        """x: [rows, hidden]; at: the position, [1]; turn: rotary cosines and sines, [2, head]."""
+        shape, rows = self.shape, x.shape[0]
+        heads = self.qkv(self.norms[0](x)).view(rows, -1, 1, shape.head_size)
+        query, key, value = heads.split((shape.heads, shape.kv_heads, shape.kv_heads), dim=1)
+        keys, values = self.cache
+        keys.index_copy_(2, at, rotate(key, turn))
+        values.index_copy_(2, at, value)
+        y = functional.scaled_dot_product_attention(
+            rotate(query, turn), keys, values, enable_gqa=True
+        )
+        x = x + self.out(y.reshape(rows, -1))
+        gate, up = self.gate_up(self.norms[1](x)).chunk(2, dim=-1)
+        return x + self.down(functional.silu(gate) * up)
+
+
+def rotate(x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return x * turn[0] + torch.cat((-second, first), dim=-1) * turn[1]
+
+
+class Decoder(nn.Module):
+    def __init__(self, shape: Shape, make: Callable[[int, int], nn.Module], rows: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(shape.vocabulary, shape.hidden)
+        self.blocks = nn.ModuleList(Block(shape, make, rows) for _ in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.hidden)
+        self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False)
+
+    def forward(self, tokens: torch.Tensor, at: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, at, turn)
+        logits: torch.Tensor = self.head(self.norm(x))
+        return logits
+
+
+def quantized(n: int, k: int, dtype: torch.dtype) -> nn.Module:
+    w = torch.randn(n, k).mul_(0.5 / k**0.5).to(dtype)
+    return QuantLinear.from_packed(xgemm.pack(xgemm.quantize_weight(w, group_size=GROUP_SIZE)))
+
+
+def dense_twin(model: Decoder, dtype: torch.dtype) -> None:
+    """Replaces each 4-bit linear of `model` by torch's over the dequantized weight."""
+    for block in model.blocks:
+        for name, layer in list(block.named_children()):
+            if isinstance(layer, QuantLinear):
+                weight = layer.to_packed().dequantize(dtype)
+                twin = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+                twin.weight = nn.Parameter(weight, requires_grad=False)
+                setattr(block, name, twin)
+
+
+def bytes_read(model: Decoder, rows: int) -> int:
+    """Of a step: all weights and caches, and of the embedding the rows of the tokens."""
+    held = [*model.parameters(), *model.buffers()]
+    embedding = model.embedding.weight
+    whole = sum(tensor.nbytes for tensor in held) - embedding.nbytes
+    return whole + rows * embedding.shape[1] * embedding.element_size()
+
+
+def record(
+    model: Decoder, tokens: torch.Tensor, at: torch.Tensor, turn: torch.Tensor
+) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    """A step as a graph, and its logits."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        model(tokens, at, turn)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        logits = model(tokens, at, turn)
+    return graph, logits
+
+
+def compare(shape: Shape, rows: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = Decoder(shape, lambda n, k: quantized(n, k, dtype), rows).to(dtype).eval()
+    tokens = torch.randint(shape.vocabulary, (rows,))
+    at = torch.full((1,), shape.context - 1)
+    turn = torch.stack((torch.rand(shape.head_size), torch.rand(shape.head_size))).to(dtype)
+    for block in model.blocks:
+        block.cache.normal_()
+    limits = {"xgemm": bytes_read(model, rows)}
+    ours, y = record(model, tokens, at, turn)
+    ours.replay()
+    ours_logits, times = y.float(), {"xgemm": time_cuda({"xgemm": ours.replay})["xgemm"]}
+    del ours  # its memory, and what else it holds of the model
+    dense_twin(model, dtype)
+    limits["torch"] = bytes_read(model, rows)
+    theirs, y = record(model, tokens, at, turn)
+    theirs.replay()
+    off = (ours_logits - y.float()).square().mean().sqrt() / y.float().std()
+    times["torch"] = time_cuda({"torch": theirs.replay})["torch"]
+    ceiling = CEILINGS.get(torch.cuda.get_device_name())
+    for name, seconds in times.items():
+        limit = ceiling.read_seconds(limits[name]) if ceiling else None
+        share = f", {limit / seconds:.0%} of the limit by its bytes" if limit else ""
+        print(
+            f"M = {rows}: {name} {seconds * 1e3:.3f} ms a step, {rows / seconds:.0f} tokens/s,"
+            f" {limits[name] * 1e-9:.2f} GB{share}"
+        )
+    print(
+        f"M = {rows}: {times['torch'] / times['xgemm']:.2f}x torch in {dtype}; the logits differ by"
+        f" {off:.1e} of their standard deviation"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--dtype", default="float16", choices=DTYPES)
+    parser.add_argument("--rows", default="1,16", help="sequences at once, separated by commas")
+    parser.add_argument("--layers", type=int, default=Shape.layers)
+    options = parser.parse_args()
+    print(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {options.dtype},"
+        f" {options.layers} layers"
+    )
+    for rows in map(int, options.rows.split(",")):
+        compare(Shape(layers=options.layers), rows, DTYPES[options.dtype])
+
+
+if __name__ == "__main__":
+    torch.set_default_device("cuda")
+    with torch.inference_mode():
+        main()
