@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 import xgemm
 from xgemm.hf import decode, gguf, models
-from xgemm.hf.demo import BF16, FP32, FREE, XGEMM, DemoSizes, run_demo
+from xgemm.hf.demo import BF16, FP32, FREE, XGEMM, XGEMM_BF16, DemoSizes, run_demo
 from xgemm.hf.plot import plot_demo
 
 
@@ -124,6 +124,21 @@ def test_random_model_end_to_end(tmp_path):
     assert all(row.decode_tokens_per_s > 0 for row in report.rows)
     plot_demo(report, tmp_path / "demo.png")
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_random_model_on_a_gpu(tmp_path):
+    model = models.random_llama(hidden=128, intermediate=160, layers=2)
+    report = run_demo(model, "Anyone there?", sizes=SMALL, device="cuda")
+    assert report.device == torch.cuda.get_device_name()
+    assert [row.name for row in report.rows] == [FP32, BF16, XGEMM, XGEMM_BF16, FREE]
+    fp32, ours, half = (report.row(name) for name in (FP32, XGEMM, XGEMM_BF16))
+    assert ours.max_logit_difference < 1e-4
+    assert ours.perplexity == pytest.approx(fp32.perplexity, rel=1e-4)
+    assert half.perplexity == pytest.approx(fp32.perplexity, rel=0.05)
+    assert half.linear_bytes == ours.linear_bytes
+    plot_demo(report, tmp_path / "demo.png")
 
 
 def test_greedy_answer_is_the_argmax_without_a_cache():

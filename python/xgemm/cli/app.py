@@ -42,11 +42,14 @@ def demo(
     offline_model: Annotated[
         bool, typer.Option("--offline-model", help="Use a small Llama with random weights.")
     ] = False,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, or auto: a GPU where torch sees one.")
+    ] = "auto",
 ) -> None:
     """A language model on 4-bit linears answers a question, beside plain torch."""
     from xgemm.cli.demo import run
 
-    run(question, threads, json, plot, max_tokens, offline_model)
+    run(question, threads, json, plot, max_tokens, offline_model, device)
 
 
 @app.command()

@@ -19,7 +19,14 @@ def run(
     plot: Path,
     max_tokens: int,
     offline_model: bool,
+    device: str,
 ) -> None:
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"demo: --device must be auto, cpu or cuda, got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("demo: --device cuda: torch sees no GPU here")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here needs the network
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     console = log if as_json else out
@@ -55,6 +62,7 @@ def run(
         model,
         question,
         sizes=sizes,
+        device=device,
         say=say,
         on_text=lambda text: console.print(
             text, end="", style="cyan", markup=False, soft_wrap=True
@@ -89,7 +97,8 @@ def _print(report: DemoReport) -> None:
         "", "decode, tokens/s", "prefill, tokens/s", "linears, MB", "perplexity", "max |dlogit|"
     ]  # fmt: skip
     same = "the same tokens as" if report.same_answer_as_fp32 else "NOT the tokens of"
-    out.print(table(f"{report.model}, {report.threads} threads, measured in turns", columns, rows))
+    where = f"{report.threads} threads" if report.device == "cpu" else report.device
+    out.print(table(f"{report.model}, {where}, measured in turns", columns, rows))
     out.print(
         f"The answer's {report.answer_tokens} tokens are {same} torch fp32. Perplexity of"
         f" {report.text_tokens} tokens of {report.text}; dlogit: difference from fp32's logits"

@@ -39,6 +39,12 @@ def without_linears(model: nn.Module, names: list[str]) -> nn.Module:
     return model
 
 
+def wait_for(device: torch.device) -> None:
+    """Until the device has done what it was asked for: a GPU runs behind the host."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 class Decoder:
     """A model in the middle of a greedy generation: `step` computes the next token."""
 
@@ -85,8 +91,10 @@ def decode_seconds(
             decoder = Decoder(model, prompt)
             decoder.step()  # untimed: first-call costs
             for _ in range(tokens):
+                wait_for(prompt.device)
                 start = time.perf_counter()
                 decoder.step()
+                wait_for(prompt.device)
                 seconds[name].append(time.perf_counter() - start)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
@@ -107,8 +115,10 @@ def prefill_seconds(
             if done and time.perf_counter() > stop:
                 break
             for name, model in models.items():
+                wait_for(prompt.device)
                 start = time.perf_counter()
                 model(prompt, use_cache=True, logits_to_keep=1)
+                wait_for(prompt.device)
                 seconds[name].append(time.perf_counter() - start)
     return {name: statistics.median(times) for name, times in seconds.items()}
 

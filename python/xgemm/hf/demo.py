@@ -14,7 +14,8 @@ from xgemm.hf import decode
 from xgemm.hf.models import DemoModel, Say, sharing_copy, to_bfloat16
 
 DEFAULT_QUESTION = "What is the capital of France?"
-FP32, BF16, XGEMM = "torch fp32", "torch bf16", "xgemm W4"
+FP32, BF16 = "torch fp32", "torch bf16"
+XGEMM, XGEMM_BF16 = "xgemm W4", "xgemm W4, bf16"  # by what lies between the linears
 FREE = "linears free"  # fp32 with linears that cost nothing
 
 
@@ -54,6 +55,7 @@ class DemoReport:
     same_answer_as_fp32: bool
     linears: int
     linear_weights: int  # how many weights they hold
+    device: str  # the GPU's name, or cpu
     threads: int
     text: str
     text_tokens: int
@@ -88,18 +90,23 @@ def run_demo(
     question: str,
     *,
     sizes: DemoSizes | None = None,
+    device: str = "cpu",
     say: Say = lambda text: None,
     on_text: Callable[[str], None] = lambda text: None,
     on_answer: Callable[[], None] = lambda: None,
 ) -> DemoReport:
     """Answers `question`, then measures.
 
+    device: cpu or cuda, to which the model moves; on a GPU the 4-bit model runs in bf16, too.
     say: told what is being done; on_text: given the answer's text as it comes; on_answer: called
     when the answer is whole.
     """
     sizes = sizes or DemoSizes()
     started = time.perf_counter()
-    prompt = model.encode_question(question)
+    on_gpu = device == "cuda"
+    for each in (model.reference, model.quantized):
+        each.to(device)
+    prompt = model.encode_question(question).to(device)
     tokens = _stream_answer(model, prompt, sizes.answer_tokens, on_text)
     on_answer()
     expected = decode.generate(model.reference, prompt, model.stop_tokens, sizes.answer_tokens)
@@ -107,12 +114,14 @@ def run_demo(
     same = tokens == list(expected)
     say("converting a copy to bf16")
     models = {FP32: model.reference, BF16: to_bfloat16(model.reference), XGEMM: model.quantized}
+    if on_gpu:
+        models[XGEMM_BF16] = to_bfloat16(model.quantized)
     free = decode.without_linears(sharing_copy(model.reference), model.linears)
     say(f"decoding, {sizes.decode_rounds} rounds of {sizes.decode_tokens} tokens, in turns")
     per_token = decode.decode_seconds(
         {**models, FREE: free}, prompt, sizes.decode_rounds, sizes.decode_tokens, sizes.limit_s
     )
-    text = model.encode_text(bundled_text())
+    text = model.encode_text(bundled_text()).to(device)
     say(f"prefill of {sizes.prefill_tokens} tokens, {sizes.prefill_rounds} rounds, in turns")
     prefill_prompt = text[None, : sizes.prefill_tokens]
     prefill = decode.prefill_seconds(models, prefill_prompt, sizes.prefill_rounds, sizes.limit_s)
@@ -142,6 +151,7 @@ def run_demo(
         same_answer_as_fp32=same,
         linears=len(model.linears),
         linear_weights=weights,
+        device=torch.cuda.get_device_name() if on_gpu else "cpu",
         threads=torch.get_num_threads(),
         text="pydoc_data/topics.py of Python's standard library",
         text_tokens=text.numel(),

@@ -115,8 +115,14 @@ def sharing_copy(model: nn.Module) -> nn.Module:
 
 
 def to_bfloat16(model: nn.Module) -> nn.Module:
-    """A copy of `model` with its parameters in bf16."""
-    return copy_with(model, lambda p: nn.Parameter(p.detach().bfloat16(), requires_grad=False))
+    """A copy of `model` with its parameters in bf16, but those of 4-bit linears."""
+
+    def convert(parameter: nn.Parameter) -> nn.Parameter:
+        if not parameter.is_floating_point():
+            return parameter
+        return nn.Parameter(parameter.detach().bfloat16(), requires_grad=False)
+
+    return copy_with(model, convert)
 
 
 def smollm2(gguf_path: Path, say: Say) -> DemoModel:

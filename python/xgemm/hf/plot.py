@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xgemm.hf.demo import BF16, FP32, FREE, XGEMM, DemoReport
+from xgemm.hf.demo import BF16, FP32, FREE, XGEMM, XGEMM_BF16, DemoReport
 
-COLOURS = {FP32: "#9aa5b1", BF16: "#5d8aa8", XGEMM: "#d1495b"}
-SHORT = {FP32: "torch fp32", BF16: "torch bf16", XGEMM: "xgemm W4"}
+COLOURS = {FP32: "#9aa5b1", BF16: "#5d8aa8", XGEMM: "#d1495b", XGEMM_BF16: "#a11d33"}
 
 
 def plot_demo(report: DemoReport, path: Path) -> None:
-    """Writes decode speed, prefill speed and bytes of the three models to `path`."""
+    """Writes decode speed, prefill speed, bytes and perplexity of the models to `path`."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = [report.row(name) for name in COLOURS]
+    rows = [row for row in report.rows if row.name != FREE]
+    names = [row.name.replace(", ", "\n") for row in rows]
+    colours = [COLOURS[row.name] for row in rows]
     panels = [
         ("decode, tokens/s", [row.decode_tokens_per_s for row in rows], "{:.1f}"),
         ("prefill, tokens/s", [row.prefill_tokens_per_s or 0.0 for row in rows], "{:.0f}"),
@@ -26,7 +27,7 @@ def plot_demo(report: DemoReport, path: Path) -> None:
     ]
     figure, axes = pyplot.subplots(1, len(panels), figsize=(3.2 * len(panels), 3.6))
     for axis, (title, values, form) in zip(axes, panels, strict=True):
-        bars = axis.bar([SHORT[row.name] for row in rows], values, color=list(COLOURS.values()))
+        bars = axis.bar(names, values, color=colours)
         axis.bar_label(bars, [form.format(value) for value in values])
         axis.set_title(title)
         axis.margins(y=0.15)
@@ -35,7 +36,8 @@ def plot_demo(report: DemoReport, path: Path) -> None:
     limit = report.row(FREE).decode_tokens_per_s
     axes[0].axhline(limit, color="black", linestyle=":", linewidth=1)
     axes[0].text(-0.4, limit, "linears free", fontsize=8, va="bottom")
-    figure.suptitle(f"{report.model}, {report.threads} threads", fontsize=10)
+    where = f"{report.threads} threads" if report.device == "cpu" else report.device
+    figure.suptitle(f"{report.model}, {where}", fontsize=10)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
