@@ -258,7 +258,8 @@ def test_nothing_is_left_allocated() -> None:
         for _ in range(3):
             xgemm.linear(x, p)
         torch.cuda.synchronize()
-        assert torch.cuda.memory_allocated() == before, CASES[index]
+        # Less, where what another test had left goes meanwhile.
+        assert torch.cuda.memory_allocated() <= before, CASES[index]
         del y
 
 
