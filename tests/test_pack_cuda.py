@@ -58,6 +58,17 @@ def test_same_bytes_as_on_the_cpu(group_size: int, zeros: bool, bf16: bool) -> N
             assert torch.equal(back[2].cpu(), zero), (n, k)
 
 
+def test_a_wide_layer_packs_in_bounded_memory() -> None:
+    n, k = 57344, 8192
+    codes = torch.randint(0, 16, (n, k), dtype=torch.uint8, device="cuda")
+    scales = torch.rand(k // 128, n, device="cuda").half()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    packed = torch.ops.xgemm.pack_w4(codes, scales, None, 128)
+    assert torch.cuda.max_memory_allocated() - before <= 1.3 * packed.nbytes
+
+
 def test_strided_and_misaligned_input() -> None:
     codes, scales, _ = canonical(128, 256, 64, False, False)
     expected = torch.ops.xgemm.pack_w4(codes, scales, None, 64)
