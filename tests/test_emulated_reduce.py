@@ -26,8 +26,11 @@ def output_dtype(case: Case) -> torch.dtype:
     return torch.int64 if wide else case.x.dtype
 
 
-def run(case: Case, machine: Machine) -> tuple[torch.Tensor, str]:
-    """The result, and how it was chosen to be made; no read or write leaves x and the result."""
+def run(case: Case, machine: Machine, **cut: int) -> tuple[torch.Tensor, str]:
+    """The result, and how it was chosen to be made; no read or write leaves x and the result.
+
+    `cut`: pieces, and whether they are a cluster or send mail, instead of what was chosen.
+    """
     memory = Memory()
     x = memory.copy(case.x)
     kept = [d for d in range(x.dim()) if d not in case.dims]
@@ -43,12 +46,13 @@ def run(case: Case, machine: Machine) -> tuple[torch.Tensor, str]:
         p=case.p,
         capability=machine.capability,
         sm_count=machine.sm_count,
+        **cut,
     )
     return out.clone(), said
 
 
-def check(case: Case, machine: Machine) -> str:
-    got, said = run(case, machine)
+def check(case: Case, machine: Machine, **cut: int) -> str:
+    got, said = run(case, machine, **cut)
     wrong = fault(case, got)
     assert not wrong, f"{case}: {wrong}\n{said}"
     return said
@@ -67,24 +71,40 @@ def test_random() -> None:
         )
         kernel = check(case, machine).partition(", ")[0]
         visited[kernel.removeprefix("kernel: ")] += 1
-    kernels = {"short rows", "ragged rows", "rows", "runs", "columns", "shifted columns", "strided"}
-    assert set(visited) == kernels, visited
+    of_rows = {"short rows", "ragged rows", "team rows", "rows", "runs"}
+    of_columns = {"columns", "shifted columns", "flat columns", "narrow columns"}
+    assert set(visited) == {*of_rows, *of_columns, "strided"}, visited
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("pieces", "way"),
+    [(2, "cluster"), (8, "cluster"), (2, "mail"), (33, "mail"), (7, "launch")],
+)
 @pytest.mark.parametrize("op", ["sum", "amax", "argmin", "norm", "prod"])
 @pytest.mark.parametrize(
-    ("shape", "dims"),
+    ("shape", "dims", "kernel"),
     [
-        *(((70_000,), (0,)), ((3, 40_000), (1,)), ((2, 60_001), (1,))),
-        *(((20_000, 8), (0,)), ((1000, 72), (0,))),
+        ((20_000,), (0,), "rows"),
+        ((2, 10_001), (1,), "rows"),
+        ((2000, 8), (0,), "columns"),
+        ((500, 72), (0,), "columns"),
+        ((3, 1000, 4), (1,), "narrow columns"),
+        ((900, 15), (0,), "shifted columns"),
+        ((9, 100, 17), (0, 2), "strided"),
     ],
 )
-def test_clusters(op: str, shape: tuple[int, ...], dims: tuple[int, ...], late: bool) -> None:
+def test_pieces(
+    op: str, shape: tuple[int, ...], dims: tuple[int, ...], kernel: str, pieces: int, way: str
+) -> None:
+    if kernel == "narrow columns" and op == "argmin":
+        kernel = "shifted columns"
+    if way == "cluster" and kernel in ("shifted columns", "strided"):
+        pytest.skip("no clusters")
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     x = (1 + 0.01 * x if op == "prod" else x).half()
-    said = check(Case(op, x, dims), Machine(90, 132, late_copies=late, seed=1))
-    assert "clusters" in said, said
+    cut = {"pieces": pieces, "cluster": way == "cluster", "mail": way == "mail"}
+    said = check(Case(op, x, dims), Machine(90, 132, late_copies=True, seed=1), **cut)
+    assert said.startswith(f"kernel: {kernel},"), said
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

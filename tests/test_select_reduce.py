@@ -45,15 +45,19 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
         ((8192, 28672), (1,), kernel.ROWS),
         ((1 << 20, 128), (1,), kernel.SHORT_ROWS),
         ((1 << 22, 8), (1,), kernel.SHORT_ROWS),
-        ((50257, 768), (1,), kernel.SHORT_ROWS),
+        ((50257, 768), (1,), kernel.TEAM_ROWS),
         ((333, 7777), (1,), kernel.ROWS),
         ((1000, 3), (1,), kernel.RAGGED_ROWS),
+        ((82191, 1254), (1,), kernel.TEAM_ROWS),
         ((1 << 20, 128), (0,), kernel.COLUMNS),
         ((16384, 16384), (0,), kernel.COLUMNS),
         ((333, 7777), (0,), kernel.SHIFTED),
         ((64, 256, 3136), (0, 2), kernel.RUNS),
         ((64, 256, 3135), (0, 2), kernel.STRIDED),
         ((32, 512, 64), (1,), kernel.COLUMNS),
+        ((200_000, 22, 38), (1,), kernel.FLAT),
+        ((2, 1 << 20, 2), (1,), kernel.NARROW),
+        ((2, 1 << 20, 3), (1,), kernel.SHIFTED),
     ):
         choice = select(cpp, shape, dims)
         assert choice.kernel == expected, f"{shape} over {dims}: {choice}"
@@ -77,22 +81,32 @@ def test_dimensions_are_merged(cpp: ModuleType) -> None:
 
 
 def test_few_outputs_are_cut_into_pieces(cpp: ModuleType) -> None:
-    small = select(cpp, (1 << 17,), (0,))  # 256 KB
+    assert select(cpp, (1 << 13,), (0,)).pieces == 1
+    small = select(cpp, (1 << 16,), (0,))  # 128 KB
     assert small.cluster > 1
     assert small.cluster == small.pieces
     assert small.workspace_bytes == 0
     large = select(cpp, (1 << 28,), (0,))
     assert large.cluster == 1
+    assert large.mail
     assert large.pieces >= 132
-    assert large.workspace_bytes == large.pieces * 8
-    assert select(cpp, (1 << 28,), (0,), op="argmax").workspace_bytes == large.pieces * 16
-    old = select(cpp, (1 << 17,), (0,), capability=80, sm_count=108)
+    assert large.workspace_bytes == large.pieces * 16
+    assert select(cpp, (1 << 28,), (0,), op="argmax").workspace_bytes == large.pieces * 32
+    old = select(cpp, (1 << 16,), (0,), capability=80, sm_count=108)
     assert old.cluster == 1
     assert not old.sm90
     assert select(cpp, (16384, 16384), (1,)).pieces == 1
-    assert select(cpp, (7, 100003), (1,)).cluster > 1
+    many = select(cpp, (1 << 20, 240), (0,))  # too many partial results for one block to read
+    assert many.pieces > 1
+    assert not many.mail
     narrow = select(cpp, (1 << 20, 128), (0,))
     assert narrow.tiles * narrow.pieces >= 132
+
+
+def test_what_l2_keeps(cpp: ModuleType) -> None:
+    assert select(cpp, (1 << 26,), (0,)).streams  # 128 MB
+    assert not select(cpp, (1 << 28,), (0,)).streams
+    assert select(cpp, (1 << 24, 16), (1,)).streams  # short rows
 
 
 def random_problem(draw: random.Random) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
@@ -126,13 +140,14 @@ def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
         outputs = math.prod(size for d, size in enumerate(shape) if d not in dims)
         extent = math.prod(shape[d] for d in dims)
         assert choice.threads in (32, 64, 128, 256, 512), where
-        assert choice.lanes in (1, 2, 4, 8, 16, 32), where
+        assert choice.lanes in (1, 2, 4, 8, 16, 32, 64, 128, 256), where
+        assert choice.lanes <= max(choice.threads, 32), where
         assert choice.tiles >= 1, where
         assert 1 <= choice.pieces < 2**31, where
         assert choice.cluster in (1, choice.pieces), where
         if choice.cluster > 1:
             assert choice.sm90, where
-            assert choice.cluster <= 16, where
+            assert choice.cluster <= 8, where
             assert options["capability"] == 90, where
         in_memory = choice.pieces > choice.cluster
         assert (choice.workspace_bytes > 0) == in_memory, where
@@ -142,7 +157,11 @@ def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
         if kernel in (cpp.ReduceKernel.SHORT_ROWS, cpp.ReduceKernel.RAGGED_ROWS):
             assert choice.pieces == 1, where
             assert choice.vectors in (1, 2, 4, 8), where
-            assert choice.row_loads <= 512, where
+            assert choice.row_loads <= 32, where
+        elif kernel == cpp.ReduceKernel.TEAM_ROWS:
+            assert choice.pieces == 1, where
+            assert 2 * vector <= choice.lanes <= 32, where
+            assert choice.tiles * (choice.threads // choice.lanes) >= outputs, where
         elif kernel in (cpp.ReduceKernel.ROWS, cpp.ReduceKernel.RUNS):
             assert choice.tiles == outputs, where
             assert extent // vector + 2 < 2**31, where
@@ -151,6 +170,13 @@ def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
             assert extent < 2**31, where
             assert choice.tiles < 2**31, where
             assert choice.tiles * choice.lanes * vector >= outputs, where
+            assert not choice.mail or choice.lanes * vector <= choice.threads, where
+        elif kernel == cpp.ReduceKernel.FLAT:
+            assert choice.pieces == 1, where
+            assert outputs / vector <= choice.tiles * choice.threads < 2**31, where
+        elif kernel == cpp.ReduceKernel.NARROW:
+            assert not positions, where
+            assert choice.tiles * vector > outputs, where
         else:
             assert choice.tiles * choice.lanes >= outputs, where
             assert -(-extent // choice.pieces) <= 2**30, where

@@ -7,6 +7,7 @@
 
 #include "cuda/ptx/griddep.h"
 #include "cuda/reduce/cluster.cuh"
+#include "cuda/reduce/mail.cuh"
 #include "cuda/reduce/ops.cuh"
 #include "cuda/reduce/params.h"
 #include "cuda/reduce/problem.h"
@@ -80,7 +81,7 @@ __device__ inline void start_block(const Params& p, const Place& place, int colu
   }
 }
 
-// kFinal: there are no pieces, or they have met.
+// kFinal: there are no pieces, or they have met. Thread t has outputs t % lanes * V and following.
 template <typename Op, int V, bool kSm90, bool kFinal, typename OutputOf>
 __device__ inline void finish_block(const Params& p, uint32_t piece, typename Op::Acc (&acc)[V],
                                     int lanes, const OutputOf& output_of) {
@@ -88,22 +89,27 @@ __device__ inline void finish_block(const Params& p, uint32_t piece, typename Op
   XGEMM_DYNAMIC_SHARED(char, raw, 16);
   constexpr int kPitch = accumulator_pitch(V);
   Acc* shared = reinterpret_cast<Acc*>(raw + cluster_bytes(p.cluster, lanes * V));
-  const int thread = threadIdx.x, warps = blockDim.x / 32, columns = lanes * V;
+  // Threads that have the same outputs are adjacent in a warp, or `lanes` apart.
+  const int thread = threadIdx.x, columns = lanes * V, span = max(lanes, 32);
+  const int groups = blockDim.x / span, log_span = __popc(span - 1);
   const auto slot_of = [=](int column) { return column / V * kPitch + column % V; };
   for (int mask = 16; mask >= lanes; mask /= 2) {
 #pragma unroll
     for (int i = 0; i < V; ++i) acc[i] = Op::combine(acc[i], shuffle_xor(acc[i], mask));
   }
-  if (thread % 32 < lanes) {
+  const int in_span = thread & (span - 1);
+  if (in_span < lanes) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) shared[(thread / 32 * lanes + thread % 32) * kPitch + i] = acc[i];
+    for (int i = 0; i < V; ++i) {
+      shared[((thread >> log_span) * lanes + in_span) * kPitch + i] = acc[i];
+    }
   }
   __syncthreads();
-  const auto combine_warps = [&](int column) {
+  const auto combine_groups = [&](int column) {
     Acc sum = Op::widen(Op::identity(), 0);
 #pragma unroll 4
-    for (int warp = 0; warp < warps; ++warp) {
-      sum = Op::combine(sum, shared[warp * lanes * kPitch + slot_of(column)]);
+    for (int group = 0; group < groups; ++group) {
+      sum = Op::combine(sum, shared[group * lanes * kPitch + slot_of(column)]);
     }
     return sum;
   };
@@ -115,7 +121,7 @@ __device__ inline void finish_block(const Params& p, uint32_t piece, typename Op
     if (p.cluster > 1) {
       const ClusterMeeting<Acc> meeting(raw, p, columns, piece);
       meeting.wait_for_all();
-      for (int i = thread; i < columns; i += blockDim.x) meeting.send(i, combine_warps(i));
+      for (int i = thread; i < columns; i += blockDim.x) meeting.send(i, combine_groups(i));
       for (uint32_t i = meeting.first() + thread; i < meeting.end(); i += blockDim.x) {
         meeting.wait_for_mail();
         Acc sum = meeting.from(0, i);
@@ -129,13 +135,30 @@ __device__ inline void finish_block(const Params& p, uint32_t piece, typename Op
     }
   }
   if (kFinal || p.pieces.divisor == 1) {
-    for (int i = thread; i < columns; i += blockDim.x) store_result(i, combine_warps(i));
+    for (int i = thread; i < columns; i += blockDim.x) store_result(i, combine_groups(i));
     return;
+  }
+  if constexpr (!kFinal) {
+    if (p.mail != nullptr) {
+      const uint32_t last = p.pieces.divisor - 1;
+      const Mail<Acc> mail(p, piece, columns);
+      if (piece != last) {
+        for (int i = thread; i < columns; i += blockDim.x) mail.send(piece, i, combine_groups(i));
+        return;
+      }
+      const int column = thread & (columns - 1), first = thread >> __popc(columns - 1);
+      Acc met[1] = {first == 0 ? combine_groups(column) : Op::widen(Op::identity(), 0)};
+      mail.receive(first, blockDim.x >> __popc(columns - 1), last, column,
+                   [&](const Acc& acc) { met[0] = Op::combine(met[0], acc); });
+      __syncthreads();  // shared memory is used again
+      finish_block<Op, 1, false, true>(p, 0, met, columns, output_of);
+      return;
+    }
   }
   Acc* partials = static_cast<Acc*>(p.partials) + piece * p.outputs;
   for (int i = thread; i < columns; i += blockDim.x) {
     const int64_t output = output_of(i);
-    if (output >= 0) partials[output] = combine_warps(i);
+    if (output >= 0) partials[output] = combine_groups(i);
   }
 }
 

@@ -43,12 +43,13 @@ __device__ inline void fold_rows(const Params& p, uint4 (&rows)[kRows], uint32_t
 
 // The 16 bytes from `pointer` on, at any alignment, of which the first `count` are wanted. It reads
 // aligned 16 bytes that hold some of those: no allocation ends inside of them.
-__device__ inline uint4 load_shifted(const void* pointer, uint32_t count) {
+__device__ inline uint4 load_shifted(const void* pointer, uint32_t count, uint64_t policy) {
   const uint32_t shift = reinterpret_cast<uintptr_t>(pointer) & 15;
   const char* aligned = static_cast<const char*>(pointer) - shift;
-  const uint4 low = ptx::ld_global_nc(aligned);  // through L1: the neighbours want the same bytes
+  const uint4 low =
+      ptx::ld_global_nc(aligned, policy);  // through L1: the neighbours want the same bytes
   uint4 high = {0, 0, 0, 0};
-  if (shift + count > 16) high = ptx::ld_global_nc(aligned + 16);
+  if (shift + count > 16) high = ptx::ld_global_nc(aligned + 16, policy);
   const bool by8 = shift & 8, by4 = shift & 4;
   const uint32_t a0 = by8 ? low.z : low.x, a1 = by8 ? low.w : low.y;
   const uint32_t a2 = by8 ? high.x : low.z, a3 = by8 ? high.y : low.w;
@@ -79,11 +80,11 @@ __global__ void __launch_bounds__(256, 2) columns_kernel(const __grid_constant__
   const auto load = [&](uint32_t row, int i) {
     if constexpr (!kShifted) {
       const int64_t step = rows * p.inner_stride;
-      return ptx::ld_global_nc_no_allocate(in + row * p.inner_stride + i * step);
+      return ptx::ld_global_nc_no_allocate(in + row * p.inner_stride + i * step, p.l2_policy);
     }
     uint32_t inner;
     const uint32_t outer = p.runs.divide(row + i * rows, &inner);
-    return load_shifted(in + outer * p.outer_stride + inner * p.inner_stride, wanted);
+    return load_shifted(in + outer * p.outer_stride + inner * p.inner_stride, wanted, p.l2_policy);
   };
 
   typename Op::Lane best[V];
@@ -111,6 +112,14 @@ __global__ void __launch_bounds__(256, 2) columns_kernel(const __grid_constant__
       if (row + i * rows < end) fold_rows<Op>(p, one, row + i * rows, 1, best);
     }
   }
+  if constexpr (!kShifted) {
+#pragma unroll
+    for (int distance = V / 2; distance > 0; distance /= 2) {
+      if (static_cast<uint32_t>(distance) < p.in_vector) break;
+#pragma unroll
+      for (int i = 0; i < distance; ++i) best[i] = Op::meet(best[i], best[i + distance]);
+    }
+  }
   typename Op::Acc acc[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) acc[i] = Op::widen(best[i], 0);
@@ -118,6 +127,59 @@ __global__ void __launch_bounds__(256, 2) columns_kernel(const __grid_constant__
     const int64_t at = first_column + i;
     return at < p.columns ? offsets.out + at * p.kept[Params::kMaxKept - 1].out_stride : -1;
   });
+}
+
+// The same where columns are short and many: each thread has all rows of its 16 bytes of columns,
+// counted through all tiles, and what it ends with is the result.
+template <typename Op>
+__global__ void __launch_bounds__(256, 3) flat_columns_kernel(const __grid_constant__ Params p) {
+  using T = typename Op::Element;
+  constexpr int V = kVector<T>, U = 4;  // rows in flight
+  const int64_t vector = (p.first_tile + blockIdx.x) * blockDim.x + threadIdx.x;
+  if (vector >= p.flat_vectors) return;  // below 2^31
+  uint32_t inner_vector;
+  const uint32_t outer = p.kept_inner.divide(static_cast<uint32_t>(vector), &inner_vector);
+  const Offsets offsets = kept_offsets(p.kept, p.kept_count, outer);
+  const int64_t column = int64_t{inner_vector} * V;
+  const T* in = static_cast<const T*>(p.in) + offsets.in + column;
+  const auto count = static_cast<int>(min(p.columns - column, int64_t{V}));
+  const auto load = [&](uint32_t row) {
+    uint32_t inner;
+    const uint32_t outer_row = p.runs.divide(row, &inner);
+    return load_shifted(in + outer_row * p.outer_stride + inner * p.inner_stride, count * sizeof(T),
+                        p.l2_policy);
+  };
+
+  typename Op::Lane best[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) best[i] = Op::identity();
+  const auto end = static_cast<uint32_t>(p.extent);  // below 2^31
+  uint32_t row = 0;
+#pragma unroll 1
+  for (; row + U <= end; row += U) {
+    uint4 x[U];
+#pragma unroll
+    for (int i = 0; i < U; ++i) x[i] = load(row + i);
+    fold_rows<Op>(p, x, row, 1, best);
+  }
+  if (row < end) {  // fewer than a batch, still all loaded before the first is used
+    uint4 x[U];
+#pragma unroll
+    for (int i = 0; i < U; ++i) {
+      if (row + i < end) x[i] = load(row + i);
+    }
+#pragma unroll
+    for (int i = 0; i < U; ++i) {
+      uint4 one[1] = {x[i]};
+      if (row + i < end) fold_rows<Op>(p, one, row + i, 1, best);
+    }
+  }
+  const KeptDim& kept = p.kept[Params::kMaxKept - 1];
+  auto* out = static_cast<typename Op::Out*>(p.out) + offsets.out + column * kept.out_stride;
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    if (i < count) out[i * kept.out_stride] = Op::finish(Op::widen(best[i], 0), p);
+  }
 }
 
 }  // namespace xgemm::cuda::reduce

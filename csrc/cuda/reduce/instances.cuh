@@ -1,7 +1,6 @@
 // From a Kind and a Step to the kernel compiled for them.
 #pragma once
 
-#include "cuda/cluster_limit.h"
 #include "cuda/reduce/columns.cuh"
 #include "cuda/reduce/instances.h"
 #include "cuda/reduce/rows.cuh"
@@ -24,25 +23,23 @@ Status launch_op(Step step, const StridedParams& params, const Grid& grid) {
     }
   }
   if constexpr (!kStridedOnly) {
-    if constexpr (kSm90) {
-      if (step == Step::kRows && grid.cluster.x > 8) {
-        static ClusterLimit limit;
-        const auto kernel = reinterpret_cast<const void*>(rows_kernel<Op, kSm90, false>);
-        const cudaError_t error = limit.raise(kernel);
-        if (error != cudaSuccess) return {error, "a cluster of the reduction"};
-      }
+    if constexpr (kSm90) {  // rows, columns and pieces alone
     } else if (step == Step::kShortRows) {
       return launch_grid(kWhere, grid, short_rows_kernel<Op, false>, params.base);
     } else if (step == Step::kRaggedRows) {
       return launch_grid(kWhere, grid, short_rows_kernel<Op, true>, params.base);
+    } else if (step == Step::kTeamRows) {
+      return launch_grid(kWhere, grid, team_rows_kernel<Op>, params.base);
     } else if (step == Step::kRuns) {
       return launch_grid(kWhere, grid, rows_kernel<Op, false, true>, params.base);
     } else if (step == Step::kShifted) {
       return launch_grid(kWhere, grid, columns_kernel<Op, false, true>, params.base);
+    } else if (step == Step::kFlat) {
+      return launch_grid(kWhere, grid, flat_columns_kernel<Op>, params.base);
     }
     if (step == Step::kRows)
       return launch_grid(kWhere, grid, rows_kernel<Op, kSm90, false>, params.base);
-    if (step == Step::kColumns) {
+    if (step == Step::kColumns || step == Step::kNarrow) {
       return launch_grid(kWhere, grid, columns_kernel<Op, kSm90, false>, params.base);
     }
   }

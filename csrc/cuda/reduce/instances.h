@@ -12,10 +12,13 @@ namespace xgemm::cuda::reduce {
 enum class Step : int8_t {
   kShortRows,
   kRaggedRows,
+  kTeamRows,
   kRows,
   kRuns,
   kColumns,
   kShifted,
+  kFlat,
+  kNarrow,
   kStrided,
   kPieces
 };

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "common/math.h"
+#include "cuda/nonce.h"
 #include "cuda/reduce/api.h"
 #include "cuda/reduce/instances.h"
 
@@ -48,7 +49,7 @@ void set_dims(const ReduceProblem& problem, const Plan& plan, Kernel kernel,
     }
     return;
   }
-  const bool columns = kernel == Kernel::kColumns || kernel == Kernel::kShifted;
+  const bool flat = kernel == Kernel::kFlat, columns = of_columns(kernel);
   const ReduceDim& inner = reduced.innermost();
   const int64_t element = element_size(problem.in_dtype);
   const int64_t vector = columns ? 1 : 16 / element;
@@ -69,8 +70,15 @@ void set_dims(const ReduceProblem& problem, const Plan& plan, Kernel kernel,
   p.columns = kept.innermost().size;
   if (columns) {
     p.kept[Params::kMaxKept - 1] = kept_dim(kept.innermost());
-    p.kept_inner =
-        FastDivmod(static_cast<uint32_t>(ceil_div<int64_t>(p.columns, p.lanes * (16 / element))));
+    const int64_t tile = (flat ? 1 : p.lanes) * (16 / element), tiles = ceil_div(p.columns, tile);
+    p.kept_inner = FastDivmod(static_cast<uint32_t>(tiles));
+    p.flat_vectors = plan.outputs / p.columns * tiles;
+    p.in_vector = static_cast<uint32_t>(16 / element);
+    if (kernel == Kernel::kNarrow) {
+      p.in_vector = static_cast<uint32_t>(p.columns);
+      p.inner_stride = 16 / element;
+      p.extent = p.extent * p.columns / p.inner_stride;
+    }
   }
 }
 
@@ -159,10 +167,12 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
   StridedParams params;
   Params& p = params.base;
   p.in = problem.in, p.out = problem.out, p.partials = workspace;
+  p.mail = config.mail ? workspace : nullptr, p.nonce = config.mail ? new_nonce() : 0;
   p.outputs = plan.outputs, p.extent = plan.extent, p.first_tile = 0;
   p.pieces = FastDivmod(static_cast<uint32_t>(config.pieces));
   p.cluster = config.cluster, p.lanes = config.lanes, p.vectors = config.vectors;
   p.row_loads = static_cast<uint32_t>(config.row_loads);
+  p.l2_policy = config.streams ? kEvictFirst : kEvictNormal;
   p.transform = transform_of(problem);
   p.divisor = problem.op == ReduceOp::kMean ? static_cast<double>(plan.extent) : 1.0;
   p.p = problem.p, p.count_nonzero = problem.op == ReduceOp::kNorm && problem.p == 0;
@@ -175,8 +185,8 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
   const bool in_memory = config.pieces > config.cluster;
   // Hopper's build has clusters, and starts the second launch early.
   const bool sm90 = config.sm90;
-  const bool columns = config.kernel == Kernel::kColumns || config.kernel == Kernel::kShifted;
-  const int vector = columns ? static_cast<int>(16 / element_size(problem.in_dtype)) : 1;
+  const int vector =
+      of_columns(config.kernel) ? static_cast<int>(16 / element_size(problem.in_dtype)) : 1;
   const int64_t most_tiles = kMostBlocks / config.pieces;
   const Status status = in_parts(config.tiles, most_tiles, [&](int64_t first, int64_t tiles) {
     p.first_tile = first;
@@ -187,7 +197,7 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
                     .cluster = dim3(config.cluster)};
     return launcher_of(problem.in_dtype, sm90)(kind, step_of(config.kernel), params, grid);
   });
-  if (!status.ok() || !in_memory) return status;
+  if (!status.ok() || !in_memory || config.mail) return status;
   return launch_pieces(problem, plan, params, kind, sm90 && config.tiles <= most_tiles, stream);
 }
 

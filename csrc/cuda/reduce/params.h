@@ -15,6 +15,9 @@ struct BitTransform {
   uint32_t keep_low = ~0u, keep_high = ~0u, flip_low = 0, flip_high = 0;
 };
 
+// L2's policies for loads, as createpolicy makes them (on sm_80 and on sm_90).
+inline constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictNormal = 0x1016000000000000;
+
 struct KeptDim {
   int64_t size, in_stride, out_stride;  // elements
 };
@@ -22,7 +25,10 @@ struct KeptDim {
 struct Params {
   const void* in;
   void* out;
-  void* partials;      // [pieces][outputs] accumulators, where pieces meet in memory
+  void* partials;      // [pieces][outputs] accumulators, where pieces meet in a second launch
+  void* mail;          // [blocks][outputs of a tile] slots, where they meet in memory, or null
+  uint64_t nonce;      // of this launch's mail
+  uint64_t l2_policy;  // of the loads of `in`
   int64_t outputs;     // of the whole problem
   int64_t extent;      // elements reduced into one output
   int64_t first_tile;  // of this launch
@@ -42,6 +48,8 @@ struct Params {
   // along the innermost kept dimension.
   FastDivmod kept_inner;
   int64_t columns;
+  uint32_t in_vector;    // columns: after how many elements of 16 bytes they repeat
+  int64_t flat_vectors;  // flat columns: 16 bytes of columns, through all tiles
   static constexpr int kMaxKept = 4;
   int kept_count;
   KeptDim kept[kMaxKept];  // outermost first

@@ -19,12 +19,20 @@ struct Plan {
 enum class Kernel : int8_t {
   kShortRows,   // a row by one lane, several or a warp; several rows a warp
   kRaggedRows,  // the same of any length and at any alignment
+  kTeamRows,    // a row by 8, 16 or 32 lanes, at any alignment
   kRows,        // a row, or a piece of one, by a block
   kRuns,        // the same of rows that are several runs of contiguous elements
   kColumns,     // 16 bytes of adjacent outputs by a thread
   kShifted,     // the same at any alignment, and of rows in two dimensions
+  kFlat,        // the same where a thread has all of its columns
+  kNarrow,      // columns within 16 bytes, which hold several rows of them
   kStrided,     // any strides, element by element
 };
+
+constexpr bool of_columns(Kernel kernel) {
+  return kernel == Kernel::kColumns || kernel == Kernel::kShifted || kernel == Kernel::kNarrow ||
+         kernel == Kernel::kFlat;
+}
 
 struct Config {
   Kernel kernel = Kernel::kStrided;
@@ -35,7 +43,9 @@ struct Config {
   int64_t row_loads = 0;  // short rows: 16-byte loads that cover any of them
   int64_t pieces = 1;     // of the reduced extent
   int cluster = 1;    // pieces that meet in a cluster: all of them, or 1 where they meet in memory
-  bool sm90 = false;  // of the build for Hopper
+  bool mail = false;  // they meet there in the same launch, and not in a second one
+  bool streams = true;  // L2 drops what was read first, and keeps what else it holds
+  bool sm90 = false;    // of the build for Hopper
   int64_t workspace_bytes = 0;
   const char* reason = "";
 };
@@ -64,7 +74,7 @@ constexpr bool has_sm90(Kind kind, DType dtype) {
 // Elements, or rows, that a thread loads before it uses the first.
 constexpr int in_flight(Kernel kernel, Kind kind, DType dtype) {
   if (kind == Kind::kPowers) return 2;
-  return element_size(dtype) == 1 || kernel == Kernel::kShifted ? 4 : 8;
+  return element_size(dtype) == 1 || kernel == Kernel::kShifted || kernel == Kernel::kFlat ? 4 : 8;
 }
 
 // Short rows: how many a warp has.
@@ -83,8 +93,18 @@ constexpr int64_t accumulator_bytes(Kind kind) { return kind == Kind::kArg ? 16 
 // Dynamic shared memory of a block in which a thread has accumulators of `of_thread` outputs.
 constexpr int64_t shared_bytes(const Config& config, Kind kind, int of_thread) {
   return cluster_bytes(config.cluster, config.lanes * of_thread) +
-         accumulator_bytes(kind) * (config.threads / 32) * config.lanes *
-             accumulator_pitch(of_thread);
+         accumulator_bytes(kind) * (config.threads / (config.lanes < 32 ? 32 : config.lanes)) *
+             config.lanes * accumulator_pitch(of_thread);
+}
+
+// Of the memory where a configuration's pieces meet: in a slot of mail 8 bytes travel with a nonce.
+inline int64_t workspace_bytes(const ReduceProblem& problem, const Plan& plan,
+                               const Config& config) {
+  if (config.pieces <= config.cluster) return 0;
+  const int64_t of_piece = accumulator_bytes(kind_of(problem));
+  if (!config.mail) return config.pieces * plan.outputs * of_piece;
+  const int64_t vector = of_columns(config.kernel) ? 16 / element_size(problem.in_dtype) : 1;
+  return config.tiles * config.pieces * config.lanes * vector * 2 * of_piece;
 }
 
 // Pure: these look at shapes, strides and alignment, not at memory or the GPU.

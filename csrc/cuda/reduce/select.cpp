@@ -1,6 +1,7 @@
 // Which kernel a reduction gets, and how it is cut up.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 #include "common/math.h"
@@ -11,13 +12,20 @@ namespace xgemm::cuda::reduce {
 namespace {
 
 constexpr int64_t k31Bits = int64_t{1} << 31;
-constexpr int64_t kMostShortVectors = 512;  // of a row: 8 KB
-constexpr int kShortThreads = 256, kColumnThreads = 256, kStridedThreads = 256;
-constexpr int kMostRowThreads = 512;
-constexpr int kShortWarps = kShortThreads / 32;
-constexpr int kPortableCluster = 8, kMostCluster = 16;
+constexpr int kShortThreads = 64, kTeamThreads = 128, kColumnThreads = 256, kStridedThreads = 256;
+constexpr int kMostRowThreads = 512, kRowsResident = 1024;
+constexpr int kMostVectors = 8;  // of a row that a lane of short rows takes at once
+constexpr int kMostCluster = 8;  // what every GPU with clusters has
+constexpr int kNarrowest = 32;   // the least part of the widest lanes that is considered
+constexpr int64_t kMostFlatExtent = 4096;
 constexpr int64_t kSharedBytes = 48 * 1024;
+constexpr double kClusteredBytes = 100e6;  // from here on clusters of columns lose
 constexpr int64_t kFewBatches = 4;
+constexpr int kFullWarps = 8, kEnoughWarps = 16;  // of an SM
+// From here on L2 is better left as it is: reading 1 GB takes 243 us then, and 256 us where what
+// was read is dropped first. That wins below, where other data that L2 holds stay there: 64 MB take
+// 22.8 us instead of 25.
+constexpr double kStreamedBytes = 300e6;
 constexpr int64_t kStridedPiece = int64_t{1} << 30;  // elements, at most
 
 int64_t pow2_ceil(int64_t n) {
@@ -33,6 +41,7 @@ struct View {
   int64_t element = element_size(problem.in_dtype);
   int64_t vector = 16 / element;  // elements
   int batch = in_flight(Kernel::kRows, kind, problem.in_dtype);
+  double bytes = static_cast<double>(plan.outputs) * static_cast<double>(plan.extent * element);
 
   const ReduceDim& kept() const { return plan.kept.innermost(); }
   const ReduceDim& reduced() const { return plan.reduced.innermost(); }
@@ -51,6 +60,8 @@ struct View {
     }
     return true;
   }
+  // A warp's loads in flight, of all of them, do not fill the GPU.
+  bool few_rows() const { return bytes < 16.0 * 32 * batch * kFullWarps * device.sm_count; }
   // At the worst alignment, where rows are not all aligned.
   int64_t vectors_of_row() const {
     const int64_t before = all_aligned(false) ? 0 : vector - 1;
@@ -68,151 +79,264 @@ bool fits_rows(const View& v) {
   return v.all_aligned(false) && v.reduced().size % v.vector == 0;
 }
 
+// The limits are those of the sweep: 16 loads where rows are few, 32 where they are many.
 bool fits_short_rows(const View& v) {
   const Plan& plan = v.plan;
   if (plan.reduced.count != 1 || plan.kept.count > 2) return false;
   if (plan.kept.count == 2 && plan.outputs >= k31Bits) return false;
+  const bool many_whole = !v.few_rows() && v.all_aligned(false) && plan.extent % v.vector == 0;
+  return v.vectors_of_row() <= (many_whole ? 32 : v.few_rows() ? 8 : 16);
+}
+
+bool fits_team_rows(const View& v) {
+  if (v.plan.reduced.count != 1 || v.vector > 16) return false;
   const int64_t vectors = v.vectors_of_row();
-  if (vectors > kMostShortVectors) return false;
-  // A warp a row: there must be rows for all warps, unless a row is too short for a block.
-  return vectors <= 32 || plan.outputs >= int64_t{v.device.sm_count} * kShortWarps;
+  // Longer ones where few lack a block of their own.
+  return vectors <= (v.few_rows() ? 64 : v.all_aligned(false) ? 256 : 512);
 }
 
 bool fits_columns(const View& v) {
   const Plan& plan = v.plan;
-  if (v.kept().in_stride != 1 || v.kept().size * 2 < v.vector) return false;
+  if (v.kept().in_stride != 1 || v.kept().size < 2) return false;
   if (plan.kept.count > Params::kMaxKept || plan.reduced.count > 2) return false;
   if (plan.extent >= k31Bits || plan.outputs / v.vector >= k31Bits / 2) return false;
   return true;
 }
 
-// Costs are in 16-byte loads of the busiest multiprocessor. A cluster's meeting and a second launch
-// are counted as the loads that would take as long.
-constexpr double kClusterCost = 1500, kMemoryCost = 4000;
-constexpr int64_t kBusyBlock = 2048;   // loads from which on few threads leave memory idle
-constexpr int64_t kBusyThreads = 700;  // of an SM
-constexpr double kIdleCost = 1.1;
-
-double cost_of(const View& v, int64_t blocks, int64_t loads_of_block, int threads) {
-  const int64_t sms = v.device.sm_count;
-  const auto loads = static_cast<double>(ceil_div(blocks, sms) * loads_of_block);
-  const bool idle = blocks * threads < kBusyThreads * sms && loads_of_block >= kBusyBlock;
-  return idle ? loads * kIdleCost : loads;
+// 16 bytes hold several rows, each of some columns, and all lie behind one another.
+bool fits_narrow(const View& v) {
+  const Plan& plan = v.plan;
+  const int64_t size = v.kept().size;
+  if (v.kind == Kind::kArg || plan.reduced.count > 1 || v.reduced().in_stride != size) return false;
+  if (size >= v.vector || v.vector % size != 0 || plan.extent * size % v.vector != 0) return false;
+  if (reinterpret_cast<uintptr_t>(v.problem.in) % 16 != 0) return false;
+  for (int d = 0; d < plan.kept.count - 1; ++d) {
+    if (!v.aligned(plan.kept[d].in_stride)) return false;
+  }
+  return true;
 }
 
-// How each of `tiles` is cut into pieces, and what that costs.
-struct Split {
-  int64_t pieces = 1;
-  int cluster = 1;
-  double cost = 0;
+// How a problem is cut: `tiles` of outputs, each in `pieces` of the reduced extent.
+struct Cut {
+  int threads, lanes;
+  int64_t tiles, pieces;
+  int64_t loads;            // 16-byte ones of a thread
+  int64_t outputs_of_tile;  // to bring together
+  int batch;                // loads in flight
+  int resident;             // threads of an SM
+  int64_t run;              // bytes that lie behind one another
 };
 
-// loads(pieces): those of a block when there are so many pieces. `most` pieces have something to
-// do; `room` blocks of `threads` are resident on the GPU.
-template <typename Loads>
-Split choose_split(const View& v, int64_t tiles, int64_t most, int64_t room, int most_cluster,
-                   int threads, const Loads& loads) {
-  Split best{1, 1, cost_of(v, tiles, loads(1), threads)};
-  const auto consider = [&](int64_t pieces, int cluster, double extra) {
-    const double cost = cost_of(v, tiles * pieces, loads(pieces), threads) + extra;
-    if (cost < 0.95 * best.cost) best = {pieces, cluster, cost};
-  };
-  for (int c = 2; v.clusters() && c <= std::min<int64_t>(most_cluster, most); c *= 2) {
-    consider(c, c, kClusterCost);
-  }
-  const int64_t pieces = std::min(most, room / std::max<int64_t>(tiles, 1));
-  if (pieces > 1) consider(pieces, 1, kMemoryCost);
-  return best;
+// Estimates in us, but for what all ways to cut a problem have in common. The form is a guess; the
+// constants were fitted to benchmarks/sweep_reduce.py's times on an H200 (984 problems, of each
+// about 75 ways): what is chosen takes 1.043x the fastest's time on average.
+constexpr double kBlock = 0.36, kBatch = 0.44, kLoad = 0.018;  // a batch of loads, a load in it
+constexpr double kBytes = 1 / 3.6e6, kRun = 16;                // a byte; a run's start, in bytes
+constexpr double kCluster = 0.62, kClusterWave = 0.58;
+constexpr double kMail = 0.83, kMailPiece = 0.0003;
+constexpr double kMailSlots = 0.092;  // for each that a thread reads
+constexpr double kFlatOfFew = 1.3;    // times as slow: flat columns of less than a batch
+constexpr double kLaunch = 2.6, kLaunchBytes = 0.96e-6;
+constexpr double kImbalance = 0.028, kThreads = 0.071;
+constexpr int kFewestThreads = 64, kMostBlocksOfSm = 16;
+constexpr int64_t kMostMail = 16384;  // slots that one block reads
+
+double estimate(const View& v, const Cut& cut) {
+  const auto sms = static_cast<double>(v.device.sm_count);
+  const auto blocks = static_cast<double>(cut.tiles * cut.pieces);
+  const double slots = sms * std::min(cut.resident / cut.threads, kMostBlocksOfSm);
+  const double waves = blocks / slots;
+  const auto loads = static_cast<double>(cut.loads);
+  const double of_batch = kBatch + kLoad * std::min<double>(loads, cut.batch);
+  const double latency =
+      (kBlock + of_batch * std::ceil(loads / cut.batch)) * std::max(1.0, std::ceil(waves));
+  double uneven = 1 + kImbalance * (std::ceil(blocks / sms) * sms / blocks - 1);
+  if (waves > 1) uneven = 1 + kImbalance / waves;
+  const double traffic = kBytes * v.bytes * uneven * (1 + kRun / static_cast<double>(cut.run));
+  const int odd_threads =
+      std::abs(static_cast<int>(std::bit_width(static_cast<unsigned>(cut.threads))) - 8);
+  return std::sqrt(latency * latency + traffic * traffic) + kThreads * odd_threads;
 }
 
+double meeting_in_mail(const Cut& cut) {
+  const int64_t slots = cut.pieces * cut.outputs_of_tile;
+  if (cut.outputs_of_tile > cut.threads || slots > kMostMail) return 1e30;
+  const double of_thread = static_cast<double>(slots) / cut.threads;
+  return kMail + kMailSlots * std::max(of_thread, 2.0) +
+         kMailPiece * static_cast<double>(cut.pieces);
+}
+
+double meeting_in_a_launch(const Cut& cut) {
+  return kLaunch +
+         kLaunchBytes * 8 * static_cast<double>(cut.pieces * cut.tiles * cut.outputs_of_tile);
+}
+
+// The cheapest way so far.
+struct Choice {
+  Config config;
+  double cost = 1e300;
+
+  void consider(const Cut& cut, int cluster, bool mail, double cost_of_cut) {
+    if (cost_of_cut >= cost) return;
+    cost = cost_of_cut;
+    config.threads = cut.threads, config.lanes = cut.lanes, config.tiles = cut.tiles;
+    config.pieces = cut.pieces, config.cluster = cluster, config.mail = mail;
+  }
+};
+
+// Tries clusters and pieces that fill the GPU, by parts or several times. `cut` is whole; at most
+// `most` pieces have something to do, and loads(pieces) are those of a thread.
+template <typename Loads>
+void consider_pieces(const View& v, Cut cut, int64_t most, bool clusters, const Loads& loads,
+                     Choice* choice) {
+  const int64_t sms = v.device.sm_count, tiles = std::max<int64_t>(cut.tiles, 1);
+  cut.pieces = 1, cut.loads = loads(1);
+  choice->consider(cut, 1, false, estimate(v, cut));
+  const int64_t slots = sms * std::min(cut.resident / cut.threads, kMostBlocksOfSm);
+  for (int c = 2; clusters && c <= std::min<int64_t>(kMostCluster, most); c *= 2) {
+    cut.pieces = c, cut.loads = loads(c);
+    const double waves = static_cast<double>(tiles * c) / static_cast<double>(slots);
+    const double meeting = kCluster + kClusterWave * std::max(waves - 1, 0.0);
+    choice->consider(cut, c, false, estimate(v, cut) + meeting);
+  }
+  int64_t last = 1;
+  for (const int64_t quarters : {1, 2, 4, 8, 12, 24}) {
+    cut.pieces = std::min(most, sms * quarters / 4 / tiles);
+    if (cut.pieces <= last) continue;
+    last = cut.pieces, cut.loads = loads(cut.pieces);
+    const double whole = estimate(v, cut), mail = meeting_in_mail(cut);
+    const double launch = meeting_in_a_launch(cut);
+    choice->consider(cut, 1, mail <= launch, whole + std::min(mail, launch));
+  }
+}
+
+// Rows of up to 32 loads: several a warp.
 Config short_rows(const View& v) {
   const bool whole =
       v.plan.kept.count == 1 && v.plan.extent % v.vector == 0 && v.all_aligned(false);
-  Config config{.kernel = whole ? Kernel::kShortRows : Kernel::kRaggedRows,
-                .threads = kShortThreads};
+  Config config{.kernel = whole ? Kernel::kShortRows : Kernel::kRaggedRows};
   const int64_t vectors = v.vectors_of_row();
-  // The fewest loads that find nothing; teams of 8 and more read whole lines.
-  double best = 0;
-  for (const int lanes : {8, 16, 32, 4, 2, 1}) {
-    if (lanes < 8 && vectors > lanes) break;
-    const int64_t at_once =
-        std::min<int64_t>(pow2_ceil(ceil_div<int64_t>(vectors, lanes)), v.batch);
-    const int64_t rounds = ceil_div(vectors, lanes * at_once);
-    if (rounds > 1 && lanes < 32) continue;  // rather more warps
-    const double used =
-        static_cast<double>(vectors) / static_cast<double>(lanes * at_once * rounds);
-    if (used <= best * 1.01) continue;
-    best = used;
-    config.lanes = lanes, config.vectors = static_cast<int>(at_once);
+  const auto slots = static_cast<int>(pow2_ceil(vectors));
+  if (v.few_rows() || !whole) {  // rather loads of one row than of several
+    config.vectors = std::min({2 * slots, kMostVectors, v.batch});
+    if (!whole && !v.few_rows()) config.vectors = std::min({slots, kMostVectors, v.batch});
+    config.lanes = std::max(slots / (whole ? 4 : config.vectors), 1);
+  } else {
+    config.vectors = slots <= 8 || vectors == 16 ? std::min(slots, 2) : 4;
+    config.lanes = slots / config.vectors;
   }
-  const int64_t warps = ceil_div(v.plan.outputs, rows_of_warp(config, v.batch));
-  while (config.threads > 32 && warps < int64_t{v.device.sm_count} * (config.threads / 32)) {
-    config.threads /= 2;
-  }
-  config.tiles = ceil_div<int64_t>(warps, config.threads / 32);
+  config.threads = kShortThreads;
+  config.tiles = ceil_div<int64_t>(ceil_div(v.plan.outputs, rows_of_warp(config, v.batch)),
+                                   config.threads / 32);
   config.row_loads = vectors;
   config.reason = "short rows: several a warp";
   return config;
 }
 
-int row_threads(int64_t loads_of_block, int loads_of_thread) {
-  return static_cast<int>(std::clamp<int64_t>(
-      pow2_ceil(ceil_div<int64_t>(loads_of_block, loads_of_thread)), 64, kMostRowThreads));
+// Rows of a warp, or of a part of one.
+Config team_rows(const View& v) {
+  const int64_t vectors = v.vectors_of_row();
+  const int64_t fewest = std::max<int64_t>(8, 2 * v.vector);  // both ends in one load each
+  // Fewer lanes than a warp's where they have no more than a batch each, and there are warps
+  // enough.
+  int64_t lanes = 32;
+  while (lanes > fewest && 2 * vectors <= lanes * v.batch &&
+         v.plan.outputs * lanes / 64 >= kEnoughWarps * v.device.sm_count) {
+    lanes /= 2;
+  }
+  Config config{.kernel = Kernel::kTeamRows,
+                .threads = kTeamThreads,
+                .lanes = static_cast<int>(lanes),
+                .reason = "rows: a warp each, or a part of one"};
+  config.tiles = ceil_div<int64_t>(v.plan.outputs, kTeamThreads / lanes);
+  return config;
 }
 
 Config rows(const View& v) {
   const bool runs = v.plan.reduced.count > 1;
-  Config config{.kernel = runs ? Kernel::kRuns : Kernel::kRows, .tiles = v.plan.outputs};
+  Choice choice{.config = {.kernel = runs ? Kernel::kRuns : Kernel::kRows}};
   const int64_t vectors = v.vectors_of_row();
-  const int64_t sms = v.device.sm_count;
-  const auto loads = [&](int64_t pieces) { return ceil_div(vectors, pieces); };
-  const int64_t most = ceil_div<int64_t>(vectors, 256);
-  // Blocks of the most threads: one for each SM while all that they read is in flight, else two.
-  const bool flat = v.plan.outputs * vectors <= sms * kMostRowThreads * v.batch;
-  const int most_cluster = runs ? 1 : sms >= 4 * kMostCluster ? kMostCluster : kPortableCluster;
-  const Split split = choose_split(v, v.plan.outputs, most, flat ? sms : 2 * sms, most_cluster,
-                                   kMostRowThreads, loads);
-  config.pieces = split.pieces, config.cluster = split.cluster;
-  // As many loads of a thread as are in flight, or half of them where blocks are few.
-  const bool many = v.plan.outputs * split.pieces >= 4 * sms;
-  config.threads = row_threads(loads(split.pieces), many ? v.batch : (v.batch + 1) / 2);
-  config.reason = split.pieces == 1   ? "rows: a block each"
-                  : split.cluster > 1 ? "rows: a cluster each"
-                                      : "few long rows: in pieces";
+  for (int threads = kFewestThreads; threads <= kMostRowThreads; threads *= 2) {
+    if (threads > kFewestThreads && threads >= 2 * vectors) break;
+    const Cut cut{.threads = threads,
+                  .lanes = 1,
+                  .tiles = v.plan.outputs,
+                  .outputs_of_tile = 1,
+                  .batch = v.batch,
+                  .resident = kRowsResident,
+                  .run = threads * 16};
+    consider_pieces(
+        v, cut, ceil_div<int64_t>(vectors, threads), v.clusters() && !runs,
+        [&](int64_t pieces) { return ceil_div(vectors, pieces * threads); }, &choice);
+  }
+  Config& config = choice.config;
+  config.reason = config.pieces == 1   ? "rows: a block each"
+                  : config.cluster > 1 ? "rows: a cluster each"
+                                       : "few long rows: in pieces";
   return config;
+}
+
+Config narrow_columns(const View& v) {
+  Choice choice{.config = {.kernel = Kernel::kNarrow}};
+  const int64_t rows = v.plan.extent * v.kept().size / v.vector;
+  for (int threads = kFewestThreads; threads <= kColumnThreads; threads *= 2) {
+    const Cut cut{.threads = threads,
+                  .lanes = 1,
+                  .tiles = v.plan.outputs / v.kept().size,
+                  .outputs_of_tile = v.vector,
+                  .batch = v.batch,
+                  .resident = v.vector > 4 ? 768 : 1024,
+                  .run = threads * 16};
+    consider_pieces(
+        v, cut, ceil_div<int64_t>(rows, threads), v.clusters(),
+        [&](int64_t pieces) { return ceil_div(rows, pieces * threads); }, &choice);
+  }
+  choice.config.reason = "columns within 16 bytes";
+  return choice.config;
 }
 
 Config columns(const View& v) {
   const bool shifted = !v.all_aligned(true) || v.plan.reduced.count > 1;
-  Config config{.kernel = shifted ? Kernel::kShifted : Kernel::kColumns};
-  const int batch = in_flight(config.kernel, v.kind, v.problem.in_dtype);
-  const int64_t vectors = ceil_div(v.kept().size, v.vector);
+  const int64_t across = ceil_div(v.kept().size, v.vector);
   const int64_t outer = v.plan.outputs / v.kept().size;
-  // What fits into shared memory at the largest cluster.
-  auto widest = static_cast<int>(std::min<int64_t>(pow2_ceil(vectors), 32));
-  const auto bytes = [&](int lanes) {
-    const Config whole{.threads = kColumnThreads, .lanes = lanes, .cluster = kPortableCluster};
-    return shared_bytes(whole, v.kind, static_cast<int>(v.vector));
-  };
-  while (bytes(widest) > kSharedBytes) widest /= 2;
-  double best = 0;
-  for (int lanes = widest; lanes >= std::min(widest, 8); lanes /= 2) {
-    const int64_t tiles = outer * ceil_div<int64_t>(vectors, lanes);
-    int threads = kColumnThreads;  // fewer for few rows
-    while (threads > 32 && int64_t{threads} / 2 / lanes * batch >= v.plan.extent) threads /= 2;
-    const int64_t most = ceil_div<int64_t>(v.plan.extent, threads / lanes * 4);
-    const auto loads = [&](int64_t pieces) { return ceil_div(v.plan.extent, pieces) * lanes; };
-    const int64_t room = int64_t{v.device.sm_count} * 3;
-    const Split split =
-        choose_split(v, tiles, most, room, shifted ? 1 : kPortableCluster, threads, loads);
-    if (best > 0 && split.cost >= 0.97 * best) continue;
-    best = split.cost;
-    config.lanes = lanes, config.threads = threads, config.tiles = tiles;
-    config.pieces = split.pieces, config.cluster = split.cluster;
+  Cut cut{.batch = in_flight(Kernel::kFlat, v.kind, v.problem.in_dtype),
+          .resident = v.vector > 4 ? 768 : 1024};
+  Choice choice;
+  if (outer * across < k31Bits && v.plan.extent <= kMostFlatExtent) {
+    choice.config.kernel = Kernel::kFlat;
+    const double factor = v.plan.extent < cut.batch ? kFlatOfFew : 1;
+    for (cut.threads = kFewestThreads; cut.threads <= kColumnThreads; cut.threads *= 2) {
+      cut.lanes = 1, cut.tiles = ceil_div<int64_t>(outer * across, cut.threads), cut.pieces = 1;
+      cut.loads = v.plan.extent, cut.run = 16 * std::min<int64_t>(across, cut.threads);
+      choice.consider(cut, 1, false, factor * estimate(v, cut));
+    }
   }
-  config.reason = config.pieces == 1   ? "columns"
-                  : config.cluster > 1 ? "columns: a cluster each"
-                                       : "few columns: in pieces";
+  Choice tiled{.config = {.kernel = shifted ? Kernel::kShifted : Kernel::kColumns},
+               .cost = choice.cost};
+  cut.batch = in_flight(tiled.config.kernel, v.kind, v.problem.in_dtype);
+  const auto widest = static_cast<int>(std::min<int64_t>(pow2_ceil(across), kColumnThreads));
+  for (int lanes = widest; lanes >= std::max(1, widest / kNarrowest); lanes /= 2) {
+    for (int threads = std::max(lanes, kFewestThreads); threads <= kColumnThreads; threads *= 2) {
+      const Config largest{.threads = threads, .lanes = lanes, .cluster = kMostCluster};
+      const bool clusters =
+          v.clusters() && !shifted && v.bytes < kClusteredBytes &&
+          shared_bytes(largest, v.kind, static_cast<int>(v.vector)) <= kSharedBytes;
+      const Config alone{.threads = threads, .lanes = lanes};
+      if (shared_bytes(alone, v.kind, static_cast<int>(v.vector)) > kSharedBytes) continue;
+      cut.threads = threads, cut.lanes = lanes, cut.run = 16 * lanes;
+      cut.tiles = outer * ceil_div<int64_t>(across, lanes);
+      cut.outputs_of_tile = lanes * v.vector;
+      const int64_t groups = threads / lanes;
+      consider_pieces(
+          v, cut, ceil_div(v.plan.extent, groups), clusters,
+          [&](int64_t pieces) { return ceil_div(v.plan.extent, pieces * groups); }, &tiled);
+    }
+  }
+  Config config = tiled.cost < choice.cost ? tiled.config : choice.config;
+  config.reason = config.kernel == Kernel::kFlat ? "short columns: a thread each"
+                  : config.pieces == 1           ? "columns"
+                  : config.cluster > 1           ? "columns: a cluster each"
+                                                 : "few columns: in pieces";
   return config;
 }
 
@@ -239,14 +363,18 @@ Config strided(const View& v) {
   int64_t pieces = std::min(batches, 4 * sms / std::max<int64_t>(config.tiles, 1));
   if (batches <= kFewBatches) pieces = 1;  // a second launch would take longer
   config.pieces = std::max({pieces, ceil_div(plan.extent, kStridedPiece), int64_t{1}});
+  config.mail = config.pieces * config.lanes <= kMostMail;
   config.reason = "strides that no wide load fits";
   return config;
 }
 
 Config choose(const View& v) {
   if (v.plan.extent == 0 || strided_only(v.kind, v.problem.in_dtype)) return strided(v);
-  if (fits_rows(v)) return fits_short_rows(v) ? short_rows(v) : rows(v);
-  return fits_columns(v) ? columns(v) : strided(v);
+  if (fits_rows(v)) {
+    return fits_short_rows(v) ? short_rows(v) : fits_team_rows(v) ? team_rows(v) : rows(v);
+  }
+  if (!fits_columns(v)) return strided(v);
+  return fits_narrow(v) ? narrow_columns(v) : columns(v);
 }
 
 }  // namespace
@@ -256,16 +384,20 @@ Config select_config(const ReduceProblem& problem, const Plan& plan, const Devic
   const View view{problem, plan, device};
   Config config = choose(view);
   config.sm90 =
-      view.clusters() && (config.kernel == Kernel::kRows || config.kernel == Kernel::kColumns);
-  if (config.pieces > config.cluster) {
-    config.workspace_bytes = config.pieces * plan.outputs * accumulator_bytes(view.kind);
-  }
+      view.clusters() && (config.kernel == Kernel::kRows || config.kernel == Kernel::kColumns ||
+                          config.kernel == Kernel::kNarrow);
+  const bool short_ones = config.kernel == Kernel::kShortRows ||
+                          config.kernel == Kernel::kRaggedRows ||
+                          config.kernel == Kernel::kTeamRows;
+  config.streams = short_ones || view.bytes < kStreamedBytes;
+  config.workspace_bytes = workspace_bytes(problem, plan, config);
   return config;
 }
 
 std::string explain(const Plan& plan, const Config& config) {
-  constexpr const char* kNames[] = {"short rows", "ragged rows",     "rows",   "runs",
-                                    "columns",    "shifted columns", "strided"};
+  constexpr const char* kNames[] = {
+      "short rows", "ragged rows",     "team rows",    "rows",           "runs",
+      "columns",    "shifted columns", "flat columns", "narrow columns", "strided"};
   std::string text = "kernel: ";
   text += kNames[static_cast<int>(config.kernel)];
   text += ", " + std::to_string(config.tiles) + " x " + std::to_string(config.pieces) +

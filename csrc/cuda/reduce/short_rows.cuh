@@ -50,12 +50,13 @@ __global__ void __launch_bounds__(256, sizeof(typename Op::Lane) == 4 && !kGener
       const uint32_t at = (begin + place) * V;
       if constexpr (!kGeneral) {
         skip[slot] = row < rows && at < extent ? 0 : 1;  // all of 16 bytes, or nothing
-        if (skip[slot] == 0) x[slot] = ptx::ld_global_nc_no_allocate(row_start + place * V);
+        if (skip[slot] == 0)
+          x[slot] = ptx::ld_global_nc_no_allocate(row_start + place * V, p.l2_policy);
       } else {
         row_start = in + offset_of(row, &KeptDim::in_stride);
         skip[slot] = (reinterpret_cast<uintptr_t>(row_start) & 15) / sizeof(T);
         if (row < rows && at < skip[slot] + extent) {
-          x[slot] = ptx::ld_global_nc_no_allocate(row_start - skip[slot] + at);
+          x[slot] = ptx::ld_global_nc_no_allocate(row_start - skip[slot] + at, p.l2_policy);
         } else {
           skip[slot] = 0u - extent;  // there is none of its elements
         }
