@@ -48,6 +48,10 @@ def worst_share(
     return float(((d.double() - exact).abs() / bound).nan_to_num(nan=float("inf")).max())
 
 
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
 def operand(rows: int, columns: int, layout: str, pad: int = 0) -> torch.Tensor:
     outer, inner = (rows, columns) if layout == "n" else (columns, rows)
     buffer = torch.full((outer, inner + pad), float("nan"))
@@ -73,13 +77,13 @@ def check(
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("tile", [(128, 128, 3), (64, 64, 4), (16, 128, 4)], ids=str)
+@pytest.mark.parametrize("tile", [(128, 128, 2), (64, 64, 4), (16, 128, 4)], ids=str)
 def test_tiles_of_the_fp32_cores(tile: tuple[int, int, int], layout: str) -> None:
     block_m, block_n, stages = tile
     # Whole tiles; less than a stage of k; ragged, with more k than the ring holds.
     shapes = ((2 * block_m, block_n, 64), (8, 12, 4), (block_m + 3, 2 * block_n - 1, 101))
     for index, (m, n, k) in enumerate(shapes):
-        ctas = -(-m // block_m) * -(-n // block_n)
+        ctas = ceil_div(m, block_m) * ceil_div(n, block_n)
         config = Config("fp32", block_m, block_n, stages, ctas=ctas)
         check(config, (m, n, k), layout, "ieee", index)
     splits, (m, n, k) = 3, (block_m, block_n + 5, 100)
@@ -88,6 +92,56 @@ def test_tiles_of_the_fp32_cores(tile: tuple[int, int, int], layout: str) -> Non
         workspace_bytes=4 * splits * m * (n + 3),
     )  # fmt: skip
     check(config, (m, n, k), layout, "ieee", 3)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("columns", [4, 128])
+def test_few_rows(columns: int, layout: str) -> None:
+    """Any layout by either kernel, rows that are not there, D's columns as the few."""
+    for index, (few, wide, k) in enumerate(
+        ((1, 300, 700), (2, 130, 64), (3, 256, 1033), (4, 5, 9))
+    ):
+        block_m = 4 if few == 3 else few
+        for m, n in ((few, wide), (wide, few)):
+            tiles = ceil_div(max(m, n), columns)
+            check(Config("fp32", block_m, columns, 0, ctas=tiles), (m, n, k), layout, "ieee", index)
+            config = Config(
+                "fp32", block_m, columns, 0, ctas=2 * tiles, splits=2,
+                workspace_bytes=8 * min(m, n) * (max(m, n) + 3),
+            )  # fmt: skip
+            check(config, (m, n, k), layout, "ieee", index)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_copies_along_rows(layout: str) -> None:
+    for index, (m, n, k) in enumerate(((130, 261, 50), (256, 128, 64), (300, 5, 33))):
+        ctas, splits = ceil_div(m, 128) * ceil_div(n, 128), 1 + index % 2
+        config = Config(
+            "fp32", 128, 128, 3, ctas=ctas * splits, splits=splits, copy_a=True, copy_b=index != 1,
+            workspace_bytes=4 * (k * (m + n + 62) + splits * m * (n + 3)) + 512,
+        )  # fmt: skip
+        check(config, (m, n, k), layout, "ieee", index)
+
+
+WGMMA_TILES = {
+    "tf32x3": ((256, 128, 1), (128, 192, 1), (128, 128, 1), (128, 64, 1)),
+    "tf32": ((128, 256, 1), (128, 256, 2), (128, 192, 1), (128, 128, 1), (128, 64, 1)),
+}
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn"])
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
+def test_tiles_of_wgmma(precision: str, swapped: bool, layout: str) -> None:
+    for index, (x, y, cluster) in enumerate(WGMMA_TILES[precision]):
+        m, n, k = 300, 204, 132
+        config = Config(
+            "tf32_swapped" if swapped else "tf32", y if swapped else x, x if swapped else y,
+            stages=3, cluster=cluster, ctas=2 * cluster, splits=1 + index % 2,
+            copy_a=swapped and layout[0] == "t", copy_b=not swapped and layout[1] == "n",
+            workspace_bytes=4 * (2 * (m + 3) * (n + 3) + m * 160 + n * 160) + 512,
+        )  # fmt: skip
+        check(config, (m, n, k), layout, precision, index)
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
@@ -106,8 +160,8 @@ def test_mma_sync(precision: str) -> None:
         itertools.product(((256, 128, 64), (130, 77, 101), (5, 300, 7)), ("nn", "nt", "tn"))
     ):
         m, n, _ = shape
-        ctas = -(-m // 128) * -(-n // 128)
-        check(Config("tf32", 128, 128, 3, ctas=ctas), shape, layout, precision, index)
+        ctas = ceil_div(m, 128) * ceil_div(n, 128)
+        check(Config("tf32_sm80", 128, 128, 3, ctas=ctas), shape, layout, precision, index)
 
 
 def run_problem(rng: random.Random, precision: str) -> tuple[str, str]:

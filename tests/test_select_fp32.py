@@ -51,27 +51,35 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
     m, n, k = case.sizes
     if 0 in (m, n, case.products):
         return config
-    assert kernel in {"FP32", "TF32"}
+    assert kernel in {"FP32", "TF32", "TF32_SWAPPED", "TF32_SM80"}
     assert 1 <= config.ctas <= 2**31 - 1
     assert 1 <= config.splits <= max(1, k), "a part of K is empty"
     partials = 4 * config.splits * (m + 3) * (n + 3) * case.products if config.splits > 1 else 0
     copies = 0
-    wgmma = kernel == "TF32" and config.block_m != config.block_n
-    if kernel == "TF32":
+    wgmma = kernel in {"TF32", "TF32_SWAPPED"}
+    if kernel != "FP32":
         assert precision != "ieee"
         assert k > 0
         assert capability in (80, 90, 100) or precision == "tf32"
     if wgmma:
         assert capability == 90
         assert len(case.batch) <= 1
-        assert {config.block_m, config.block_n} == {128, 256}
+        x, y = config.block_m, config.block_n
+        x, y = (y, x) if kernel == "TF32_SWAPPED" else (x, y)
+        assert (x, y) in {(256, 128), (128, 256), (128, 192), (128, 128), (128, 64)}
+        assert config.ctas % config.cluster == 0
         assert config.ctas <= sm_count, "a persistent CTA has an SM of its own"
         if config.copy_a:
-            copies += 4 * m * (k + 3) * case.products + 256
+            copies += 4 * m * (k + 31) * case.products + 256
         if config.copy_b:
-            copies += 4 * n * (k + 3) * case.products + 256
+            copies += 4 * n * (k + 31) * case.products + 256
     else:
-        assert not any((config.copy_a, config.copy_b)), "it reads any stride"
+        if config.copy_a or config.copy_b:
+            assert kernel == "FP32"
+            assert (config.block_m, config.block_n) == (128, 128), "others read any stride"
+            assert len(case.batch) <= 1
+            copies += config.copy_a * (4 * k * (m + 31) * case.products + 256)
+            copies += config.copy_b * (4 * k * (n + 31) * case.products + 256)
         tiles = min(
             ceil_div(rows, config.block_m) * ceil_div(columns, config.block_n)
             for rows, columns in ((m, n), (n, m))
@@ -107,9 +115,11 @@ def test_tensor_cores_where_asked_for_and_where_they_are_faster(
             config = check(cpp, case, asked, device)
             fast = (80, 90, 100) if asked == "tf32" else (80, 90)  # of compute capability
             slow = asked == "ieee" or device[0] not in fast
-            assert config.kernel.name == ("FP32" if slow else "TF32")
-            if config.kernel.name == "TF32":
-                assert (config.block_m != config.block_n) == (device == HOPPER)
+            wgmma = {"TF32", "TF32_SWAPPED"}
+            names = {"FP32"} if slow else wgmma if device == HOPPER else {"TF32_SM80"}
+            if asked == "tf32x3" and device[0] == 100:
+                names = {"FP32", "TF32_SM80"}  # about as fast
+            assert config.kernel.name in names
 
 
 @pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
@@ -140,9 +150,11 @@ def test_few_tiles_are_split_over_k(cpp: ModuleType) -> None:
 
 def test_few_rows_get_a_flat_tile(cpp: ModuleType) -> None:
     config = check(cpp, product(4, 4096, 4096), "ieee", HOPPER)
+    assert (config.block_m, config.block_n) == (4, 128), "a stream over B"
+    config = check(cpp, product(8, 4096, 4096), "ieee", HOPPER)
     assert (config.block_m, config.block_n) == (16, 128)
     # D column-major: the kernel computes the transpose.
-    case = Case(matrix(4096, 4096), matrix(4096, 4), matrix(4096, 4, "columns"))
+    case = Case(matrix(4096, 4096), matrix(4096, 8), matrix(4096, 8, "columns"))
     config = check(cpp, case, "ieee", HOPPER)
     assert (config.block_m, config.block_n) == (16, 128)
 

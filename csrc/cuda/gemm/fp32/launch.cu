@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include "cuda/gemm/fp32/copy.h"
+#include "cuda/gemm/fp32/gemv.cuh"
 #include "cuda/gemm/fp32/kernel.cuh"
 #include "cuda/gemm/fp32/launch.h"
 #include "cuda/launch.h"
@@ -29,21 +31,17 @@ __global__ void __launch_bounds__(kReduceThreads)
   }
 }
 
-template <typename Tile>
-Status launch_tile(Params params, cudaStream_t stream) {
-  constexpr int kSmemBytes = sizeof(SharedStorage<Tile>);
-  const auto kernel = gemm_kernel<Tile>;
-  if constexpr (kSmemBytes > 48 * 1024) {
-    static SharedMemoryLimit limit;
-    const cudaError_t error = limit.raise(reinterpret_cast<const void*>(kernel), kSmemBytes);
-    if (error != cudaSuccess) return {error, "shared memory of the fp32 GEMM"};
-  }
+using Kernel = void (*)(Params);
+
+// One CTA for each tile of each part of K.
+Status launch_ctas(Params params, Kernel kernel, int threads, int shared_bytes,
+                   cudaStream_t stream) {
   const int64_t all = params.tiles_m * params.tiles_n * params.batches * params.splits;
   for (; params.first_work < all; params.first_work += kMostCtas) {
     const int64_t ctas = std::min<int64_t>(all - params.first_work, kMostCtas);
     const Grid grid{.blocks = dim3(static_cast<unsigned>(ctas)),
-                    .threads = dim3(Tile::kThreads),
-                    .shared_bytes = kSmemBytes,
+                    .threads = dim3(threads),
+                    .shared_bytes = static_cast<size_t>(shared_bytes),
                     .stream = stream};
     const Status status = launch_grid("the fp32 GEMM", grid, kernel, params);
     if (!status.ok()) return status;
@@ -51,19 +49,53 @@ Status launch_tile(Params params, cudaStream_t stream) {
   return {};
 }
 
+template <typename Tile, bool kChunks>
+Status launch_tile(const Params& params, cudaStream_t stream) {
+  constexpr int kSmemBytes = sizeof(SharedStorage<Tile>);
+  const auto kernel = gemm_kernel<Tile, kChunks>;
+  if constexpr (kSmemBytes > 48 * 1024) {
+    static SharedMemoryLimit limit;
+    const cudaError_t error = limit.raise(reinterpret_cast<const void*>(kernel), kSmemBytes);
+    if (error != cudaSuccess) return {error, "shared memory of the fp32 GEMM"};
+  }
+  return launch_ctas(params, kernel, Tile::kThreads, kSmemBytes, stream);
+}
+
+template <int kFew>
+Status launch_few(const Params& params, int block_n, cudaStream_t stream) {
+  const Kernel kernel = block_n == KMajorGemv<kFew>::kColumns ? gemv_kernel<KMajorGemv<kFew>, kFew>
+                                                              : gemv_kernel<WideGemv<kFew>, kFew>;
+  return launch_ctas(params, kernel, kGemvThreads, 0, stream);
+}
+
+Status launch_config(const Params& params, const Config& config, cudaStream_t stream) {
+  if (config.block_m == 1) return launch_few<1>(params, config.block_n, stream);
+  if (config.block_m == 2) return launch_few<2>(params, config.block_n, stream);
+  if (config.block_m == 4) return launch_few<4>(params, config.block_n, stream);
+  const bool chunks = params.a.access == Access::kRows16 && params.b.access == Access::kRows16;
+  const auto run = config.block_m == 128
+                       ? (chunks ? launch_tile<TileLarge, true> : launch_tile<TileLarge, false>)
+                   : config.block_m == 64 ? launch_tile<TileSmall, false>
+                                          : launch_tile<TileFlat, false>;
+  return run(params, stream);
+}
+
 }  // namespace
 
-Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream) {
-  Params params = make_params(problem);
-  params.splits = config.splits;
-  params.k_per_split = round_up<int64_t>(ceil_div<int64_t>(params.k, config.splits), kBlockK);
-  params.partials = static_cast<float*>(workspace);
+Status launch(const Problem& given, const Config& config, void* workspace, cudaStream_t stream) {
+  Problem problem = given;
+  char* free = static_cast<char*>(workspace);
+  for (const bool of_a : {true, false}) {
+    if (!(of_a ? config.copy_a : config.copy_b)) continue;
+    const Copy copy = plan_copy(&problem, of_a, free);
+    free += copy_bytes(copy);
+    if (const Status status = launch_copy(copy, stream); !status.ok()) return status;
+  }
+  Params params = config.block_m <= kMostFew ? make_few_params(problem) : make_params(problem);
+  set_splits(&params, config.splits, free);
   params.tiles_m = ceil_div<int64_t>(params.m, config.block_m);
   params.tiles_n = ceil_div<int64_t>(params.n, config.block_n);
-  const auto run = config.block_m == 128  ? launch_tile<TileLarge>
-                   : config.block_m == 64 ? launch_tile<TileSmall>
-                                          : launch_tile<TileFlat>;
-  const Status status = run(params, stream);
+  const Status status = launch_config(params, config, stream);
   if (!status.ok() || params.splits == 1) return status;
   return reduce(params, stream);
 }

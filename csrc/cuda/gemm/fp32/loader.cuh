@@ -15,14 +15,14 @@ struct Range {
 // Copies tile after tile of [kRows, kBlockK] of an operand to shared memory, where it lies by k.
 // Where k is what is contiguous in memory this transposes, 4 bytes a copy: that takes fewer
 // instructions than any way through registers.
-template <int kRows, int kThreads, int kStride = kTileStride<kRows>>
+template <int kRows, int kThreads, int kStride, bool kChunksOnly>
 class Loader {
  public:
   __device__ Loader(const OperandParams& operand, int64_t batch_offset, const Range& range,
                     int thread)
       : operand_(operand) {
-    const bool along_k = operand.access == Access::kAlongK;
-    const bool chunks = operand.access == Access::kRows16;
+    const bool along_k = !kChunksOnly && operand.access == Access::kAlongK;
+    const bool chunks = kChunksOnly || operand.access == Access::kRows16;
     const int row_lanes = chunks ? kChunks : kRowLanes;
     row_ = along_k ? thread / kKLanes : thread % row_lanes * (chunks ? 4 : 1);
     k_ = along_k ? thread % kKLanes : thread / row_lanes;
@@ -43,7 +43,7 @@ class Loader {
   __device__ void fetch(uint32_t tile) {
     const uint32_t to = tile + offset_;
     const bool whole_k = k_left_ >= kBlockK;
-    if (operand_.access == Access::kRows16) {
+    if (kChunksOnly || operand_.access == Access::kRows16) {
       whole_k&& whole_rows_ ? fetch_whole_chunks(to) : fetch_chunks(to);
     } else if (operand_.access == Access::kAlongK) {
       if (!whole_k || !operand_.unit_stride) {

@@ -19,10 +19,11 @@ struct OperandParams {
   int64_t row_stride, k_stride;  // elements
   Access access;
   bool unit_stride;  // along what Access names
+  bool vectors;      // and all addresses along it, four elements apart, are multiples of 16 bytes
 };
 
 // The problem as the kernel sees it: transposed where D is column-major, so that D's columns are
-// (nearly) contiguous.
+// (nearly) contiguous; for few rows where D has fewer columns than rows.
 struct Params {
   int64_t m, n, k;
   bool transposed;  // m is the problem's n
@@ -36,6 +37,8 @@ struct Params {
   const float* bias;  // or null; one of its strides is 0
   int64_t bias_row_stride, bias_col_stride;
   Activation activation;
+  bool plain;         // D is alpha times the sums, and takes vectors only
+  float store_scale;  // of sums on their way to D or to the partial sums
   int batch_dims;
   BatchDim batch[kMaxBatchDims];
   int64_t batches;

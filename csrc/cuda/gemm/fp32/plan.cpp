@@ -21,17 +21,33 @@ bool aligned(const Problem& p, const void* data, int64_t stride, int64_t extent,
   return bits % 16 == 0;
 }
 
-OperandParams make_operand(const Problem& p, const void* data, int64_t row_stride, int64_t k_stride,
-                           int64_t BatchDim::* batch) {
-  OperandParams operand{static_cast<const float*>(data), row_stride, k_stride, Access::kAlongRows,
-                        row_stride == 1};
+OperandParams make_operand(const Problem& p, const void* data, int64_t rows, int64_t row_stride,
+                           int64_t k_stride, int64_t BatchDim::* batch) {
+  OperandParams operand{static_cast<const float*>(data),
+                        row_stride,
+                        k_stride,
+                        Access::kAlongRows,
+                        row_stride == 1,
+                        false};
   if (row_stride == 1 && aligned(p, data, k_stride, p.k, batch)) {
     operand.access = Access::kRows16;
+    operand.vectors = true;
   } else if (row_stride != 1 && std::abs(k_stride) <= std::abs(row_stride)) {
     operand.access = Access::kAlongK;
     operand.unit_stride = k_stride == 1;
+    operand.vectors = k_stride == 1 && aligned(p, data, row_stride, rows, batch);
   }
   return operand;
+}
+
+// D^T = B^T A^T.
+void transpose(Params* params) {
+  std::swap(params->m, params->n);
+  std::swap(params->a, params->b);
+  std::swap(params->d_row_stride, params->d_col_stride);
+  std::swap(params->c_row_stride, params->c_col_stride);
+  std::swap(params->bias_row_stride, params->bias_col_stride);
+  for (BatchDim& dim : params->batch) std::swap(dim.a, dim.b);
 }
 
 }  // namespace
@@ -39,8 +55,8 @@ OperandParams make_operand(const Problem& p, const void* data, int64_t row_strid
 Params make_params(const Problem& p) {
   Params params{};
   params.m = p.m, params.n = p.n, params.k = p.k;
-  params.a = make_operand(p, p.a.data, p.a.row_stride, p.a.col_stride, &BatchDim::a);
-  params.b = make_operand(p, p.b.data, p.b.col_stride, p.b.row_stride, &BatchDim::b);
+  params.a = make_operand(p, p.a.data, p.m, p.a.row_stride, p.a.col_stride, &BatchDim::a);
+  params.b = make_operand(p, p.b.data, p.n, p.b.col_stride, p.b.row_stride, &BatchDim::b);
   params.d = static_cast<float*>(p.d);
   params.d_row_stride = p.d_row_stride, params.d_col_stride = p.d_col_stride;
   params.c = static_cast<const float*>(p.c.data);
@@ -55,23 +71,61 @@ Params make_params(const Problem& p) {
     params.batch[i] = p.batch[i];
     params.batches *= p.batch[i].size;
   }
-  // D^T = B^T A^T, where D's columns are further apart than its rows.
+  // Where D's columns are further apart than its rows.
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   const int64_t row_step = p.m > 1 ? std::abs(p.d_row_stride) : kNone;
   const int64_t column_step = p.n > 1 ? std::abs(p.d_col_stride) : kNone;
   params.transposed = row_step < column_step;
-  if (params.transposed) {
-    std::swap(params.m, params.n);
-    std::swap(params.a, params.b);
-    std::swap(params.d_row_stride, params.d_col_stride);
-    std::swap(params.c_row_stride, params.c_col_stride);
-    std::swap(params.bias_row_stride, params.bias_col_stride);
-    for (BatchDim& dim : params.batch) std::swap(dim.a, dim.b);
-  }
+  if (params.transposed) transpose(&params);
   params.d_vector =
       params.d_col_stride == 1 && aligned(p, p.d, params.d_row_stride, params.m, &BatchDim::d);
+  params.plain = params.alpha != 0.0f && params.beta == 0.0f && params.bias == nullptr &&
+                 params.activation == Activation::kNone && params.d_vector && params.n % 4 == 0;
+  params.store_scale = params.plain ? params.alpha : 1.0f;
   params.partial_stride = round_up<int64_t>(params.n, 4);
   return params;
+}
+
+Params make_few_params(const Problem& p) {
+  Params params = make_params(p);
+  if (params.m > params.n) {
+    transpose(&params);
+    params.transposed = !params.transposed;
+    params.d_vector = params.plain = false;
+    params.store_scale = 1.0f;
+    params.partial_stride = round_up<int64_t>(params.n, 4);
+  }
+  return params;
+}
+
+Copy plan_copy(Problem* problem, bool of_a, void* dst) {
+  Operand& operand = of_a ? problem->a : problem->b;
+  const int64_t rows = of_a ? problem->m : problem->n;
+  BatchDim& batch = problem->batch[0];
+  int64_t& batch_stride = of_a ? batch.a : batch.b;
+  const bool batched = problem->batch_dims > 0 && batch_stride != 0;
+  const Copy copy{.src = static_cast<const float*>(operand.data),
+                  .outer = problem->k,
+                  .inner = rows,
+                  .outer_stride = of_a ? operand.col_stride : operand.row_stride,
+                  .inner_stride = of_a ? operand.row_stride : operand.col_stride,
+                  .batches = batched ? batch.size : 1,
+                  .batch_stride = batched ? batch_stride : 0,
+                  .dst = static_cast<float*>(dst),
+                  .dst_stride = copy_stride(rows)};
+  operand.data = copy.dst;
+  operand.row_stride = of_a ? 1 : copy.dst_stride;
+  operand.col_stride = of_a ? copy.dst_stride : 1;
+  if (batched) batch_stride = copy.outer * copy.dst_stride;
+  return copy;
+}
+
+void set_splits(Params* params, int splits, void* workspace) {
+  params->splits = splits;
+  params->k_per_split = round_up<int64_t>(ceil_div<int64_t>(params->k, splits), kBlockK);
+  params->partials = static_cast<float*>(workspace);
+  // Partial sums are stored as they are; what is done to D follows their sum.
+  if (splits > 1) params->plain = false, params->store_scale = 1.0f;
 }
 
 }  // namespace xgemm::cuda::gemm::fp32

@@ -10,36 +10,51 @@ namespace xgemm::cuda::gemm::fp32 {
 namespace {
 
 // A tile, how many CTAs of it an SM holds, and the share of the FP32 cores' rate that one, and that
-// all of them reach (estimates for an H200).
+// all of them reach, where both operands lie along their rows (fits over the shapes of
+// benchmarks/sweep_fp32.py on an H200).
 struct Tile {
   int block_m, block_n, stages, ctas_per_sm;
   double efficiency_one, efficiency_full;
 };
+constexpr Tile kLargeOfChunks = {128, 128, 3, 2, 0.40, 0.755};
 constexpr Tile kTiles[] = {
-    {128, 128, 3, 2, 0.80, 0.89},
-    {64, 64, 4, 6, 0.30, 0.72},
-    {16, 128, 4, 6, 0.14, 0.45},
+    {128, 128, 3, 2, 0.38, 0.70},
+    {64, 64, 4, 6, 0.20, 0.68},
+    {16, 128, 4, 6, 0.26, 0.52},
 };
+constexpr double kSlower = 0.2;  // the share of time that 4-byte copies add
 
 constexpr double kCyclesPerUs = 1980;
 constexpr int fmas_per_cycle(int capability) { return capability == 80 ? 64 : 128; }  // of an SM
 constexpr double kReadBytesPerUs = 4.0e6;
 constexpr double kRoundUs = 2.0;  // filling the ring, the epilogue
 constexpr double kLaunchUs = 3.0;
-constexpr double kReduceUs = 3.0;  // the second launch of split-K
-constexpr double kReduceBytesPerUs = 2.5e6;
+constexpr double kFewUs = 1.0;     // of a stream: the first bytes, and the sum over warps
+constexpr double kReduceUs = 8.0;  // the second launch of split-K, and the first one's end
+constexpr double kReduceBytesPerUs = 4.0e6;
+constexpr double kCopyUs = 3.0, kCopyBytesPerUs = 3.0e6;
 constexpr int64_t kMostSplits = 64;  // unless K takes more: a CTA counts its part in 32 bits
 constexpr int64_t kLeastKPerSplit = 64, kMostKPerSplit = int64_t{1} << 30;
 constexpr int64_t kMostWorkspace = int64_t{1} << 28;
 
 struct Choice {
-  const Tile* tile = nullptr;
+  int block_m = 0, block_n = 0, stages = 0;
+  bool copy_a = false, copy_b = false;
   int splits = 1;
   int64_t ctas = 0, workspace_bytes = 0;
   double us = std::numeric_limits<double>::infinity();
 };
 
-void consider(const Tile& tile, int64_t tiles, int64_t parts, const Params& p,
+// Which operands the large tile's fast kernel wants copied, and what that takes.
+struct Copies {
+  bool a = false, b = false;
+  int64_t bytes = 0;
+  double us = 0;
+
+  bool any() const { return a || b; }
+};
+
+void consider(const Tile& tile, const Copies& copies, int64_t tiles, int64_t parts, const Params& p,
               const DeviceInfo& device, Choice* best) {
   const int sm_count = std::max(device.sm_count, 1);
   const double fmas_per_us = fmas_per_cycle(device.capability) * kCyclesPerUs;
@@ -49,32 +64,105 @@ void consider(const Tile& tile, int64_t tiles, int64_t parts, const Params& p,
       splits == 1 ? 0 : int64_t{4} * splits * p.batches * p.m * p.partial_stride;
   if (workspace > kMostWorkspace && k_per_split < kMostKPerSplit) return;
   const int64_t per_sm = ceil_div<int64_t>(tiles * splits, sm_count);
-  const double efficiency =
-      std::min(tile.efficiency_full,
-               tile.efficiency_one * static_cast<double>(std::min<int64_t>(per_sm, 8)));
+  // Rounds of as many CTAs as an SM holds, and a last one of fewer, which are slower together.
+  const double one = tile.efficiency_one, full = tile.efficiency_full;
+  const int64_t rounds = per_sm / tile.ctas_per_sm, last = per_sm % tile.ctas_per_sm;
+  double turns = static_cast<double>(rounds * tile.ctas_per_sm) / full;
+  if (last > 0) turns += std::max(static_cast<double>(last) / full, 1 / one);
+  // Rows of the tile that are copied 4 bytes at a time.
+  const auto slow_rows = [&](const OperandParams& operand, int rows) {
+    return copies.any() || operand.access == Access::kRows16 ? 0.0 : rows;
+  };
+  const double slow =
+      (slow_rows(p.a, tile.block_m) + slow_rows(p.b, tile.block_n)) / (tile.block_m + tile.block_n);
   const double fmas = static_cast<double>(tile.block_m) * tile.block_n *
-                      static_cast<double>(k_per_split) * static_cast<double>(per_sm);
+                      static_cast<double>(k_per_split) * turns * (1 + kSlower * slow);
   const double bytes = 4.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) *
                        static_cast<double>(p.batches);
-  double us =
-      kLaunchUs + kRoundUs * static_cast<double>(ceil_div<int64_t>(per_sm, tile.ctas_per_sm));
-  us += std::max(fmas / (fmas_per_us * efficiency), bytes / kReadBytesPerUs);
+  double us = copies.us + kLaunchUs +
+              kRoundUs * static_cast<double>(ceil_div<int64_t>(per_sm, tile.ctas_per_sm));
+  us += std::max(fmas / fmas_per_us, bytes / kReadBytesPerUs);
   if (splits > 1) us += kReduceUs + 2.0 * static_cast<double>(workspace) / kReduceBytesPerUs;
   if (us < best->us) {
-    *best = {&tile, static_cast<int>(splits), tiles * splits, workspace, us};
+    *best = {.block_m = tile.block_m,
+             .block_n = tile.block_n,
+             .stages = tile.stages,
+             .copy_a = copies.a,
+             .copy_b = copies.b,
+             .splits = static_cast<int>(splits),
+             .ctas = tiles * splits,
+             .workspace_bytes = workspace + copies.bytes,
+             .us = us};
   }
 }
 
-// Whole K, and K in as many parts as give each SM from one CTA to all that it holds.
-void consider(const Tile& tile, const Params& p, const DeviceInfo& device, Choice* best) {
+// Whole K; in two or three parts, which shorten a last round that does not fill the SMs; and in as
+// many as give each SM from one CTA to all that it holds.
+void consider(const Tile& tile, const Copies& copies, const Params& p, const DeviceInfo& device,
+              Choice* best) {
   const int64_t tiles =
       ceil_div<int64_t>(p.m, tile.block_m) * ceil_div<int64_t>(p.n, tile.block_n) * p.batches;
   const int64_t least = std::max<int64_t>(ceil_div(p.k, kMostKPerSplit), 1);
   const int64_t most = std::clamp(p.k / kLeastKPerSplit, least, std::max(least, kMostSplits));
-  consider(tile, tiles, least, p, device, best);
+  consider(tile, copies, tiles, least, p, device, best);
+  for (int64_t parts = 2; parts <= std::min<int64_t>(3, most); ++parts) {
+    if (parts > least) consider(tile, copies, tiles, parts, p, device, best);
+  }
   for (int per_sm = 1; per_sm <= tile.ctas_per_sm; ++per_sm) {
     const int64_t parts = std::min(int64_t{std::max(device.sm_count, 1)} * per_sm / tiles, most);
-    if (parts > least) consider(tile, tiles, parts, p, device, best);
+    if (parts > least) consider(tile, copies, tiles, parts, p, device, best);
+  }
+}
+
+// False where there is none: more than one dimension of the batch, or too large a copy.
+bool plan_copies(const Problem& problem, const Params& p, Copies* copies) {
+  // make_params may have swapped the operands.
+  copies->a = (p.transposed ? p.b : p.a).access != Access::kRows16;
+  copies->b = (p.transposed ? p.a : p.b).access != Access::kRows16;
+  if (!copies->a && !copies->b) return true;
+  if (problem.batch_dims > 1) return false;
+  for (const bool of_a : {true, false}) {
+    if (!(of_a ? copies->a : copies->b)) continue;
+    Problem copied = problem;
+    const Copy copy = plan_copy(&copied, of_a, nullptr);
+    if (copy_tiles(copy.batches, copy.outer, copy.inner) > INT32_MAX) return false;
+    const int64_t bytes = copy_bytes(copy);
+    copies->bytes += bytes;
+    copies->us += kCopyUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs;
+  }
+  return true;
+}
+
+// Few rows of D: a stream over B, in as many CTAs as keep the memory busy.
+void consider_few(const Problem& problem, const DeviceInfo& device, Choice* best) {
+  const Params p = make_few_params(problem);
+  if (p.m > kMostFew) return;
+  constexpr int64_t kCtasPerSm = 8, kLeastKOfFew = 512;
+  const bool along_k = p.b.access == Access::kAlongK;
+  const int block_n = along_k ? 4 : 128;
+  const int64_t tiles = ceil_div<int64_t>(p.n, block_n) * p.batches;
+  const int64_t least = std::max<int64_t>(ceil_div(p.k, kMostKPerSplit), 1);
+  const int64_t most = std::clamp(p.k / kLeastKOfFew, least, std::max(least, kMostSplits));
+  const int64_t parts =
+      std::clamp(int64_t{std::max(device.sm_count, 1)} * kCtasPerSm / tiles, least, most);
+  const int64_t k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, parts), kBlockK);
+  const int64_t splits = p.k == 0 ? 1 : ceil_div(p.k, k_per_split);
+  const int64_t workspace =
+      splits == 1 ? 0 : int64_t{4} * splits * p.batches * p.m * p.partial_stride;
+  // Vectors of both operands; what is not aligned takes four times the loads.
+  const bool vectors = p.b.vectors && (!along_k || (p.a.vectors && p.k % 4 == 0));
+  const double bytes = 4.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) *
+                       static_cast<double>(p.batches);
+  const double us = kLaunchUs + kFewUs +
+                    bytes / (vectors ? kReadBytesPerUs : 0.6 * kReadBytesPerUs) +
+                    (splits > 1 ? kReduceUs : 0.0);
+  if (us < best->us) {
+    *best = {.block_m = p.m == 3 ? 4 : static_cast<int>(p.m),
+             .block_n = block_n,
+             .splits = static_cast<int>(splits),
+             .ctas = tiles * splits,
+             .workspace_bytes = workspace,
+             .us = us};
   }
 }
 
@@ -83,14 +171,20 @@ void consider(const Tile& tile, const Params& p, const DeviceInfo& device, Choic
 Config select(const Problem& problem, const DeviceInfo& device, double* estimate_us) {
   const Params p = make_params(problem);
   Choice best;
-  for (const Tile& tile : kTiles) consider(tile, p, device, &best);
+  for (const Tile& tile : kTiles) consider(tile, {}, p, device, &best);
+  if (Copies copies; p.k > 0 && plan_copies(problem, p, &copies)) {
+    consider(kLargeOfChunks, copies, p, device, &best);
+  }
+  consider_few(problem, device, &best);
   *estimate_us = best.us;
   return {.kernel = Kernel::kFp32,
-          .block_m = best.tile->block_m,
-          .block_n = best.tile->block_n,
-          .stages = best.tile->stages,
+          .block_m = best.block_m,
+          .block_n = best.block_n,
+          .stages = best.stages,
           .splits = best.splits,
           .ctas = static_cast<int>(std::min<int64_t>(best.ctas, INT32_MAX)),
+          .copy_a = best.copy_a,
+          .copy_b = best.copy_b,
           .workspace_bytes = best.workspace_bytes,
           .reason = "fp32 products as IEEE has them: the tile that fills the SMs best"};
 }

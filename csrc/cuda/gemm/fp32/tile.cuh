@@ -5,16 +5,24 @@
 
 namespace xgemm::cuda::gemm::fp32 {
 
-// Lanes of a warp: kLanesM along D's rows, kLanesN along its columns.
-inline constexpr int kLanesM = 4, kLanesN = 8;
+// An operand's tile in shared memory is [kBlockK][kRows]. Where it is written by rows of k, these
+// are padded by a chunk: neither eight neighbouring k of four rows, nor four chunks of rows at k
+// and at k + 4 collide in banks.
+template <int kRows>
+inline constexpr int kTileStride = kRows + 4;
 
 // What the kernel is compiled for: a thread has kThreadM x kThreadN of D, in quads of rows and of
 // columns that lie a warp's width apart.
-template <int kBlockM_, int kBlockN_, int kThreadM_, int kThreadN_, int kStages_, int kCtasPerSm_>
+template <int kBlockM_, int kBlockN_, int kThreadM_, int kThreadN_, int kStages_, int kCtasPerSm_,
+          bool kPadded = true>
 struct TileConfig {
   static constexpr int kBlockM = kBlockM_, kBlockN = kBlockN_;
   static constexpr int kThreadM = kThreadM_, kThreadN = kThreadN_;
   static constexpr int kStages = kStages_, kCtasPerSm = kCtasPerSm_;
+  // Lanes of a warp along D's rows, and along its columns.
+  static constexpr int kLanesM = kThreadN > kThreadM ? 8 : 4, kLanesN = 32 / kLanesM;
+  static constexpr int kStrideA = kPadded ? kTileStride<kBlockM> : kBlockM;
+  static constexpr int kStrideB = kPadded ? kTileStride<kBlockN> : kBlockN;
   static constexpr int kWarpM = kThreadM * kLanesM, kWarpN = kThreadN * kLanesN;
   static constexpr int kWarpsM = kBlockM / kWarpM, kWarpsN = kBlockN / kWarpN;
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
@@ -28,9 +36,7 @@ using TileLarge = TileConfig<128, 128, 16, 8, 3, 2>;
 using TileSmall = TileConfig<64, 64, 8, 8, 4, 6>;
 using TileFlat = TileConfig<16, 128, 4, 4, 4, 6>;
 
-// An operand's tile in shared memory is [kBlockK][kRows], rows of k padded by a chunk: neither
-// eight neighbouring k of four rows, nor four chunks of rows at k and at k + 4 collide in banks.
-template <int kRows>
-inline constexpr int kTileStride = kRows + 4;
+// Of the kernels for few rows.
+inline constexpr int kGemvWarps = 4, kGemvThreads = 32 * kGemvWarps;
 
 }  // namespace xgemm::cuda::gemm::fp32

@@ -41,23 +41,10 @@ Copies copies(const Problem& p, bool swapped) {
   return {!x.fits_along_k() && !x.fits_along_rows(p.k), !y.fits_along_k()};
 }
 
-int64_t copy_stride(int64_t k) { return round_up<int64_t>(k, 4); }
-
-namespace {
+int64_t batches_of(const Problem& p) { return p.batch_dims > 0 ? p.batch[0].size : 1; }
 
 int64_t copied_batches(const Problem& p, const Matrix& matrix) {
-  return p.batch_dims > 0 && matrix.batch_stride != 0 ? p.batch[0].size : 1;
-}
-
-}  // namespace
-
-int64_t copy_bytes(const Problem& p, const Matrix& matrix) {
-  return round_up<int64_t>(copied_batches(p, matrix) * matrix.rows * copy_stride(p.k) * 4, 256);
-}
-
-int64_t copy_tiles(const Problem& p, const Matrix& matrix) {
-  return ceil_div<int64_t>(p.k, 32) * ceil_div<int64_t>(matrix.rows, 32) *
-         copied_batches(p, matrix);
+  return matrix.batch_stride != 0 ? batches_of(p) : 1;
 }
 
 }  // namespace xgemm::cuda::gemm::tf32

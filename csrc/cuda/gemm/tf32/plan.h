@@ -16,9 +16,9 @@ inline constexpr int kBlockK = 32;  // 128 bytes: a swizzle's row
 struct TileShape {
   int x, y;
 };
-// Of three products the sums need twice the registers.
-constexpr TileShape tile_shape(Precision precision) {
-  return precision == Precision::kTf32x3 ? TileShape{256, 128} : TileShape{128, 256};
+// As many as 192 KB hold. Three products keep Y's small parts beside it.
+constexpr int stages(bool three, TileShape tile) {
+  return 192 * 1024 / (4 * kBlockK * (tile.x + tile.y * (three ? 2 : 1)));
 }
 
 // [rows, k]; strides in elements.
@@ -42,9 +42,7 @@ struct Copies {
 };
 Copies copies(const Problem& problem, bool swapped);
 
-// A copied operand lies along k: [batch][rows][copy_stride].
-int64_t copy_stride(int64_t k);
-int64_t copy_bytes(const Problem& problem, const Matrix& matrix);
-int64_t copy_tiles(const Problem& problem, const Matrix& matrix);  // of 32 x 32: its CTAs
+int64_t batches_of(const Problem& problem);
+int64_t copied_batches(const Problem& problem, const Matrix& matrix);
 
 }  // namespace xgemm::cuda::gemm::tf32

@@ -1,62 +1,91 @@
 #include "cuda/gemm/tf32/select.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 
 #include "common/math.h"
+#include "cuda/gemm/fp32/copy_plan.h"
 #include "cuda/gemm/fp32/plan.h"
 #include "cuda/gemm/tf32/plan.h"
+#include "cuda/gemm/tf32/tiles.h"
 
 namespace xgemm::cuda::gemm::tf32 {
 namespace {
 
-constexpr double kLaunchUs = 3.1, kStartUs = 2.5;
-constexpr double kCyclesPerUs = 1650;     // the clock that an H200 holds under load
-constexpr double kFmasPerCycle = 1024;    // of TF32, one SM
-constexpr double kEfficiency = 0.85;      // of the main loop
-constexpr double kEpilogueCycles = 5000;  // of a tile
-constexpr double kReduceUs = 3.0;         // the second launch of split-K
-constexpr double kReduceBytesPerUs = 2.5e6;
-constexpr double kCopyUs = 3.5, kCopyBytesPerUs = 3.0e6;
+// A tile, the CTAs of a cluster, and the share of the tensor cores' rate that its main loop
+// reaches.
+struct Tile {
+  TileShape shape;
+  int cluster;
+  double efficiency;
+};
+#define XGEMM_TILE(X, Y, CLUSTER, PERCENT) Tile{{X, Y}, CLUSTER, 0.01 * PERCENT},
+constexpr Tile kTilesOfThree[] = {XGEMM_TF32X3_TILES(XGEMM_TILE)};
+constexpr Tile kTilesOfOne[] = {XGEMM_TF32_TILES(XGEMM_TILE)};
+#undef XGEMM_TILE
+
+// The times are fits over the shapes of benchmarks/sweep_fp32.py on an H200.
+constexpr double kLaunchUs = 3.1, kStartUs = 2.0;
+constexpr double kCyclesPerUs = 1650;   // the clock that an H200 holds under load
+constexpr double kFmasPerCycle = 1024;  // of TF32, one SM
+constexpr double kTileUs = 2.8;         // the epilogue of one, and filling the ring
+constexpr double kWrongWayUs = 2.5;     // more, where D is contiguous along Y
+constexpr double kReadBytesPerUs = 4.0e6;
+constexpr double kOverlapLost = 0.15;  // of the shorter of products and reads
+constexpr double kReduceUs = 5.0;      // the second launch of split-K
+constexpr double kReduceBytesPerUs = 4.5e6;
+constexpr double kCopyUs = 3.5, kCopyBytesPerUs = 3.3e6;
 constexpr int64_t kLeastKTilesPerSplit = 4, kMostSplits = 32;
 constexpr int64_t kMostWorkspace = int64_t{1} << 28;
 constexpr int64_t kMostUnits = INT32_MAX - (1 << 16);  // a CTA counts them in 32 bits
 
 struct Choice {
+  const Tile* tile = nullptr;
   bool swapped = false;
   int64_t splits = 1, units = 0, workspace = 0;
   double us = std::numeric_limits<double>::infinity();
 };
 
-int64_t tiles_of(const Problem& p, bool swapped) {
-  const TileShape tile = tile_shape(p.precision);
-  return ceil_div<int64_t>(swapped ? p.n : p.m, tile.x) *
-         ceil_div<int64_t>(swapped ? p.m : p.n, tile.y) * (p.batch_dims > 0 ? p.batch[0].size : 1);
+// Of a cluster's CTAs together.
+int64_t tiles_of(const Problem& p, const Tile& tile, bool swapped) {
+  return ceil_div<int64_t>(swapped ? p.n : p.m, tile.shape.x * tile.cluster) *
+         ceil_div<int64_t>(swapped ? p.m : p.n, tile.shape.y) * batches_of(p);
 }
 
-void consider(const Problem& p, bool swapped, int64_t parts, int sm_count, Choice* best) {
-  const TileShape tile = tile_shape(p.precision);
-  const int64_t batches = p.batch_dims > 0 ? p.batch[0].size : 1;
+void consider(const Problem& p, const Tile& tile, bool swapped, int64_t parts, int sm_count,
+              Choice* best) {
+  const int64_t batches = batches_of(p);
   const int64_t k_tiles = ceil_div<int64_t>(p.k, kBlockK);
   const int64_t per_split = ceil_div(k_tiles, parts), splits = ceil_div(k_tiles, per_split);
-  const int64_t units = tiles_of(p, swapped) * splits;
+  const int64_t units = tiles_of(p, tile, swapped) * splits;
   const int64_t partials =
       splits > 1 ? 4 * splits * batches * round_up<int64_t>(p.m, 4) * round_up<int64_t>(p.n, 4) : 0;
-  if (partials > kMostWorkspace || units > kMostUnits) return;
+  if (partials > kMostWorkspace || units > kMostUnits / tile.cluster) return;
   const Copies copied = copies(p, swapped);
   const Matrix x = swapped ? b_of(p) : a_of(p), y = swapped ? a_of(p) : b_of(p);
-  if (copied.x && copy_tiles(p, x) > INT32_MAX) return;
-  if (copied.y && copy_tiles(p, y) > INT32_MAX) return;
-  const int64_t bytes = (copied.x ? copy_bytes(p, x) : 0) + (copied.y ? copy_bytes(p, y) : 0);
+  int64_t bytes = 0;
+  for (const Matrix* matrix : {copied.x ? &x : nullptr, copied.y ? &y : nullptr}) {
+    if (matrix == nullptr) continue;
+    const int64_t matrices = copied_batches(p, *matrix);
+    if (fp32::copy_tiles(matrices, matrix->rows, p.k) > INT32_MAX) return;
+    bytes += fp32::copy_bytes(matrices, matrix->rows, p.k);
+  }
   const double products = p.precision == Precision::kTf32x3 ? 3 : 1;
-  const double cycles = static_cast<double>(per_split) * kBlockK * tile.x * tile.y * products /
-                            (kFmasPerCycle * kEfficiency) +
-                        kEpilogueCycles;
-  double us = kLaunchUs + kStartUs +
-              static_cast<double>(ceil_div<int64_t>(units, sm_count)) * cycles / kCyclesPerUs;
+  const double k_us = static_cast<double>(per_split) * kBlockK * tile.shape.x * tile.shape.y *
+                      products / (kFmasPerCycle * tile.efficiency * kCyclesPerUs);
+  // Eight lanes of a store have rows of X, so X should be what D is contiguous along.
+  const bool d_along_n = std::abs(p.d_col_stride) <= std::abs(p.d_row_stride);
+  const double tile_us = kTileUs + (d_along_n == swapped ? 0.0 : kWrongWayUs);
+  const double read = 4.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) *
+                      static_cast<double>(batches);
+  const int64_t turns = ceil_div<int64_t>(units, std::max(sm_count / tile.cluster, 1));
+  const double busy = static_cast<double>(turns) * (k_us + tile_us),
+               stream = read / kReadBytesPerUs;
+  double us = kLaunchUs + kStartUs + std::max(busy, stream) + kOverlapLost * std::min(busy, stream);
   if (splits > 1) us += kReduceUs + 2.0 * static_cast<double>(partials) / kReduceBytesPerUs;
   if (bytes > 0) us += kCopyUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs;
-  if (us < best->us) *best = {swapped, splits, units, partials + bytes, us};
+  if (us < best->us) *best = {&tile, swapped, splits, units, partials + bytes, us};
 }
 
 // mma.sync: any strides and batches. K is in as many parts as fill the SMs once.
@@ -92,7 +121,7 @@ bool select_sm80(const Problem& p, const DeviceInfo& device, Config* config, dou
       kLaunchUs + static_cast<double>(turns) * (fmas / rate / kMmaCyclesPerUs) + kMmaTurnUs;
   if (splits > 1)
     *estimate_us += kReduceUs + 2.0 * static_cast<double>(partials) / kReduceBytesPerUs;
-  *config = {.kernel = Kernel::kTf32,
+  *config = {.kernel = Kernel::kTf32Sm80,
              .block_m = kTile,
              .block_n = kTile,
              .stages = 3,
@@ -108,28 +137,40 @@ bool select_sm80(const Problem& p, const DeviceInfo& device, Config* config, dou
 bool select(const Problem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
   if (device.capability < 80 || p.k == 0) return false;
   if (device.capability != 90 || !fits(p)) return select_sm80(p, device, config, estimate_us);
+  const bool three = p.precision == Precision::kTf32x3;
   const int sm_count = std::max(device.sm_count, 1);
   const int64_t k_tiles = ceil_div<int64_t>(p.k, kBlockK);
   const int64_t most = std::clamp<int64_t>(k_tiles / kLeastKTilesPerSplit, 1, kMostSplits);
   Choice best;
-  for (const bool swapped : {false, true}) {
-    const int64_t tiles = tiles_of(p, swapped);
-    consider(p, swapped, 1, sm_count, &best);
+  const auto consider_tile = [&](const Tile& tile, bool swapped) {
+    if (tile.cluster > sm_count) return;
+    const int64_t tiles = tiles_of(p, tile, swapped);
+    consider(p, tile, swapped, 1, sm_count, &best);
     for (const int turns : {1, 2}) {  // K in as many parts as fill the SMs so often
-      const int64_t parts = std::min<int64_t>(int64_t{sm_count} * turns / tiles, most);
-      if (parts > 1) consider(p, swapped, parts, sm_count, &best);
+      const int64_t parts =
+          std::min<int64_t>(int64_t{sm_count / tile.cluster} * turns / tiles, most);
+      if (parts > 1) consider(p, tile, swapped, parts, sm_count, &best);
+    }
+  };
+  for (const bool swapped : {false, true}) {
+    if (three) {
+      for (const Tile& tile : kTilesOfThree) consider_tile(tile, swapped);
+    } else {
+      for (const Tile& tile : kTilesOfOne) consider_tile(tile, swapped);
     }
   }
-  if (best.units == 0) return false;
-  const TileShape tile = tile_shape(p.precision);
+  if (best.tile == nullptr) return false;
+  const TileShape tile = best.tile->shape;
+  const int cluster = best.tile->cluster;
   const Copies copied = copies(p, best.swapped);
   *estimate_us = best.us;
-  *config = {.kernel = Kernel::kTf32,
+  *config = {.kernel = best.swapped ? Kernel::kTf32Swapped : Kernel::kTf32,
              .block_m = best.swapped ? tile.y : tile.x,
              .block_n = best.swapped ? tile.x : tile.y,
-             .stages = p.precision == Precision::kTf32x3 ? 3 : 4,
+             .stages = stages(three, tile),
+             .cluster = cluster,
              .splits = static_cast<int>(best.splits),
-             .ctas = static_cast<int>(std::min<int64_t>(best.units, sm_count)),
+             .ctas = static_cast<int>(std::min<int64_t>(best.units, sm_count / cluster)) * cluster,
              .copy_a = best.swapped ? copied.y : copied.x,
              .copy_b = best.swapped ? copied.x : copied.y,
              .workspace_bytes = best.workspace,

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   auto& smem = *reinterpret_cast<SharedStorage*>(raw_smem);
   const fp32::Work work = fp32::Work::at<Tile>(params, params.first_work + blockIdx.x);
   const int thread = threadIdx.x, lane = thread % 32;
-  using Loader = fp32::Loader<128, Tile::kThreads, Tile::kStride>;
+  using Loader = fp32::Loader<128, Tile::kThreads, Tile::kStride, false>;
   Loader a_loader(params.a, fp32::batch_offset(params, work.batch, &BatchDim::a),
                   {work.m, params.m, work.k, work.k_end}, thread);
   Loader b_loader(params.b, fp32::batch_offset(params, work.batch, &BatchDim::b),

@@ -1,10 +1,11 @@
 // fp32 products on Hopper's TF32 tensor cores: TMA into a ring of stages, X from there to registers
-// and Y by descriptors to wgmma.
+// and Y by descriptors to wgmma. With one product X goes by descriptors, too, where it lies along
+// k. A cluster of two CTAs takes two tiles of the same rows of Y and shares Y by multicast.
 //
 // With three products each operand is the sum of two TF32 numbers: the consumers split X in
 // registers, three warps split Y in shared memory, and a_small b_small is left out. Tensor cores
-// round their sums towards zero, which would add up over K, so sums over 16 k, the small products
-// first, are added to the accumulators by the FP32 cores.
+// round their sums towards zero, which would add up over K, so sums over 16 or 8 k, the small
+// products first, are added to the accumulators by the FP32 cores.
 #pragma once
 
 #include "common/math.h"
@@ -26,7 +27,6 @@ struct SharedStorage {
   alignas(1024) float x[Tile::kStages][Tile::kRows * kBlockK];
   alignas(1024) float y[Tile::kStages][Tile::kColumns * kBlockK];  // split: the big parts
   alignas(1024) float y_small[kSmallStages][kSmallFloats];
-  Epilogue::Staging staging[kConsumerWarps];
   uint64_t full[Tile::kStages], split[Tile::kStages], empty[Tile::kStages];
 };
 
@@ -47,22 +47,24 @@ struct RingState {
 template <typename Tile>
 class Scheduler {
  public:
-  __device__ explicit Scheduler(const Params& params) : params_(params), next_(blockIdx.x) {}
+  __device__ explicit Scheduler(const Params& params)
+      : params_(params), next_(blockIdx.x / Tile::kCluster) {}
 
   __device__ bool next(Unit* unit) {
     if (next_ >= params_.units) return false;
     const int per_plane = params_.tiles_x * params_.tiles_y;
     const int plane = next_ / per_plane, in_plane = next_ % per_plane;
     // Groups of rows, column by column: CTAs that run at the same time share operands in L2.
-    constexpr int kGroup = 2048 / Tile::kRows;
+    constexpr int kGroup = 2048 / (Tile::kRows * Tile::kCluster);
     const int first = in_plane / (kGroup * params_.tiles_y) * kGroup;
     const int height = min(params_.tiles_x - first, kGroup);
     const int in_group = in_plane - first * params_.tiles_y;
-    unit->x = (first + in_group % height) * Tile::kRows;
+    const int x = (first + in_group % height) * Tile::kCluster;
+    unit->x = (x + static_cast<int>(blockIdx.x) % Tile::kCluster) * Tile::kRows;
     unit->y = in_group / height * Tile::kColumns;
     unit->batch = plane / params_.splits;
     unit->split = plane % params_.splits;
-    next_ += gridDim.x;
+    next_ += gridDim.x / Tile::kCluster;
     return true;
   }
 
@@ -101,7 +103,14 @@ __device__ inline void produce(const Params& params, SharedStorage<Tile>& smem) 
       } else {
         ptx::tma_load_3d(x, &params.x, full, k, unit.x, x_batch);
       }
-      ptx::tma_load_3d(smem.y[ring.stage], &params.y, full, k, unit.y, y_batch);
+      if constexpr (Tile::kCluster == 1) {
+        ptx::tma_load_3d(smem.y[ring.stage], &params.y, full, k, unit.y, y_batch);
+      } else {
+        constexpr int kShare = Tile::kColumns / Tile::kCluster;
+        const int row = static_cast<int>(blockIdx.x) % Tile::kCluster * kShare;
+        ptx::tma_load_multicast_3d(smem.y[ring.stage] + row * kBlockK, &params.y, full,
+                                   (1 << Tile::kCluster) - 1, k, unit.y + row, y_batch);
+      }
     }
   }
 }
@@ -161,6 +170,10 @@ template <typename Tile, bool kXAlongRows>
 class Consumer {
   static constexpr int kCount = Tile::kColumns / 2;
   static constexpr int kYStep = Tile::kColumns * kBlockK * 4 / 16;  // of a descriptor, a stage
+  static constexpr int kXStep = Tile::kRows * kBlockK * 4 / 16;
+  // Of 16 k's sums: two, of 8 k each, where registers allow it. They are rounded less often, which
+  // small products want: cuBLAS is more exact there, too, as it splits K.
+  static constexpr int kParts = Tile::kSubs == 1 && kCount <= 64 ? 2 : 1;
 
  public:
   float acc[Tile::kSubs][kCount];
@@ -170,8 +183,9 @@ class Consumer {
       : reader(consumer, thread),
         smem_(smem),
         lane_(thread % 32),
-        y_base_(y_descriptor(smem.y[0])),
-        y_small_base_(y_descriptor(smem.y_small[0])) {}
+        x_base_(k_descriptor(smem.x[0] + consumer * 64 * kBlockK)),
+        y_base_(k_descriptor(smem.y[0])),
+        y_small_base_(k_descriptor(smem.y_small[0])) {}
 
   __device__ void accumulate(int k_tiles, Turns& turns) {
     if constexpr (Tile::kThree) {
@@ -209,19 +223,21 @@ class Consumer {
 #pragma unroll
     for (int unit = 0; unit < 2 * Tile::kSubs; ++unit) {
       const int sub = unit / 2, k8 = unit % 2 * 2;
-      float big[2][4], small[2][4], part[kCount];
+      float big[2][4], small[2][4], part[kParts][kCount];
 #pragma unroll
       for (int i = 0; i < 8; ++i)
         split(raw[i / 4][i % 4], &big[i / 4][i % 4], &small[i / 4][i % 4]);
-      const uint64_t first = k8 * kDescriptorStepK8, second = first + kDescriptorStepK8;
       turns.take();
       ptx::wgmma_fence();
-      ptx::wgmma_tf32(part, small[0], y + first, 0);
-      ptx::wgmma_tf32(part, small[1], y + second, 1);
-      ptx::wgmma_tf32(part, big[0], y_small + first, 1);
-      ptx::wgmma_tf32(part, big[1], y_small + second, 1);
-      ptx::wgmma_tf32(part, big[0], y + first, 1);
-      ptx::wgmma_tf32(part, big[1], y + second, 1);
+#pragma unroll
+      for (int product = 0; product < 3; ++product) {  // the small ones first
+        const uint64_t base = product == 1 ? y_small : y;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          ptx::wgmma_tf32(part[i % kParts], product == 0 ? small[i] : big[i],
+                          base + (k8 + i) * kDescriptorStepK8, product > 0 || i >= kParts);
+        }
+      }
       ptx::wgmma_commit_group();
       turns.give();
       if (unit + 1 < 2 * Tile::kSubs) {  // under the products
@@ -230,7 +246,9 @@ class Consumer {
       }
       ptx::wgmma_wait_group<0>();
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) acc[sub][i] += part[i];
+      for (int i = 0; i < kCount; ++i) {
+        acc[sub][i] += kParts == 1 ? part[0][i] : part[0][i] + part[kParts - 1][i];
+      }
     }
     release(ring_.stage);
     ring_.advance();
@@ -241,13 +259,23 @@ class Consumer {
   template <int kSet>
   __device__ void step_one(bool accumulate) {
     ptx::mbarrier_wait(&smem_.full[ring_.stage], ring_.parity);
+    if constexpr (kXAlongRows) {
 #pragma unroll
-    for (int k8 = 0; k8 < kBlockK / 8; ++k8) reader.load(x_[kSet][k8], smem_.x[ring_.stage], 0, k8);
-    const uint64_t y = y_base_ + ring_.stage * kYStep;
+      for (int k8 = 0; k8 < kBlockK / 8; ++k8) {
+        reader.load(x_[kSet][k8], smem_.x[ring_.stage], 0, k8);
+      }
+    }
+    const uint64_t x = x_base_ + ring_.stage * kXStep, y = y_base_ + ring_.stage * kYStep;
     ptx::wgmma_fence();
 #pragma unroll
     for (int k8 = 0; k8 < kBlockK / 8; ++k8) {
-      ptx::wgmma_tf32(acc[0], x_[kSet][k8], y + k8 * kDescriptorStepK8, accumulate || k8 > 0);
+      const bool add = accumulate || k8 > 0;
+      const uint64_t y8 = y + k8 * kDescriptorStepK8;
+      if constexpr (kXAlongRows) {
+        ptx::wgmma_tf32(acc[0], x_[kSet][k8], y8, add);
+      } else {
+        ptx::wgmma_tf32(acc[0], x + k8 * kDescriptorStepK8, y8, add);
+      }
     }
     ptx::wgmma_commit_group();
     if (accumulate) {
@@ -258,14 +286,18 @@ class Consumer {
     ring_.advance();
   }
 
-  // By every warp: X is read by each for itself.
+  // By every warp, as X is read by each for itself, to every CTA that sends to this one.
   __device__ void release(int stage) {
-    if (lane_ == 0) ptx::mbarrier_arrive(&smem_.empty[stage]);
+    if constexpr (Tile::kCluster == 1) {
+      if (lane_ == 0) ptx::mbarrier_arrive(&smem_.empty[stage]);
+    } else {
+      if (lane_ < Tile::kCluster) ptx::mbarrier_arrive_cluster(&smem_.empty[stage], lane_);
+    }
   }
 
   SharedStorage<Tile>& smem_;
   int lane_;
-  uint64_t y_base_, y_small_base_;
+  uint64_t x_base_, y_base_, y_small_base_;
   RingState<Tile::kStages> ring_;
   int previous_ = 0;
   float x_[2][kBlockK / 8][4];
@@ -276,7 +308,7 @@ __device__ inline void consume(const Params& params, SharedStorage<Tile>& smem, 
                                int thread) {
   Scheduler<Tile> scheduler(params);
   Consumer<Tile, kXAlongRows> consumer(smem, index, thread);
-  Epilogue epilogue(params, smem.staging[index * 4 + thread / 32], thread % 32);
+  const Epilogue epilogue(params, thread % 32);
   Turns turns(index);
   Unit unit;
   while (scheduler.next(&unit)) {
@@ -288,6 +320,17 @@ __device__ inline void consume(const Params& params, SharedStorage<Tile>& smem, 
     }
   }
   turns.finish();
+}
+
+// All threads of the cluster.
+template <typename Tile>
+__device__ inline void meet() {
+  if constexpr (Tile::kCluster > 1) {
+    ptx::cluster_arrive_relaxed();
+    ptx::cluster_wait();
+  } else {
+    __syncthreads();
+  }
 }
 
 template <typename Tile, bool kXAlongRows>
@@ -305,11 +348,11 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
     for (int stage = 0; stage < Tile::kStages; ++stage) {
       ptx::mbarrier_init(&smem.full[stage], 1);
       ptx::mbarrier_init(&smem.split[stage], kSplitters / 32);
-      ptx::mbarrier_init(&smem.empty[stage], kConsumerWarps);
+      ptx::mbarrier_init(&smem.empty[stage], kConsumerWarps * Tile::kCluster);
     }
     ptx::fence_mbarrier_init();
   }
-  __syncthreads();
+  meet<Tile>();
   if (warp < kWarpgroup / 32) {
     ptx::setmaxnreg_dec<24>();
     if (threadIdx.x == 0) produce<Tile, kXAlongRows>(params, smem);
@@ -320,6 +363,8 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
     ptx::setmaxnreg_inc<240>();
     consume<Tile, kXAlongRows>(params, smem, warp / 4 - 1, thread);
   }
+  // Nobody leaves while the other CTA still tells it that a stage has been read.
+  if constexpr (Tile::kCluster > 1) meet<Tile>();
 #endif
 }
 

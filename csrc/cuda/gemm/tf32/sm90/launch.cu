@@ -3,6 +3,7 @@
 #include "cuda/gemm/sm90/tensor_map.h"
 #include "cuda/gemm/tf32/sm90/kernel.cuh"
 #include "cuda/gemm/tf32/sm90/launch.h"
+#include "cuda/gemm/tf32/tiles.h"
 #include "cuda/launch.h"
 #include "cuda/shared_memory_limit.h"
 
@@ -22,18 +23,38 @@ bool encode(CUtensorMap* map, const Matrix& x, int64_t k, int64_t batches, int r
        .round_to_tf32 = round_to_tf32});
 }
 
-template <bool kThree, bool kXAlongRows>
+template <typename Tile, bool kXAlongRows>
 Status launch_kernel(const Params& params, int ctas, cudaStream_t stream) {
-  using Tile = TileConfig<kThree>;
   constexpr int kSmem = kSmemBytes<Tile>;
   static_assert(kSmem <= 227 * 1024, "a CTA has 227 KB of shared memory");
   const auto kernel = gemm_kernel<Tile, kXAlongRows>;
   static SharedMemoryLimit limit;
   const cudaError_t set = limit.raise(reinterpret_cast<const void*>(kernel), kSmem);
   if (set != cudaSuccess) return {set, "shared memory of the TF32 GEMM"};
-  const Grid grid{
-      .blocks = dim3(ctas), .threads = dim3(kThreads), .shared_bytes = kSmem, .stream = stream};
+  const Grid grid{.blocks = dim3(ctas),
+                  .threads = dim3(kThreads),
+                  .shared_bytes = kSmem,
+                  .stream = stream,
+                  .cluster = dim3(Tile::kCluster)};
   return launch_grid("the TF32 GEMM", grid, kernel, params);
+}
+
+using Launch = Status (*)(const Params&, int, cudaStream_t);
+
+// The kernel for a tile of plan.h's list.
+template <bool kThree, bool kXAlongRows>
+Launch find_kernel(TileShape tile, int cluster) {
+#define XGEMM_TILE(X, Y, CLUSTER, PERCENT)                                \
+  if (tile.x == X && tile.y == Y && cluster == CLUSTER) {                 \
+    return launch_kernel<TileConfig<kThree, X, Y, CLUSTER>, kXAlongRows>; \
+  }
+  if constexpr (kThree) {
+    XGEMM_TF32X3_TILES(XGEMM_TILE)
+  } else {
+    XGEMM_TF32_TILES(XGEMM_TILE)
+  }
+#undef XGEMM_TILE
+  return nullptr;
 }
 
 // Where the result goes, by X's rows and Y's.
@@ -61,14 +82,19 @@ void set_result(Params* params, const Problem& p, bool swapped, const fp32::Para
   order(0, p.bias_stride, &params->bias_x_stride, &params->bias_y_stride);
   params->alpha = p.alpha, params->beta = p.beta;
   params->activation = p.activation;
-  params->lanes_along_x = std::abs(params->d_x_stride) < std::abs(params->d_y_stride);
+  params->plain = partials.splits > 1 || (p.alpha == 1.0f && p.beta == 0.0f && p.bias == nullptr &&
+                                          p.activation == Activation::kNone);
+  const int64_t steps = params->d_x_stride | params->d_batch_stride | params->d_split_stride |
+                        static_cast<int64_t>(reinterpret_cast<uintptr_t>(params->d) / 4);
+  params->d_pairs = params->d_y_stride == 1 && steps % 2 == 0;
 }
 
 }  // namespace
 
 Status launch(const Problem& p, const Config& config, const Matrix& x, const Matrix& y,
               bool swapped, const fp32::Params& partials, cudaStream_t stream) {
-  const TileShape tile = tile_shape(p.precision);
+  const TileShape tile = swapped ? TileShape{config.block_n, config.block_m}
+                                 : TileShape{config.block_m, config.block_n};
   const bool three = p.precision == Precision::kTf32x3;
   Params params{};
   params.x_rows = static_cast<int>(x.rows), params.y_rows = static_cast<int>(y.rows);
@@ -77,18 +103,20 @@ Status launch(const Problem& p, const Config& config, const Matrix& x, const Mat
   params.x_batched = x.batch_stride != 0, params.y_batched = y.batch_stride != 0;
   params.splits = config.splits;
   params.k_tiles_per_split = ceil_div(params.k_tiles, config.splits);
-  params.tiles_x = static_cast<int>(ceil_div<int64_t>(x.rows, tile.x));
+  params.tiles_x = static_cast<int>(ceil_div<int64_t>(x.rows, tile.x * config.cluster));
   params.tiles_y = static_cast<int>(ceil_div<int64_t>(y.rows, tile.y));
   params.units = params.tiles_x * params.tiles_y * params.batch * params.splits;
   set_result(&params, p, swapped, partials);
   const auto batches = [&](bool batched) { return batched ? params.batch : 1; };
   if (!encode(&params.x, x, p.k, batches(params.x_batched), tile.x, !three) ||
-      !encode(&params.y, y, p.k, batches(params.y_batched), tile.y, !three)) {
+      !encode(&params.y, y, p.k, batches(params.y_batched), tile.y / config.cluster, !three)) {
     return {cudaErrorInvalidValue, "encoding a tensor map of the TF32 GEMM"};
   }
   const bool along_rows = !x.fits_along_k();
-  const auto run = three ? (along_rows ? launch_kernel<true, true> : launch_kernel<true, false>)
-                         : (along_rows ? launch_kernel<false, true> : launch_kernel<false, false>);
+  const auto find = three ? (along_rows ? find_kernel<true, true> : find_kernel<true, false>)
+                          : (along_rows ? find_kernel<false, true> : find_kernel<false, false>);
+  const Launch run = find(tile, config.cluster);
+  if (run == nullptr) return {cudaErrorInvalidValue, "choosing a TF32 kernel"};
   return run(params, config.ctas, stream);
 }
 

@@ -11,13 +11,14 @@
 namespace xgemm::cuda::gemm::tf32::sm90 {
 
 // What the kernel is compiled for. kThree: three products of parts, else one.
-template <bool kThree_>
+template <bool kThree_, int kRows_, int kColumns_, int kCluster_>
 struct TileConfig {
   static constexpr bool kThree = kThree_;
-  static constexpr TileShape kShape = tile_shape(kThree ? Precision::kTf32x3 : Precision::kTf32);
-  static constexpr int kRows = kShape.x, kColumns = kShape.y;
-  static constexpr int kSubs = kRows / (64 * kConsumers);  // of 64 rows, a consumer
-  static constexpr int kStages = kThree ? 3 : 4;
+  static constexpr int kRows = kRows_, kColumns = kColumns_;  // of X, of Y
+  static constexpr int kCluster = kCluster_;                  // CTAs along X that share Y
+  static constexpr int kSubs = kRows / (64 * kConsumers);     // of 64 rows, a consumer
+  static constexpr int kStages = stages(kThree, {kRows, kColumns});
+  static_assert(kThree || kSubs == 1, "one product has one set of accumulators");
 };
 
 inline constexpr int kBoxRows = 32;  // of an X that lies along its rows: 128 bytes, a swizzle's row
@@ -67,8 +68,8 @@ class XReader {
   int consumer_, warp_, offset_;
 };
 
-// Of Y's tile in a stage, [row][kBlockK].
-__device__ inline uint64_t y_descriptor(const float* tile) {
+// Of rows along k in a stage, [row][kBlockK].
+__device__ inline uint64_t k_descriptor(const float* tile) {
   return ptx::wgmma_descriptor(tile, 16, 1024);
 }
 inline constexpr int kDescriptorStepK8 = 32 / 16;

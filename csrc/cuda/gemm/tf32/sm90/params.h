@@ -14,8 +14,8 @@ struct Params {
   int x_rows, y_rows, k_tiles;
   bool x_batched, y_batched;  // else the operand is the same for every batch
   int splits, k_tiles_per_split;
-  int tiles_x, tiles_y;
-  int batch, units;  // tiles of all batches and splits
+  int tiles_x, tiles_y;  // of a cluster
+  int batch, units;      // tiles of all batches and splits
 
   // Element (i, j) of the result, X's row and Y's, is i * x_stride + j * y_stride elements from its
   // batch's first one.
@@ -27,7 +27,8 @@ struct Params {
   int64_t bias_x_stride, bias_y_stride;
   float alpha, beta;
   Activation activation;
-  bool lanes_along_x;  // which way neighbours in D lie
+  bool plain;    // D is the sums as they are
+  bool d_pairs;  // two neighbours along Y are one aligned 8-byte store
 };
 
 }  // namespace xgemm::cuda::gemm::tf32::sm90

@@ -1,0 +1,108 @@
+#include <cstdlib>
+
+#include "common/math.h"
+#include "cuda/gemm/fp32/copy.h"
+#include "cuda/launch.h"
+#include "cuda/shared_memory.h"
+
+namespace xgemm::cuda::gemm::fp32 {
+namespace {
+
+// A block copies 128 elements of the dimension that is contiguous in the source, of 32 of the
+// other. Each thread has 16 elements, all in flight at once: 4 neighbours of a warp's width in
+// each of 4 lines.
+constexpr int kThreads = 256, kWarps = kThreads / 32, kLines = 32, kLength = 128;
+constexpr int kLinesOfWarp = kLines / kWarps, kOfLane = kLength / 32;
+
+struct CopyParams {
+  Copy copy;
+  uint32_t tiles_inner, tiles_outer;
+};
+
+struct TransposeTile {
+  float at[kLength][kLines + 1];  // [outer][inner]
+};
+
+// A thread's elements: where they lie along the contiguous dimension, and which of them exist.
+struct Lines {
+  const float* first;
+  int64_t step, line_step;  // from an element to the next, from a line to the next
+  int64_t left, lines_left;
+
+  __device__ void load(float (&x)[kLinesOfWarp][kOfLane]) const {
+#pragma unroll
+    for (int line = 0; line < kLinesOfWarp; ++line) {
+      const float* from = first + line * line_step;
+#pragma unroll
+      for (int i = 0; i < kOfLane; ++i) {
+        if (line < lines_left && i * 32 < left) x[line][i] = __ldg(from);
+        from += step;
+      }
+    }
+  }
+};
+
+// kAlongInner: the source is contiguous along the same dimension as the copy.
+template <bool kAlongInner>
+__global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ CopyParams params) {
+  const Copy& copy = params.copy;
+  const uint32_t plane = blockIdx.x / params.tiles_inner, batch = plane / params.tiles_outer;
+  const int64_t inner0 =
+      int64_t{blockIdx.x - plane * params.tiles_inner} * (kAlongInner ? kLength : kLines);
+  const int64_t outer0 =
+      int64_t{plane - batch * params.tiles_outer} * (kAlongInner ? kLines : kLength);
+  const int lane = threadIdx.x % 32, line = threadIdx.x / 32 * kLinesOfWarp;
+  const int64_t outer = outer0 + (kAlongInner ? line : lane);
+  const int64_t inner = inner0 + (kAlongInner ? lane : line);
+  const float* first =
+      copy.src + batch * copy.batch_stride + outer * copy.outer_stride + inner * copy.inner_stride;
+  float* dst = copy.dst + (batch * copy.outer + outer0) * copy.dst_stride + inner0;
+  float x[kLinesOfWarp][kOfLane];
+  if constexpr (kAlongInner) {
+    Lines{first, 32 * copy.inner_stride, copy.outer_stride, copy.inner - inner, copy.outer - outer}
+        .load(x);
+#pragma unroll
+    for (int i = 0; i < kLinesOfWarp; ++i) {
+#pragma unroll
+      for (int j = 0; j < kOfLane; ++j) {
+        if (outer + i < copy.outer && inner + j * 32 < copy.inner) {
+          dst[(line + i) * copy.dst_stride + lane + j * 32] = x[i][j];
+        }
+      }
+    }
+  } else {
+    XGEMM_STATIC_SHARED(TransposeTile, tile);
+    Lines{first, 32 * copy.outer_stride, copy.inner_stride, copy.outer - outer, copy.inner - inner}
+        .load(x);
+#pragma unroll
+    for (int i = 0; i < kLinesOfWarp; ++i) {
+#pragma unroll
+      for (int j = 0; j < kOfLane; ++j) tile.at[lane + j * 32][line + i] = x[i][j];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = threadIdx.x / 32; i < kLength; i += kWarps) {
+      if (outer0 + i < copy.outer && inner0 + lane < copy.inner) {
+        dst[i * copy.dst_stride + lane] = tile.at[i][lane];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Status launch_copy(const Copy& copy, cudaStream_t stream) {
+  const bool along_inner = std::abs(copy.inner_stride) <= std::abs(copy.outer_stride);
+  const int64_t tiles_inner = ceil_div<int64_t>(copy.inner, along_inner ? kLength : kLines);
+  const int64_t tiles_outer = ceil_div<int64_t>(copy.outer, along_inner ? kLines : kLength);
+  const int64_t blocks = tiles_inner * tiles_outer * copy.batches;
+  if (blocks > INT32_MAX) return {cudaErrorInvalidValue, "the size of an fp32 operand's copy"};
+  const CopyParams params{copy, static_cast<uint32_t>(tiles_inner),
+                          static_cast<uint32_t>(tiles_outer)};
+  const Grid grid{
+      .blocks = dim3(static_cast<unsigned>(blocks)), .threads = dim3(kThreads), .stream = stream};
+  return launch_grid("the copy of an fp32 operand", grid,
+                     along_inner ? copy_kernel<true> : copy_kernel<false>, params);
+}
+
+}  // namespace xgemm::cuda::gemm::fp32

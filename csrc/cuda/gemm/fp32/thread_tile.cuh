@@ -1,0 +1,128 @@
+// A thread's part of a tile: fragments from shared memory, double-buffered, and their outer
+// products.
+#pragma once
+
+#include "cuda/gemm/fp32/epilogue.cuh"
+#include "cuda/gemm/fp32/tile.cuh"
+#include "cuda/ptx/ld_st.h"
+
+namespace xgemm::cuda::gemm::fp32 {
+
+template <typename Tile>
+class ThreadTile {
+ public:
+  static constexpr int kM = Tile::kThreadM, kN = Tile::kThreadN;
+  static constexpr int kLanesM = Tile::kLanesM, kLanesN = Tile::kLanesN;
+  float acc[kM][kN];
+  int row, column;  // its first ones in the tile; further quads follow kLanes * 4 apart
+
+  __device__ ThreadTile(int warp, int lane) {
+    // Lanes are laid out so that a half-warp's reads of either operand are at most 128 bytes.
+    const int m = kLanesM == 4 ? lane / 16 * 2 + lane % 2 : lane / 16 * 4 + lane % 4;
+    const int n = kLanesM == 4 ? lane / 2 % kLanesN : lane / 4 % kLanesN;
+    row = warp / Tile::kWarpsN * Tile::kWarpM + m * 4;
+    column = warp % Tile::kWarpsN * Tile::kWarpN + n * 4;
+  }
+
+  __device__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kM; ++i) {
+#pragma unroll
+      for (int j = 0; j < kN; ++j) acc[i][j] = 0.0f;
+    }
+  }
+
+  // a, b: shared-memory addresses of the operands' tiles, at the thread's row and column.
+  __device__ void load(int set, uint32_t a, uint32_t b, int k) {
+    const uint32_t from_a = a + k * Tile::kStrideA * 4, from_b = b + k * Tile::kStrideB * 4;
+#pragma unroll
+    for (int i = 0; i < kM; i += 4) {
+      const float4 x = ptx::ld_shared(from_a + i * kLanesM * 4);
+      a_[set][i] = x.x, a_[set][i + 1] = x.y, a_[set][i + 2] = x.z, a_[set][i + 3] = x.w;
+    }
+#pragma unroll
+    for (int j = 0; j < kN; j += 4) {
+      const float4 x = ptx::ld_shared(from_b + j * kLanesN * 4);
+      b_[set][j] = x.x, b_[set][j + 1] = x.y, b_[set][j + 2] = x.z, b_[set][j + 3] = x.w;
+    }
+  }
+
+  // To and fro along rows, so that neighbouring FMAs share an operand: one that reads three
+  // registers takes a cycle more than one that finds one of them in the reuse cache.
+  __device__ void multiply(int set) {
+#pragma unroll
+    for (int i = 0; i < kM; ++i) {
+#pragma unroll
+      for (int step = 0; step < kN; ++step) {
+        const int j = i % 2 == 0 ? step : kN - 1 - step;
+        acc[i][j] = fmaf(a_[set][i], b_[set][j], acc[i][j]);
+      }
+    }
+  }
+
+ private:
+  float a_[2][kM], b_[2][kN];
+};
+
+// What a CTA works on: the tile at (m, n) of a batch, and the part [k, k_end) of K.
+struct Work {
+  int64_t m, n, batch, k, k_end, plane;
+
+  template <typename Tile>
+  __device__ static Work at(const Params& params, int64_t index) {
+    Work work;
+    const int64_t per_plane = params.tiles_m * params.tiles_n;
+    const int64_t plane = index / per_plane;
+    // Groups of rows, column by column: CTAs that run at the same time share operands in L2.
+    constexpr int64_t kGroupRows = 2048 / Tile::kBlockM;
+    const int64_t in_plane = index % per_plane;
+    const int64_t first = in_plane / (kGroupRows * params.tiles_n) * kGroupRows;
+    const int64_t height = min(params.tiles_m - first, kGroupRows);
+    const int64_t in_group = in_plane - first * params.tiles_n;
+    work.m = (first + in_group % height) * Tile::kBlockM;
+    work.n = in_group / height * Tile::kBlockN;
+    work.batch = plane / params.splits;
+    const int64_t split = plane % params.splits;
+    work.plane = split * params.batches + work.batch;
+    work.k = split * params.k_per_split;
+    work.k_end = min(work.k + params.k_per_split, params.k);
+    return work;
+  }
+
+  __device__ int k_tiles() const {
+    return ceil_div(static_cast<int>(max(k_end - k, int64_t{0})), kBlockK);
+  }
+};
+
+__device__ inline void store_row4(const Params& params, const Work& work, float4 sums, int64_t row,
+                                  int64_t column) {
+  if (row >= params.m || column >= params.n) return;
+  // A product, not a copy: sums that are stored as they are would have to be in aligned quads of
+  // registers all along, which are the wrong banks for the FMAs.
+  const float scale = params.store_scale;
+  const float4 scaled = {scale * sums.x, scale * sums.y, scale * sums.z, scale * sums.w};
+  if (params.splits > 1) {
+    *partial_row4(params, work.plane, row, column) = scaled;
+  } else if (params.plain) {
+    *reinterpret_cast<float4*>(params.d + batch_offset(params, work.batch, &BatchDim::d) +
+                               row * params.d_row_stride + column) = scaled;
+  } else {
+    finish_row4(params, work.batch, scaled, row, column);
+  }
+}
+
+template <typename Tile>
+__device__ inline void store_tile(const Params& params, const Work& work,
+                                  const ThreadTile<Tile>& mine) {
+#pragma unroll
+  for (int i = 0; i < Tile::kThreadM; ++i) {
+    const int64_t row = work.m + mine.row + i / 4 * 4 * Tile::kLanesM + i % 4;
+#pragma unroll
+    for (int j = 0; j < Tile::kThreadN; j += 4) {
+      const float4 x = {mine.acc[i][j], mine.acc[i][j + 1], mine.acc[i][j + 2], mine.acc[i][j + 3]};
+      store_row4(params, work, x, row, work.n + mine.column + j * Tile::kLanesN);
+    }
+  }
+}
+
+}  // namespace xgemm::cuda::gemm::fp32
