@@ -17,6 +17,8 @@ DTYPES = (torch.float16, torch.bfloat16)
 # (consumer warpgroups, rows of X), as in csrc/cuda/w4a16/sm90/wgmma/tile.h
 TILES = (
     *itertools.product((2, 4), (32, 48, 64, 96)),
+    *((3, rows) for rows in (64, 96, 128)),
+    (4, 128),
     *((2, rows) for rows in (128, 192, 256)),
 )
 SPLIT_TILES = [tile for tile in TILES if tile[0] * tile[1] <= 256]

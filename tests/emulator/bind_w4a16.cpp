@@ -91,7 +91,6 @@ void bind_w4a16(py::module_& m) {
       .def_readwrite("warps", &w4a16::Config::warps)
       .def_readwrite("stages", &w4a16::Config::stages)
       .def_readwrite("cluster", &w4a16::Config::cluster)
-      .def_readwrite("run", &w4a16::Config::run)
       .def_readwrite("ctas", &w4a16::Config::ctas)
       .def_readwrite("block_m", &w4a16::Config::block_m)
       .def_readwrite("block_n", &w4a16::Config::block_n)

@@ -50,10 +50,9 @@ struct Config {
   Kernel kernel = Kernel::kSm90Rows;
   int block_m = 0;              // rows of X that a CTA holds
   int block_n = 0;              // columns of a tile
-  int warps = 0;                // of a CTA, that take k in turns
+  int warps = 0;                // of a CTA
   int stages = 0;               // of the ring that a warp, or a CTA, keeps full
   int cluster = 1;              // CTAs that share K, or an operand
-  int run = 0;                  // units of 128 k that are summed before anything else is added
   int splits = 1;               // of K: kSm80 by CTAs, kSm90Wgmma by CTAs of a cluster
   int ctas = 0;                 // of the grid, at most
   bool even_shares = false;     // clusters take equal parts of all tiles' K

@@ -28,18 +28,16 @@ const char* name_of(Kernel kernel) {
 std::optional<Config> select_config(const Problem& p, const DeviceInfo& device) {
   if (p.dtype == DType::kF32) return std::nullopt;
   if (p.m == 0 || p.weight.layout.n == 0) return Config{.reason = "the result is empty"};
-  double best_us = 0;
-  Config best = sm80::select(p, device, &best_us);
-  Config config;
-  double us = 0;
-  // Another kernel sums in another order: where bits must not depend on M, one kernel takes all M.
-  if (p.batch_invariant) return sm90::wgmma::select(p, device, &config, &us) ? config : best;
-  const auto consider = [&](const auto& select) {
-    if (select(p, device, &config, &us) && us < best_us) best = config, best_us = us;
-  };
-  consider(sm90::rows::select);
-  consider(sm90::wgmma::select);
-  return best;
+  double us = 0, rows_us = 0;
+  Config config, rows_config;
+  // Another kernel sums in another order: where bits must not depend on M, one kernel takes all M,
+  // and that for few rows takes none.
+  const bool rows = sm90::rows::select(p, device, &rows_config, &rows_us);
+  const bool wgmma = sm90::wgmma::select(p, device, &config, &us);
+  if (rows && (!wgmma || rows_us <= us)) return rows_config;
+  if (wgmma) return config;
+  // On Hopper it was the slowest of all at every size measured.
+  return sm80::select(p, device, &us);
 }
 
 std::string explain(const Problem& p, const Config& config) {
@@ -53,7 +51,6 @@ std::string explain(const Problem& p, const Config& config) {
   if (config.cluster > 1) out << ", clusters of " << config.cluster;
   if (config.splits > 1) out << ", K in " << config.splits << " parts";
   out << ", " << config.ctas << " CTAs";
-  if (config.run > 0) out << ", K summed in runs of " << config.run * w4::kUnitK;
   if (config.even_shares) out << ", equal parts of all tiles' K";
   if (config.copy_x) out << ", x copied first";
   if (config.workspace_bytes > 0) out << ", workspace of " << config.workspace_bytes << " bytes";

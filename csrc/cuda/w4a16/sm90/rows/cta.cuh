@@ -1,13 +1,14 @@
-// A CTA's share of the product, and its X.
+// A CTA's and a warp's share of the product, and its X.
 #pragma once
 
-#include "cuda/ptx/cp_async_bulk.h"
+#include "cuda/ptx/cp_async.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/w4a16/sm90/rows/params.h"
 
 namespace xgemm::cuda::w4a16::sm90::rows {
 
-// The clusters take the tiles in turns; the CTAs of a cluster have a range of K's units each.
+// The clusters take the tiles in turns; the CTAs of a cluster have a range of K's units each. Where
+// the last turn has tiles for half of the clusters or fewer, each takes one strip of them.
 struct Cta {
   int cluster, rank;
   int tiles;
@@ -20,41 +21,51 @@ struct Cta {
         first_unit(rank * p.units_each + min(rank, p.units_extra)),
         units(p.units_each + (rank < p.units_extra ? 1 : 0)) {}
 
-  __device__ int tile(const Params& p, int turn) const { return cluster + turn * p.clusters; }
+  __device__ bool is_half(const Params& p, int turn) const {
+    return p.half_extra && turn == p.tiles_each;
+  }
+  // The first strip of a turn's tile.
+  __device__ int strip(const Params& p, int turn) const {
+    const int before = turn * p.clusters * kTileStrips;
+    return before + (is_half(p, turn) ? cluster : cluster * kTileStrips);
+  }
 };
 
-// Asks for the rows of X, whole pieces of 16 bytes of them; for one warp.
-__device__ inline int whole_channels(const Params& p, const Cta& cta) {
-  constexpr int kUnit = w4::kUnitK;
-  return min(p.k - cta.first_unit * kUnit, cta.units * kUnit) / 8 * 8;
-}
-__device__ inline void copy_x(const Params& p, const Cta& cta, uint8_t* x, uint64_t* barrier,
-                              int lane) {
-  const uint32_t bytes = whole_channels(p, cta) * 2;
-  if (lane == 0) {
-    ptx::mbarrier_init(barrier, 1);
-    ptx::fence_mbarrier_init();
-    ptx::mbarrier_arrive_expect_tx(barrier, bytes * p.rows);
-  }
-  __syncwarp();
-  if (lane < p.rows && bytes > 0) {
-    const uint16_t* row = p.x + lane * p.x_row_stride + cta.first_unit * w4::kUnitK;
-    ptx::bulk_load(x + lane * p.x_pitch, row, bytes, barrier);
-  }
+// The first unit, of the CTA's, of a warp that has `units` of them.
+__device__ inline int warp_units(const Params& p, const Cta& cta, int warp, int* units) {
+  // A CTA with one more unit than another has one more warp with one more, or all.
+  const int extra = p.warp_units_extra + (cta.units > p.units_each ? 1 : 0);
+  *units = p.warp_units_each + (warp < extra ? 1 : 0);
+  return warp * p.warp_units_each + min(warp, extra);
 }
 
-// Gathers what copy_x does not bring: all of X where it lies any other way, else the channels that
-// fill up the last unit. Channels that do not exist are 0.
-__device__ inline void gather_x(const Params& p, const Cta& cta, uint8_t* x, int thread,
-                                int threads) {
-  constexpr int kUnit = w4::kUnitK;
-  const int from = p.x_bulk ? whole_channels(p, cta) : 0;
+// Asks for `channels` of X from `first_channel` on, the first one to `x`, in pieces of 16 bytes,
+// which the rows are aligned to; for one warp. What is beyond K is 0.
+__device__ inline void copy_x(const Params& p, uint8_t* x, int first_channel, int channels,
+                              int lane) {
 #pragma unroll 1
-  for (int channel = from + thread * 8; channel < cta.units * kUnit; channel += threads * 8) {
+  for (int channel = lane * 8; channel < channels; channel += 32 * 8) {
+    const int valid = min(max(p.k - first_channel - channel, 0), 8) * 2;
+    const uint16_t* from = p.x + (valid > 0 ? first_channel + channel : 0);
+    uint32_t to = ptx::smem_address(x) + channel * 2;
+#pragma unroll 1
+    for (int row = 0; row < p.rows; ++row, from += p.x_row_stride, to += p.x_pitch) {
+      ptx::cp_async<16>(to, from, valid);
+    }
+  }
+  ptx::cp_async_commit_group();
+}
+
+// Gathers `channels` of them, the first one to `x`, where they lie any other way. Those that do not
+// exist are 0. Not inlined: most products have no use for its code.
+static __device__ __noinline__ void gather_x(const Params& p, uint8_t* x, int first_channel,
+                                             int channels, int lane) {
+#pragma unroll 1
+  for (int channel = lane * 8; channel < channels; channel += 32 * 8) {
     int64_t offset[8];  // or -1
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      int k = cta.first_unit * kUnit + channel + i;
+      int k = first_channel + channel + i;
       if (p.perm != nullptr && k < p.k) k = p.perm[k];
       offset[i] = static_cast<unsigned>(k) < static_cast<unsigned>(p.k) ? k * p.x_col_stride : -1;
     }

@@ -19,14 +19,15 @@ Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
   static ActiveClusters active;
   const cudaError_t set = limit.raise(address, kSmemBytes);
   if (set != cudaSuccess) return {set, kName};
-  const int threads = (params.warps + kTiles) * 32, cluster = 1 << params.log2_cluster;
+  const int threads = (params.warps + params.reducers) * 32, cluster = 1 << params.log2_cluster;
   params.clusters = work.most_clusters;
   if (cluster > 1) {
     const int most = active.most(address, threads, kSmemBytes, params.log2_cluster);
     if (most > 0) params.clusters = std::min(params.clusters, most);
   }
-  params.tiles_each = work.tiles / params.clusters;
-  params.tiles_extra = work.tiles % params.clusters;
+  const Turns turns = share_tiles(work.strips, params.clusters);
+  params.tiles_each = turns.each, params.tiles_extra = turns.extra;
+  params.half_extra = turns.half;
   return launch_grid(kName,
                      {.blocks = dim3(params.clusters * cluster),
                       .threads = dim3(threads),

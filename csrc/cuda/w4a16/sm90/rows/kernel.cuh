@@ -1,9 +1,9 @@
 // W4A16 for few rows of X: a stream over the packed weight.
 //
-// Persistent CTAs, 32 columns of D at a time. Each of the streaming warps keeps a ring of its own
-// filled with bulk copies and multiplies what has come by X, which lies in shared memory; reducer
-// warps add up their sums. The CTAs of a cluster have a part of K each, so that X's part fits, is
-// fetched once, and few tiles still keep all SMs busy.
+// Persistent CTAs, 32 columns of D at a time. Each of the streaming warps has a part of K: it keeps
+// a ring of its own filled with bulk copies and multiplies what has come by its channels of X,
+// which lie in shared memory; reducer warps add up their sums. The CTAs of a cluster have a part of
+// K each, so that X's part fits, is fetched once, and few tiles still keep all SMs busy.
 #pragma once
 
 #include "cuda/ptx/griddep.h"
@@ -13,17 +13,16 @@
 
 namespace xgemm::cuda::w4a16::sm90::rows {
 
-// Barriers but the rings' and X's; for one thread.
-__device__ inline void init_barriers(const Params& p, const Cta& cta, Barriers& barriers,
-                                     int reducers) {
+// Barriers but the rings'; for one thread.
+__device__ inline void init_barriers(const Params& p, Barriers& barriers) {
 #pragma unroll 1
   for (int i = 0; i < p.buffers; ++i) {
-    ptx::mbarrier_init(&barriers.sums_full[i], p.parts(cta.units));
-    ptx::mbarrier_init(&barriers.sums_empty[i], reducers);
+    ptx::mbarrier_init(&barriers.sums_full[i], p.warps);
+    ptx::mbarrier_init(&barriers.sums_empty[i], p.reducers);
   }
   if (p.log2_cluster > 0) {
 #pragma unroll 1
-    for (int i = 0; i < 2 * reducers; ++i) {
+    for (int i = 0; i < 2 * p.reducers; ++i) {
       ptx::mbarrier_init(&barriers.inbox_full[i / 2][i % 2], 1);
       ptx::mbarrier_init(&barriers.inbox_empty[i / 2][i % 2], 1 << p.log2_cluster);
     }
@@ -32,32 +31,34 @@ __device__ inline void init_barriers(const Params& p, const Cta& cta, Barriers& 
 }
 
 template <typename T, int kTiles, bool kFine>
-__global__ void __launch_bounds__((most_warps(kTiles) + kTiles) * 32, 1)
+__global__ void __launch_bounds__((most_warps(kTiles) + kTiles * (kMmaRows / kReducerRows)) * 32, 1)
     rows_kernel(const __grid_constant__ Params p) {
   XGEMM_DYNAMIC_SHARED(uint8_t, smem, 128);
   const Cta cta(p);
   // By a shuffle, which tells the compiler that a warp has one value of it.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int reducer = warp - p.warps;  // or negative
   Barriers& barriers = *reinterpret_cast<Barriers*>(smem);
-  uint8_t* x = smem + p.shared.x;
-  Stream<T, kTiles, kFine> stream(p, cta, smem, warp, lane);
-  if (reducer < 0) stream.start();
-  if (warp == 0 && lane == 0) init_barriers(p, cta, barriers, kTiles);
-  ptx::griddep_wait();  // what is read from here on may be new
-  if (reducer == 0 && p.x_bulk) copy_x(p, cta, x, &barriers.x, lane);
-  gather_x(p, cta, x, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
-  __syncthreads();
-  ptx::griddep_launch_dependents();
-  if (p.log2_cluster > 0) ptx::cluster_arrive_relaxed();
-  if (reducer < 0) {
+  if (warp < p.warps) [[likely]] {
+    // The way to the first copies is short: a CTA starts with an empty cache of instructions.
+    Stream<T, kTiles, kFine> stream(p, cta, smem, warp, lane);
+    stream.start();
+    __syncthreads();  // all barriers stand
+    ptx::griddep_launch_dependents();
+    if (p.log2_cluster > 0) ptx::cluster_arrive_relaxed();
     stream.run();
+    if (p.log2_cluster > 0) ptx::cluster_wait();
   } else {
-    if (p.log2_cluster > 0) ptx::cluster_wait();  // all inboxes stand
-    Reducer<T>(p, cta, smem, reducer, lane).run();
+    if (warp == p.warps && lane == 0) init_barriers(p, barriers);
+    ptx::griddep_wait();
+    __syncthreads();
+    ptx::griddep_launch_dependents();
+    if (p.log2_cluster > 0) {
+      ptx::cluster_arrive_relaxed();
+      ptx::cluster_wait();  // all inboxes stand
+    }
+    Reducer<T>(p, cta, smem, warp - p.warps, lane).run();
   }
-  if (p.log2_cluster > 0 && reducer < 0) ptx::cluster_wait();
 }
 
 }  // namespace xgemm::cuda::w4a16::sm90::rows

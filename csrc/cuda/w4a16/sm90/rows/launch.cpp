@@ -33,8 +33,8 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
   params.x = static_cast<const uint16_t*>(p.x);
   params.x_row_stride = p.m > 1 ? p.x_row_stride : 0;
   params.x_col_stride = p.x_col_stride;
-  params.x_bulk = p.perm == nullptr && (p.x_col_stride == 1 || layout.k == 1) &&
-                  params.x_row_stride % 8 == 0 && aligned_to(p.x, 16);
+  params.x_vectors = p.perm == nullptr && (p.x_col_stride == 1 || layout.k == 1) &&
+                     params.x_row_stride % 8 == 0 && aligned_to(p.x, 16);
   params.perm = p.perm;
   params.rows = static_cast<int>(p.m), params.k = static_cast<int>(layout.k);
 
@@ -48,19 +48,20 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
   params.n = layout.n;
 
   params.warps = split.warps, params.stages = split.stages;
-  // One copy a warp, then X, then the others: were it all of them, the first would wait for later
-  // ones of other SMs. A gather of X takes long enough for all.
-  params.early_stages = params.x_bulk ? 1 : split.stages;
+  params.piece_bytes = split.piece_bytes;
+  // A piece a warp, then X, then the other pieces: asked for last, X would come last.
+  params.early_stages = 1;
   params.log2_cluster = log2_of(split.cluster);
   params.units_each = split.least_units();
   params.units_extra = split.units % split.cluster;
-  params.run = split.run;
-  params.parts_most = split.most_parts(), params.parts_least = split.least_parts();
+  params.warp_units_each = params.units_each / split.warps;
+  params.warp_units_extra = params.units_each % split.warps;
   params.x_pitch = static_cast<int>(split.x_pitch());
   params.buffers = split.buffers();
+  params.reducers = ceil_div(split.rows, kReducerRows);
   params.shared = split.plan();
 
-  const Work work = {.tiles = static_cast<int>(ceil_div<int64_t>(layout.n, kTileColumns)),
+  const Work work = {.strips = static_cast<int>(ceil_div<int64_t>(layout.n, w4::kStripColumns)),
                      .most_clusters = config.ctas / split.cluster,
                      .overlaps_previous = p.overlaps_previous};
   const auto run = p.dtype == DType::kF16 ? launch_f16 : launch_bf16;

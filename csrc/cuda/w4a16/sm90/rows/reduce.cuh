@@ -23,8 +23,7 @@ __device__ inline float4 operator*(const float4& a, float b) {
   return {a.x * b, a.y * b, a.z * b, a.w * b};
 }
 
-// The reducer of rows kMmaRows * index ... A lane has 4 adjacent columns of two rows, or of one
-// where the CTAs of a cluster share the columns.
+// The reducer of rows kReducerRows * index ... A lane has 4 adjacent columns of a row.
 template <typename T>
 class Reducer {
  public:
@@ -36,47 +35,40 @@ class Reducer {
         inbox_(reinterpret_cast<float4*>(smem + p.shared.inbox) + index * 2 * kInboxPieces),
         index_(index),
         lane_(lane),
-        rows_(min(p.rows - index * kMmaRows, kMmaRows)) {}
+        rows_(min(p.rows - index * kReducerRows, kReducerRows)) {}
 
   __device__ void run() {
-    const int column = final_column();
+    const int row = final_row(), column = final_column();
     // What a cluster sends arrives while the next tile is added up.
     const int behind = p_.log2_cluster > 0 ? 1 : 0;
 #pragma unroll 1
     for (int turn = 0, buffer = 0, parity = 0; turn < cta_.tiles + behind; ++turn) {
-      float4 y[2];
+      float4 y{};
       if (turn < cta_.tiles) {
-        add_parts(y, turn, buffer, parity);
+        y = add_parts(turn, buffer, parity);
         if (++buffer == p_.buffers) buffer = 0, parity ^= 1;
         if (behind > 0) send(y, turn);
       }
       const int done = turn - behind;
       if (done < 0) continue;
-      const int64_t first = int64_t{cta_.tile(p_, done)} * kTileColumns;
+      const int64_t first = int64_t{cta_.strip(p_, done)} * w4::kStripColumns;
+      const int64_t columns = cta_.is_half(p_, done) ? w4::kStripColumns : kTileColumns;
+      const int64_t end = min(p_.n, first + columns);
       const float4 bias = load_bias(first + column);
-      if (behind > 0) y[0] = receive(done);
-      // A loop, since activations are long and one copy of them is enough.
-#pragma unroll 1
-      for (int i = 0; i < 2; ++i) {
-        const int row = final_row(i);
-        if (row < rows_) store(index_ * kMmaRows + row, first + column, activated(y[0] + bias));
-        y[0] = y[1];
-      }
+      if (behind > 0) y = receive(done);
+      if (row < rows_) store(index_ * kReducerRows + row, first + column, end, activated(y + bias));
     }
   }
 
  private:
   static constexpr int kPiecesOfRow = kTileColumns / 4;
 
-  // Before the exchange: row lane / 8 and the fourth one after it.
-  __device__ int row_of(int i) const { return lane_ / kPiecesOfRow + 4 * i; }
+  // Before the exchange.
+  __device__ int row() const { return lane_ / kPiecesOfRow; }
   __device__ int column_of() const { return lane_ % kPiecesOfRow * 4; }
-  // After it a CTA has every cluster-th 4 columns, and one row a lane does for all of them.
+  // After it a CTA has every cluster-th 4 columns.
   __device__ int log2_own_pieces() const { return 3 - p_.log2_cluster; }
-  __device__ int final_row(int i) const {
-    if (p_.log2_cluster == 0) return row_of(i);
-    return i == 0 ? lane_ >> log2_own_pieces() : kMmaRows;
-  }
+  __device__ int final_row() const { return lane_ >> log2_own_pieces(); }
   __device__ int final_column() const {
     const int own = lane_ & ((1 << log2_own_pieces()) - 1);
     return ((own << p_.log2_cluster) + cta_.rank) * 4;
@@ -93,48 +85,48 @@ class Reducer {
     return {bias[0], bias[1], bias[2], bias[3]};
   }
 
-  // y = the sum over the CTA's K, the parts added in their order.
-  __device__ void add_parts(float4 (&y)[2], int turn, int buffer, uint32_t parity) {
+  // The sum over the CTA's K, the warps' parts added in their order.
+  __device__ float4 add_parts(int turn, int buffer, uint32_t parity) {
     uint2 scales{}, zeros{};
     const bool per_channel = p_.groups == 0;
     if (per_channel) {
-      const int tile = cta_.tile(p_, turn);
-      const uint8_t* tail = p_.weight + (tile / 2 + 1) * p_.row_bytes -
+      const int strip = cta_.strip(p_, turn);
+      // Of a single strip's neighbours the columns are not stored: the row's last ones do.
+      const int column = min(strip % 4 * w4::kStripColumns + column_of(), w4::kRowColumns - 4);
+      const uint8_t* tail = p_.weight + (strip / 4 + 1) * p_.row_bytes -
                             w4::kRowColumns * w4::kScaleBytes * (p_.zeros ? 2 : 1);
-      const uint8_t* from = tail + (tile % 2 * kTileColumns + column_of()) * w4::kScaleBytes;
+      const uint8_t* from = tail + column * w4::kScaleBytes;
       scales = *reinterpret_cast<const uint2*>(from);
       if (p_.zeros) {
         zeros = *reinterpret_cast<const uint2*>(from + w4::kRowColumns * w4::kScaleBytes);
       }
     }
-    const int parts = p_.parts(cta_.units), pitch = p_.rows * kSumPitch;
-    const float* from = sums_ + buffer * parts * pitch + index_ * kMmaRows * kSumPitch;
-    // The sums are in the terms of mma's products, in which columns 8 to 15 of a strip are larger.
-    const float factor =
-        1.0f / Codes<T>::kUnit / ((column_of() & 8) == 0 ? 1.0f : Codes<T>::kUpper);
+    const int parts = p_.warps, pitch = p_.rows * kSumPitch;
+    const float* from =
+        sums_ + buffer * parts * pitch + (index_ * kReducerRows + row()) * kSumPitch;
+    float4 y{};
     ptx::mbarrier_wait(&barriers_.sums_full[buffer], parity);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (row_of(i) >= rows_) continue;
-      const float* row = from + row_of(i) * kSumPitch;
-      y[i] = *reinterpret_cast<const float4*>(row + column_of());
-#pragma unroll 4
-      for (int j = 1; j < parts; ++j) {
-        y[i] = y[i] + *reinterpret_cast<const float4*>(row + j * pitch + column_of());
+    if (row() < rows_) {
+#pragma unroll 8
+      for (int j = 0; j < parts; ++j) {
+        y = y + *reinterpret_cast<const float4*>(from + j * pitch + column_of());
       }
-      y[i] = y[i] * factor;
-      if (!per_channel) continue;
-      float x = row[kSumOfX];
+      // In the terms of mma's products, in which columns 8 to 15 of a strip are larger.
+      y = y * (1.0f / Codes<T>::kUnit / ((column_of() & 8) == 0 ? 1.0f : Codes<T>::kUpper));
+      if (per_channel) {
+        float x = 0.0f;
 #pragma unroll 1
-      for (int j = 1; j < parts; ++j) x += row[j * pitch + kSumOfX];
-      x *= 1.0f / Codes<T>::kUnit;
-      y[i].x = scaled(y[i].x, x, scales.x & 0xffff, zeros.x & 0xffff);
-      y[i].y = scaled(y[i].y, x, scales.x >> 16, zeros.x >> 16);
-      y[i].z = scaled(y[i].z, x, scales.y & 0xffff, zeros.y & 0xffff);
-      y[i].w = scaled(y[i].w, x, scales.y >> 16, zeros.y >> 16);
+        for (int j = 0; j < parts; ++j) x += from[j * pitch + kSumOfX];
+        x *= 1.0f / Codes<T>::kUnit;
+        y.x = scaled(y.x, x, scales.x & 0xffff, zeros.x & 0xffff);
+        y.y = scaled(y.y, x, scales.x >> 16, zeros.x >> 16);
+        y.z = scaled(y.z, x, scales.y & 0xffff, zeros.y & 0xffff);
+        y.w = scaled(y.w, x, scales.y >> 16, zeros.y >> 16);
+      }
     }
     __syncwarp();
     if (lane_ == 0) ptx::mbarrier_arrive(&barriers_.sums_empty[buffer]);
+    return y;
   }
 
   // With one group for all of K: what the products lack, which are those of code - 8.
@@ -144,35 +136,33 @@ class Reducer {
   }
 
   // Sends the CTA's sums to those that own their columns.
-  __device__ void send(const float4 (&y)[2], int turn) {
+  __device__ void send(const float4& y, int turn) {
     const int box = turn & 1, own = log2_own_pieces();
     uint64_t* full = &barriers_.inbox_full[index_][box];
     if (lane_ == 0) ptx::mbarrier_arrive_expect_tx(full, rows_ * kTileColumns * sizeof(float));
     // All ranks have read what this box held.
     ptx::mbarrier_wait(&barriers_.inbox_empty[index_][box], (turn >> 1 & 1) ^ 1);
+    if (row() >= rows_) return;
     const int piece = lane_ % kPiecesOfRow;
     const int to = piece & ((1 << p_.log2_cluster) - 1), place = piece >> p_.log2_cluster;
     const uint32_t inbox = ptx::mapa(ptx::smem_address(inbox_ + box * kInboxPieces), to);
     const uint32_t remote_full = ptx::mapa(ptx::smem_address(full), to);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (row_of(i) >= rows_) continue;
-      const int at = cta_.rank << (own + 3) | row_of(i) << own | place;
-      ptx::st_async_v4(inbox + at * 16, remote_full, y[i].x, y[i].y, y[i].z, y[i].w);
-    }
+    const int at = cta_.rank << (own + kLog2ReducerRows) | row() << own | place;
+    ptx::st_async_v4(inbox + at * 16, remote_full, y.x, y.y, y.z, y.w);
   }
 
   // The whole sum of this lane's own columns, the ranks added in their order.
   __device__ float4 receive(int turn) {
     const int box = turn & 1, ranks = 1 << p_.log2_cluster;
-    const float4* inbox = inbox_ + box * kInboxPieces;
+    const int log2_pitch = log2_own_pieces() + kLog2ReducerRows;
+    const float4* inbox = inbox_ + box * kInboxPieces + lane_;
     ptx::mbarrier_wait(&barriers_.inbox_full[index_][box], turn >> 1 & 1);
     float4 sum{};
-    if (final_row(0) < rows_) {
-      sum = inbox[lane_];
+    if (final_row() < rows_) {
 #pragma unroll 1
-      for (int rank = 1; rank < ranks; ++rank) {
-        sum = sum + inbox[(rank << (log2_own_pieces() + 3)) + lane_];
+      for (int rank = 0; rank < ranks; rank += 2) {
+        const float4 even = inbox[rank << log2_pitch], odd = inbox[(rank + 1) << log2_pitch];
+        sum = sum + even + odd;
       }
     }
     __syncwarp();
@@ -190,17 +180,17 @@ class Reducer {
     return y;
   }
 
-  __device__ void store(int row, int64_t column, const float4& y) const {
+  __device__ void store(int row, int64_t column, int64_t end, const float4& y) const {
     const uint2 words = {pack2<T>(y.x, y.y), pack2<T>(y.z, y.w)};
     uint16_t* to = p_.d + row * p_.d_row_stride + column * p_.d_col_stride;
-    if (p_.d_vectors && column + 3 < p_.n) {
+    if (p_.d_vectors && column + 3 < end) {
       *reinterpret_cast<uint2*>(to) = words;
       return;
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t word = i < 2 ? words.x : words.y;
-      if (column + i < p_.n) {
+      if (column + i < end) {
         to[i * p_.d_col_stride] = static_cast<uint16_t>(word >> (16 * (i % 2)));
       }
     }

@@ -17,9 +17,12 @@ inline constexpr int kMostRows = kMmaRows * kMostMmaTiles;
 inline constexpr int kMostWarps = 16, kMostStages = 8, kMostCluster = 8;
 // Warps that stream, at most, for a number of mma tiles: what registers allow.
 XGEMM_HOST_DEVICE constexpr int most_warps(int mma_tiles) {
-  return mma_tiles == 1 ? kMostWarps : mma_tiles == 2 ? 14 : 9;
+  return mma_tiles == 1 ? kMostWarps : mma_tiles == 2 ? 12 : 8;
 }
-inline constexpr int kMostBuffers = 2 * kMostWarps;
+// Rows that a warp adds up.
+inline constexpr int kReducerRows = 4, kLog2ReducerRows = 2;
+inline constexpr int kMostReducers = kMostRows / kReducerRows;
+inline constexpr int kMostBuffers = 2;  // of a tile's sums
 inline constexpr int kSmemBytes = 227 * 1024;
 
 // A row of X in shared memory has 16 bytes more than its channels: the 8 rows that ldmatrix takes
@@ -29,49 +32,67 @@ inline constexpr int kXPadding = 16;
 // gid and rows 2 tig: 2 * 36 = 8 (mod 32), so that no two of them share a bank.
 inline constexpr int kSumPitch = 36;
 inline constexpr int kSumOfX = kTileColumns;
+// Of X's rows of an mma over a group.
+inline constexpr int kSumsOfXBytes = kMmaRows * 4;
 
 struct Barriers {
-  uint64_t x;
   uint64_t sums_full[kMostBuffers], sums_empty[kMostBuffers];
-  uint64_t inbox_full[kMostMmaTiles][2], inbox_empty[kMostMmaTiles][2];
+  uint64_t inbox_full[kMostReducers][2], inbox_empty[kMostReducers][2];
   uint64_t ring[kMostWarps][kMostStages];
 };
 
-// Sums that the CTAs of a cluster send each other: [mma tiles][2 buffers][16-byte pieces].
-inline constexpr int kInboxPieces = kMmaRows * kTileColumns / 4;
-inline constexpr int kInboxBytes = kMostMmaTiles * 2 * kInboxPieces * 16;
+// Sums that the CTAs of a cluster send each other: [reducers][2 buffers][16-byte pieces].
+inline constexpr int kInboxPieces = kReducerRows * kTileColumns / 4;
+inline constexpr int kInboxBytes = kMostReducers * 2 * kInboxPieces * 16;
+
+// The tiles of a cluster: the first `extra` clusters have one more than the others, or, where half
+// of the clusters or fewer would, twice as many have a single strip more.
+struct Turns {
+  int each, extra;
+  bool half;
+
+  constexpr int most() const { return each + (extra > 0 ? 1 : 0); }
+  constexpr double work() const { return each + (extra == 0 ? 0.0 : half ? 0.5 : 1.0); }  // at most
+};
+constexpr Turns share_tiles(int strips, int clusters) {
+  const int each = strips / kTileStrips / clusters;
+  const int left = strips - each * clusters * kTileStrips;
+  const bool half = left <= clusters;
+  return {each, half ? left : ceil_div(left, kTileStrips), half};
+}
 
 // Offsets into shared memory. Barriers come first.
 struct SharedPlan {
-  int inbox, x, sums, ring;
+  int inbox, x, x_sums, sums, ring;
   int64_t bytes;
 };
 
-// Each CTA of a cluster has a part of K, and cuts it into runs: a warp takes one at a time. What a
-// sum is made of, and so its bits, depends on the cluster and the runs, and on nothing else.
+// Each CTA of a cluster has a part of K, and each of its warps a part of that. What a sum is made
+// of, and so its bits, depends on the cluster and the warps, and on nothing else.
 struct Split {
   int rows, warps, stages, cluster;
-  int run;          // units
-  int units;        // of K, at least `cluster`
+  int units;        // of K, at least `cluster` times `warps`
   int piece_bytes;  // a copy: a unit of the tile's strips
+  bool fine;        // groups of fewer channels than a unit's
 
   constexpr int most_units() const { return ceil_div(units, cluster); }  // of a CTA
   constexpr int least_units() const { return units / cluster; }
-  constexpr int most_parts() const { return ceil_div(most_units(), run); }
-  constexpr int least_parts() const { return ceil_div(least_units(), run); }
   constexpr int64_t x_pitch() const { return most_units() * w4::kUnitK * 2 + kXPadding; }
-  // Of sums: a warp that has done a run must seldom wait for those who add up. The warps are at up
-  // to ceil(warps / parts) tiles at once.
-  constexpr int buffers() const { return 2 * ceil_div(warps, least_parts()); }
+  // Of sums: more let the warps be a tile ahead of those who add up.
+  constexpr int buffers() const { return 2; }
 
   constexpr SharedPlan plan() const {
+    const int64_t mma_tiles = ceil_div(rows, kMmaRows);
     const int inbox = round_up(static_cast<int>(sizeof(Barriers)), 128);
     const int x = inbox + (cluster > 1 ? kInboxBytes : 0);
-    const int64_t sums = x + round_up(rows * x_pitch(), int64_t{128});
+    const int64_t x_sums = x + round_up(rows * x_pitch(), int64_t{128});
+    const int64_t groups = mma_tiles * most_units() * (fine ? 4 : 1);
+    const int64_t sums = x_sums + round_up(groups * kSumsOfXBytes, int64_t{128});
     const int64_t ring =
-        sums + round_up(int64_t{buffers()} * most_parts() * rows * kSumPitch * 4, int64_t{128});
+        sums + round_up(int64_t{buffers()} * warps * rows * kSumPitch * 4, int64_t{128});
     const int64_t bytes = ring + warps * stages * piece_bytes;
-    return {inbox, x, static_cast<int>(sums), static_cast<int>(ring), bytes};
+    return {inbox, x, static_cast<int>(x_sums), static_cast<int>(sums), static_cast<int>(ring),
+            bytes};
   }
 };
 

@@ -1,51 +1,27 @@
-// A warp that streams over the weight: its own ring of copies, its share of every tile's K.
+// A warp that streams over the weight: its own part of the CTA's K, its own ring of copies.
 //
-// A CTA's part of K is cut into runs of a few units. The runs of all tiles are dealt out to the
-// warps in turns, so that all have about the same work whatever K is. A run's sums are one part of
-// its tile's, and the parts are added in their order: the bits do not depend on who had them.
+// It takes the same units of every tile, so that of X it needs its own channels only, and waits for
+// no other warp: not for X, not for a place in the ring, and for those who add up the warps' sums
+// only where they are a whole tile behind.
 #pragma once
 
-#include "cuda/ptx/cp_async_bulk.h"
+#include "cuda/ptx/bulk_load_policy.h"
 #include "cuda/ptx/ldmatrix.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/mma_sm80.h"
+#include "cuda/ptx/opaque.h"
 #include "cuda/w4a16/sm90/rows/cta.cuh"
 #include "cuda/w4a16/sm90/rows/dequant.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::rows {
-
-// A unit of a run (of the CTA's K) of a tile (of the CTA's turns).
-struct Piece {
-  int tile, part, unit, end;
-
-  __device__ Piece(const Params& p, int units, int warp) : tile(0), part(warp) {
-    find_run(p, units);
-  }
-
-  // Returns how many tiles further it is then, or -1 within a run.
-  __device__ int advance(const Params& p, int units) {
-    if (++unit < end) return -1;
-    const int before = tile;
-    part += p.warps;
-    find_run(p, units);
-    return tile - before;
-  }
-
- private:
-  __device__ void find_run(const Params& p, int units) {
-    unit = part * p.run;
-#pragma unroll 1
-    for (; unit >= units; unit = part * p.run) part -= p.parts(units), ++tile;
-    end = min(unit + p.run, units);
-  }
-};
 
 // Scales and zeros of a lane's columns, gid and gid + 8 of both strips. Where a unit has several
 // groups, lane (gid, tig) has those of group tig.
 template <typename T, bool kFine>
 struct Scales {
   uint32_t scale_bits[kTileStrips][2], zero_bits[kTileStrips][2];
-  float scale[kTileStrips][2], zero[kTileStrips][2];
+  float scale[kTileStrips][2];
+  float zero[kTileStrips][2];  // minus the zero point, in the terms of mma's products
 
   __device__ void load(const Params& p, const uint8_t* stage, int lane) {
     if (p.groups == 0) {  // they come at the end
@@ -60,28 +36,35 @@ struct Scales {
     for (int i = 0; i < 4; ++i) {
       const uint8_t* at = from + i / 2 * p.strip_bytes + i % 2 * (kGroup / 2);
       scale_bits[i / 2][i % 2] = *reinterpret_cast<const uint16_t*>(at);
-      zero_bits[i / 2][i % 2] = 0;  // no value of the unit before is kept for it
-      if (p.zeros_in_units) {
-        zero_bits[i / 2][i % 2] =
-            *reinterpret_cast<const uint16_t*>(at + (kFine ? p.groups * kGroup : kGroup));
-      }
+    }
+    if (!p.zeros_in_units) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint8_t* at = from + i / 2 * p.strip_bytes + i % 2 * (kGroup / 2);
+      zero_bits[i / 2][i % 2] =
+          *reinterpret_cast<const uint16_t*>(at + (kFine ? p.groups * kGroup : kGroup));
     }
   }
 
-  // A zero in the terms of mma's products: those of columns gid + 8 are kUpper times as large.
+  // The products of columns gid + 8 are kUpper times as large.
   __device__ void convert(const Params& p) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float factor = i % 2 == 0 ? 1.0f : Codes<T>::kUpper;
       scale[i / 2][i % 2] = scale_to_float(scale_bits[i / 2][i % 2], p.bf16_scales);
-      zero[i / 2][i % 2] = (w4::kSymmetricZero + Codes<T>::kOffset) * factor;
-      if (p.zeros_in_units) {
-        const float stored = scale_to_float(zero_bits[i / 2][i % 2], false);
-        zero[i / 2][i % 2] =
-            Codes<T>::kOffset == 0 ? stored * factor : (stored + Codes<T>::kOffset) * factor;
-      }
+      zero[i / 2][i % 2] = -(w4::kSymmetricZero + Codes<T>::kOffset) * factor(i);
+    }
+    if (!p.zeros_in_units) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float& point = zero[i / 2][i % 2];
+      point = scale_to_float(zero_bits[i / 2][i % 2], false);
+      if constexpr (Codes<T>::kOffset != 0) point += Codes<T>::kOffset;
+      point *= -factor(i);
     }
   }
+
+ private:
+  static constexpr float factor(int i) { return i % 2 == 0 ? 1.0f : Codes<T>::kUpper; }
 };
 
 // kTiles: of kMmaRows rows of X. kFine: groups of fewer than 128 channels.
@@ -92,89 +75,149 @@ class Stream {
       : p_(p),
         cta_(cta),
         barriers_(*reinterpret_cast<Barriers*>(smem)),
-        sums_(reinterpret_cast<float*>(smem + p.shared.sums)),
-        ring_(smem + p.shared.ring + warp * p.stages * 2 * p.strip_bytes),
+        smem_(smem),
+        ring_(smem + p.shared.ring + warp * p.stages * p.piece_bytes),
         full_(barriers_.ring[warp]),
+        warp_(warp),
         lane_(lane),
-        next_(p, cta.units, warp),
-        piece_(next_) {
+        first_unit_(ptx::opaque(warp_units(p, cta, warp, &units_))),
+        units_left_(units_) {
+    units_ = ptx::opaque(units_);
+    if (units_ == 0) asked_tiles_ = cta.tiles;  // nothing at all
     find_tile();
-    buffer_ = piece_.tile;  // at most as many tiles as buffers are under way
-    const uint32_t x = ptx::smem_address(smem + p.shared.x) + lane / 8 * 16;
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      // Rows past the last read it again; their products go nowhere.
-      x_[tile] = x + min(tile * kMmaRows + lane % 8, p.rows - 1) * p.x_pitch;
-    }
   }
 
-  // The first copies. The ring is the warp's own: there is nobody to wait for.
+  // Asks for the first pieces and for X. The ring is the warp's own: there is nobody to wait for.
   __device__ void start() {
     if (lane_ == 0) {
 #pragma unroll 1
       for (int stage = 0; stage < p_.stages; ++stage) ptx::mbarrier_init(&full_[stage], 1);
       ptx::fence_mbarrier_init();
     }
-#pragma unroll 1
-    for (int stage = 0; stage < p_.early_stages; ++stage) fetch(stage);
     __syncwarp();
+    // One piece of code asks for pieces before X and after: it has yet to be fetched itself.
+#pragma unroll 1
+    for (int i = 0, stage = 0; i < 2; ++i) {
+      const int end = i == 0 ? p_.early_stages : p_.stages;
+#pragma unroll 1
+      for (; stage < end; ++stage) fetch(stage);
+      if (i > 0) break;
+      ptx::griddep_wait();  // what is read from here on may be new
+      ask_for_x();
+    }
   }
 
   __device__ void run() {
+    ptx::cp_async_wait_group<0>();
+    __syncwarp();
+    const uint32_t x =
+        ptx::smem_address(smem_ + p_.shared.x) + lane_ / 8 * 16 + first_unit_ * (w4::kUnitK * 2);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      // Rows past the last read it again; their products go nowhere.
+      x_[tile] = x + min(tile * kMmaRows + lane_ % 8, p_.rows - 1) * p_.x_pitch;
+    }
+    sum_x();
+
+    int stage = 0, buffer = 0;
+    uint32_t parity = 0, buffer_parity = 1;
 #pragma unroll 1
-    for (int stage = p_.early_stages; stage < p_.stages; ++stage) fetch(stage);
-    if (p_.x_bulk) ptx::mbarrier_wait(&barriers_.x, 0);
-    int stage = 0;
-    uint32_t parity = 0;
+    for (int turn = 0; turn < cta_.tiles; ++turn) {
 #pragma unroll 1
-    while (piece_.tile < cta_.tiles) {
-      multiply(stage, parity);
-      if (++stage == p_.stages) stage = 0, parity ^= 1;
-      const int part = piece_.part, tiles = piece_.advance(p_, cta_.units);
-      if (tiles >= 0) {
-        hand_over(part);
-        buffer_ += tiles;
-        if (buffer_ >= p_.buffers) buffer_ -= p_.buffers, buffer_parity_ ^= 1;
+      for (int unit = 0; unit < units_; ++unit) {
+        multiply(unit, stage, parity);
+        if (++stage == p_.stages) stage = 0, parity ^= 1;
       }
+      hand_over(buffer, buffer_parity);
+      if (++buffer == p_.buffers) buffer = 0, buffer_parity ^= 1;
     }
   }
 
  private:
-  static constexpr int kQuarters = 4;  // of a unit: 32 channels, two steps of mma
-
-  __device__ void find_tile() {
-    const int tile = cta_.tile(p_, next_.tile);
-    next_tile_ = p_.weight + (tile >> 1) * p_.row_bytes +
-                 (tile & 1) * kTileStrips * p_.strip_bytes +
-                 int64_t{cta_.first_unit} * p_.unit_bytes;
-  }
-
-  // Asks for the warp's next piece, if there is one.
-  __device__ void fetch(int stage) {
-    if (next_.tile >= cta_.tiles) return;
-    if (lane_ == 0) {
-      const int bytes = kTileStrips * p_.strip_bytes;
-      ptx::mbarrier_arrive_expect_tx(&full_[stage], bytes);
-      ptx::bulk_load(ring_ + stage * bytes, next_tile_ + int64_t{next_.unit} * p_.unit_bytes, bytes,
-                     &full_[stage]);
+  // Asks for the warp's channels of X, or gathers them.
+  __device__ void ask_for_x() {
+    uint8_t* x = smem_ + p_.shared.x + first_unit_ * (w4::kUnitK * 2);
+    const int channel = (cta_.first_unit + first_unit_) * w4::kUnitK;
+    if (p_.x_vectors) {
+      copy_x(p_, x, channel, units_ * w4::kUnitK, lane_);
+    } else {
+      gather_x(p_, x, channel, units_ * w4::kUnitK, lane_);
     }
-    if (next_.advance(p_, cta_.units) > 0) find_tile();
   }
 
-  // Channels 32 quarter ... of the piece's X: the second operand of two mma.
-  __device__ void load_x(uint32_t (&x)[kTiles][4], int quarter) const {
+  static constexpr int kQuarters = 4;                        // of a unit: 32 channels, two mma
+  static constexpr int kSumsOfUnit = kFine ? kQuarters : 1;  // of X
+
+  // Where the warp's first piece of the next tile to ask for lies.
+  __device__ void find_tile() {
+    const int strip = cta_.strip(p_, asked_tiles_);
+    src_ = p_.weight + (strip >> 2) * p_.row_bytes + (strip & 3) * p_.strip_bytes +
+           int64_t{cta_.first_unit + first_unit_} * p_.unit_bytes;
+    bytes_ = cta_.is_half(p_, asked_tiles_) ? p_.strip_bytes : p_.piece_bytes;
+  }
+
+  // Asks for the warp's next piece, if there is one. All but the copy is done by all lanes alike.
+  __device__ void fetch(int stage) {
+    if (asked_tiles_ >= cta_.tiles) return;
+    if (lane_ == 0) {
+      ptx::mbarrier_arrive_expect_tx(&full_[stage], bytes_);
+      // Read once: it need not push anything out of L2.
+      ptx::bulk_load(ring_ + stage * p_.piece_bytes, src_, bytes_, &full_[stage], ptx::kEvictFirst);
+    }
+    src_ += p_.unit_bytes;
+    if (--units_left_ <= 0) [[unlikely]] {
+      units_left_ = units_, ++asked_tiles_;
+      find_tile();
+    }
+  }
+
+  // Channels 32 quarter ... of a unit of X: the second operand of two mma.
+  __device__ void load_x(uint32_t (&x)[kTiles][4], int unit, int quarter) const {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      ptx::ldmatrix_x4(x[tile], x_[tile] + piece_.unit * (w4::kUnitK * 2) + quarter * 64);
+      ptx::ldmatrix_x4(x[tile], x_[tile] + unit * (w4::kUnitK * 2) + quarter * 64);
     }
+  }
+
+  // What zero points are multiplied by: the sums of X over a group, of rows 2 tig and 2 tig + 1,
+  // by an mma against ones. Weights are still on their way.
+  __device__ void sum_x() {
+    x_sums_ = reinterpret_cast<float2*>(smem_ + p_.shared.x_sums) +
+              first_unit_ * (kSumsOfUnit * kTiles * 4) + lane_ % 4;
+    constexpr uint32_t kUnits[4] = {Codes<T>::kUnits, Codes<T>::kUnits, Codes<T>::kUnits,
+                                    Codes<T>::kUnits};
+    float2* to = x_sums_;
+#pragma unroll 1
+    for (int unit = 0; unit < units_; ++unit) {
+      float sum[kTiles][4] = {};
+#pragma unroll
+      for (int quarter = 0; quarter < kQuarters; ++quarter) {
+        uint32_t x[kTiles][4];
+        load_x(x, unit, quarter);
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          ptx::mma_m16n8k16<T>(sum[tile], kUnits, x[tile][0], x[tile][1]);
+          ptx::mma_m16n8k16<T>(sum[tile], kUnits, x[tile][2], x[tile][3]);
+        }
+        if (!kFine && quarter + 1 < kQuarters) continue;
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile, to += 4) {
+          if (lane_ < 4) *to = {sum[tile][0], sum[tile][1]};
+          x_total_[tile][0] += sum[tile][0], x_total_[tile][1] += sum[tile][1];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sum[tile][i] = 0.0f;
+        }
+      }
+    }
+    __syncwarp();
   }
 
   // Adds the product of the next piece, and asks for another in its place.
-  __device__ void multiply(int stage, uint32_t parity) {
+  __device__ void multiply(int unit, int stage, uint32_t parity) {
     uint32_t x[2][kTiles][4];
-    load_x(x[0], 0);
+    load_x(x[0], unit, 0);
     ptx::mbarrier_wait(&full_[stage], parity);
-    const uint8_t* from = ring_ + stage * kTileStrips * p_.strip_bytes;
+    const uint8_t* from = ring_ + stage * p_.piece_bytes;
     uint32_t codes[kTileStrips][8];
 #pragma unroll
     for (int i = 0; i < 2 * kTileStrips; ++i) {
@@ -188,128 +231,140 @@ class Stream {
     __syncwarp();  // all lanes have read the stage
     fetch(stage);
 
-    // Fine groups have longer code, and a loop keeps the compiler from working on both halves at
-    // once, for which registers do not suffice.
-    constexpr int kUnroll = kFine ? 1 : 2;
-    if constexpr (kFine) scales.convert(p_);
-#pragma unroll(kUnroll)
-    for (int half = 0; half < 2; ++half) {
+    scales.convert(p_);
+    // With few products to sum, two sums of each keep a warp from waiting for its own results.
+    constexpr int kChains = kTiles == 1 && !kFine ? 2 : 1;
+    float product[kChains][kTileStrips][kTiles][4] = {};
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int quarter = 2 * half + i;
-        if (i == 0 || !kFine) load_x(x[1 - i], min(quarter + 1, kQuarters - 1));
-        multiply_quarter(codes, x[i], i);
-        if (!kFine && quarter == kQuarters - 1) scales.convert(p_);
-        if (kFine || quarter == kQuarters - 1) fold(scales, quarter);
-      }
-      if (kFine && half == 0) load_x(x[0], 2);
+    for (int quarter = 0; quarter < kQuarters; ++quarter) {
+      const bool first = kFine || quarter == 0, last = kFine || quarter == kQuarters - 1;
+      if (quarter + 1 < kQuarters) load_x(x[(quarter + 1) % 2], unit, quarter + 1);
+      const Scales<T, kFine> own = of_quarter(scales, quarter);
+      if (first) start_products(product[0], own, unit * kSumsOfUnit + (kFine ? quarter : 0));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        codes[0][i] = codes[0][4 + i], codes[1][i] = codes[1][4 + i];
+      for (int step = 0; step < 2; ++step) {
+#pragma unroll
+        for (int strip = 0; strip < kTileStrips; ++strip) {
+          uint32_t a[4];
+          Codes<T>::expand(codes[strip][2 * quarter + step], a);
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile) {
+            ptx::mma_m16n8k16<T>(product[step % kChains][strip][tile], a,
+                                 x[quarter % 2][tile][2 * step],
+                                 x[quarter % 2][tile][2 * step + 1]);
+          }
+        }
       }
+      if (!last) continue;
+      if constexpr (kChains == 2) add_products(product[0], product[1]);
+      fold(product[0], own);
     }
   }
 
-  // Adds the products of 32 channels: words 2 i and 2 i + 1 of both strips by x.
-  __device__ void multiply_quarter(const uint32_t (&codes)[kTileStrips][8],
-                                   const uint32_t (&x)[kTiles][4], int i) {
-    constexpr uint32_t kUnits[4] = {Codes<T>::kUnits, Codes<T>::kUnits, Codes<T>::kUnits,
-                                    Codes<T>::kUnits};
+  // kFine: from the lane of the same columns that has this group's.
+  __device__ Scales<T, kFine> of_quarter(const Scales<T, kFine>& all, int quarter) const {
+    Scales<T, kFine> own = all;
+    if constexpr (kFine) {
+      const unsigned group = static_cast<unsigned>(quarter) * p_.groups / kQuarters;
+      const int from = (lane_ & ~3) | static_cast<int>(group);
 #pragma unroll
-    for (int step = 0; step < 2; ++step) {
+      for (int j = 0; j < 4; ++j) {
+        own.scale[j / 2][j % 2] = __shfl_sync(~0u, all.scale[j / 2][j % 2], from);
+      }
+      if (p_.zeros_in_units) {
 #pragma unroll
-      for (int strip = 0; strip < kTileStrips; ++strip) {
-        uint32_t a[4];
-        Codes<T>::expand(codes[strip][2 * i + step], a);
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          ptx::mma_m16n8k16<T>(product_[strip][tile], a, x[tile][2 * step], x[tile][2 * step + 1]);
+        for (int j = 0; j < 4; ++j) {
+          own.zero[j / 2][j % 2] = __shfl_sync(~0u, all.zero[j / 2][j % 2], from);
         }
       }
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        ptx::mma_m16n8k16<T>(x_sum_[tile], kUnits, x[tile][2 * step], x[tile][2 * step + 1]);
-      }
     }
+    return own;
   }
 
-  // Adds the group's products to the sums: scale (product - zero * sum of x). Both products start
-  // again from 0.
-  __device__ void fold(const Scales<T, kFine>& scales, int quarter) {
-    // kFine: the lane of the same columns that has this group's.
-    const unsigned group = static_cast<unsigned>(quarter) * p_.groups / kQuarters;
-    const int from = kFine ? (lane_ & ~3) | static_cast<int>(group) : 0;
-    float scale[4], zero[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      scale[j] = scales.scale[j / 2][j % 2], zero[j] = scales.zero[j / 2][j % 2];
-      if constexpr (kFine) {
-        scale[j] = __shfl_sync(~0u, scale[j], from);
-        zero[j] = __shfl_sync(~0u, zero[j], from);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {  // rows 2 tig + i of X
-      if (kTiles == 1 && i == 1 && p_.rows == 1) continue;
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {  // columns gid and gid + 8 of both strips
-          float& sum = sum_[j / 2][tile][j % 2 * 2 + i];
-          const float product = product_[j / 2][tile][j % 2 * 2 + i];
-          sum = fmaf(scale[j], fmaf(-zero[j], x_sum_[tile][i], product), sum);
-        }
-        if (!kFine && p_.groups == 0) x_total_[tile][i] += x_sum_[tile][i];
-      }
-    }
+  // A group's products start from what its zero points make of all of it.
+  __device__ void start_products(float (&product)[kTileStrips][kTiles][4],
+                                 const Scales<T, kFine>& scales, int group) const {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
+      const float2 sum = x_sums_[(group * kTiles + tile) * 4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        product_[0][tile][i] = product_[1][tile][i] = x_sum_[tile][i] = 0.0f;
+      for (int strip = 0; strip < kTileStrips; ++strip) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {  // columns gid and gid + 8
+          product[strip][tile][2 * j] = scales.zero[strip][j] * sum.x;
+          product[strip][tile][2 * j + 1] = scales.zero[strip][j] * sum.y;
+        }
       }
     }
   }
 
-  // Leaves the sums of a run to those who add up all parts, and starts again from 0.
-  __device__ void hand_over(int part) {
-    const int slot = buffer_ * p_.parts(cta_.units) + part;
-    float* to = sums_ + (slot * p_.rows + lane_ % 4 * 2) * kSumPitch;
-    ptx::mbarrier_wait(&barriers_.sums_empty[buffer_], buffer_parity_ ^ 1);
+  __device__ static void add_products(float (&to)[kTileStrips][kTiles][4],
+                                      const float (&from)[kTileStrips][kTiles][4]) {
+#pragma unroll
+    for (int strip = 0; strip < kTileStrips; ++strip) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) to[strip][tile][i] += from[strip][tile][i];
+      }
+    }
+  }
+
+  // Adds a group's products to the sums.
+  __device__ void fold(const float (&product)[kTileStrips][kTiles][4],
+                       const Scales<T, kFine>& scales) {
+#pragma unroll
+    for (int strip = 0; strip < kTileStrips; ++strip) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& sum = sum_[strip][tile][i];
+          sum = fmaf(scales.scale[strip][i / 2], product[strip][tile][i], sum);
+        }
+      }
+    }
+  }
+
+  // Leaves the sums of a tile to those who add up all warps', and starts again from 0.
+  __device__ void hand_over(int buffer, uint32_t parity) {
+    float* to = reinterpret_cast<float*>(smem_ + p_.shared.sums) +
+                ((buffer * p_.warps + warp_) * p_.rows + lane_ % 4 * 2) * kSumPitch + lane_ / 4;
+    ptx::mbarrier_wait(&barriers_.sums_empty[buffer], parity);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int row = tile * kMmaRows + i;  // and 2 tig
         if (row + lane_ % 4 * 2 < p_.rows) {
-          float* at = to + row * kSumPitch + lane_ / 4;
+          float* at = to + row * kSumPitch;
 #pragma unroll
           for (int j = 0; j < 4; ++j) at[j * 8] = sum_[j / 2][tile][j % 2 * 2 + i];
           if (!kFine && p_.groups == 0 && lane_ < 4) at[kSumOfX] = x_total_[tile][i];
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j) sum_[j / 2][tile][j % 2 * 2 + i] = 0.0f;
-        x_total_[tile][i] = 0.0f;
       }
     }
     __syncwarp();
-    if (lane_ == 0) ptx::mbarrier_arrive(&barriers_.sums_full[buffer_]);
+    if (lane_ == 0) ptx::mbarrier_arrive(&barriers_.sums_full[buffer]);
   }
 
   const Params& p_;
-  const Cta cta_;
+  const Cta& cta_;
   Barriers& barriers_;
-  float* sums_;
+  uint8_t* smem_;
   uint8_t* ring_;
   uint64_t* full_;
-  int lane_;
+  int warp_, lane_;
+  int units_, first_unit_;  // of the CTA's K
+  // To ask for: units of a tile, after those of the tiles before; a piece's source and size.
+  int units_left_, asked_tiles_ = 0;
+  const uint8_t* src_;
+  int bytes_;
   uint32_t x_[kTiles];
-  Piece next_, piece_;  // to ask for, to multiply
-  const uint8_t* next_tile_;
-  int buffer_;  // of sums, for the tile of piece_
-  uint32_t buffer_parity_ = 0;
-  float product_[kTileStrips][kTiles][4] = {}, x_sum_[kTiles][4] = {};  // of the group
-  float sum_[kTileStrips][kTiles][4] = {}, x_total_[kTiles][2] = {};    // of the tile
+  float2* x_sums_ = nullptr;
+  float sum_[kTileStrips][kTiles][4] = {}, x_total_[kTiles][2] = {};
 };
 
 }  // namespace xgemm::cuda::w4a16::sm90::rows

@@ -107,26 +107,43 @@ class Epilogue {
     if (thread_ == 0) ptx::st_release_gpu(params_.flags + index_of(cluster), params_.nonce);
   }
 
-  // Adds what others have of the tile, in the order of k. They had it before anything else, so that
-  // it is there by now. The flag is taken down again: in a graph the next launch has the same
+  // Adds what others have of the tile, in the order of k: all flags are waited for at once, and
+  // several parts are on their way together. The others had theirs before anything else, so that
+  // they are there by now. A flag is taken down again: in a graph the next launch has the same
   // nonce.
   __device__ void complete(float (&acc)[kRows / 2], const Segment& segment,
                            uint32_t cluster) const {
+    uint32_t last = cluster;
+    while (last > 0 && range_of(params_, last).end < segment.end_of_k) --last;
+    const int parts = static_cast<int>(cluster - last);
+    if (parts == 0) return;
 #pragma unroll 1
-    while (cluster > 0 && range_of(params_, cluster).end < segment.end_of_k) {
-      --cluster;
-      uint64_t* flag = params_.flags + index_of(cluster);
-      if (thread_ == 0) {
-        while (ptx::ld_acquire_gpu(flag) != params_.nonce) {
-        }
-        *flag = 0;
+    for (int i = thread_; i < parts; i += kWarpgroup) {
+      uint64_t* flag = params_.flags + index_of(cluster - 1 - i);
+      while (ptx::ld_acquire_gpu(flag) != params_.nonce) {
       }
-      ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
-      const float4* from = partials(cluster);
+      *flag = 0;
+    }
+    ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
+    constexpr int kRegisters = Config::kConsumers > 2 ? 32 : 64;
+    constexpr int kTogether = kRegisters > kRows / 2 ? kRegisters / (kRows / 2) : 1;
+#pragma unroll 1
+    for (int first = 0; first < parts; first += kTogether) {
+      float4 x[kTogether][kRows / 8];
 #pragma unroll
-      for (int j = 0; j < kRows / 8; ++j) {
-        const float4 x = ptx::ld_global_cg(from + j * kWarpgroup);
-        acc[4 * j] += x.x, acc[4 * j + 1] += x.y, acc[4 * j + 2] += x.z, acc[4 * j + 3] += x.w;
+      for (int i = 0; i < kTogether; ++i) {
+        const float4* from = partials(cluster - 1 - min(first + i, parts - 1));
+#pragma unroll
+        for (int j = 0; j < kRows / 8; ++j) x[i][j] = ptx::ld_global_cg(from + j * kWarpgroup);
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (first + i >= parts) break;
+#pragma unroll
+        for (int j = 0; j < kRows / 8; ++j) {
+          acc[4 * j] += x[i][j].x, acc[4 * j + 1] += x[i][j].y;
+          acc[4 * j + 2] += x[i][j].z, acc[4 * j + 3] += x[i][j].w;
+        }
       }
     }
   }

@@ -14,13 +14,15 @@ constexpr int kMostStaged = 48 * 1024 / 2;  // channels of a row that shared mem
 constexpr int64_t kMostBlocks = 132 * 4;
 
 // Channel `channel` of the row at `row`.
-__device__ uint32_t element(const Gather& job, const uint16_t* row, int64_t stride, int channel) {
+__device__ uint32_t element(const RowGather& job, const uint16_t* row, int64_t stride,
+                            int channel) {
   int from = channel;
   if (job.perm != nullptr) from = __ldg(job.perm + channel);
   return static_cast<unsigned>(from) < static_cast<unsigned>(job.channels) ? row[from * stride] : 0;
 }
 
-__device__ void gather_row(const Gather& job, const uint16_t* row, int64_t stride, uint16_t* dst) {
+__device__ void gather_row(const RowGather& job, const uint16_t* row, int64_t stride,
+                           uint16_t* dst) {
   for (int first = threadIdx.x * kWidth; first < job.channels; first += kThreads * kWidth) {
     uint32_t words[kWidth / 2] = {};
 #pragma unroll
@@ -35,7 +37,7 @@ __device__ void gather_row(const Gather& job, const uint16_t* row, int64_t strid
 
 // A block takes rows in turns. Those that fit pass through shared memory, where access in any order
 // is fast.
-__global__ void __launch_bounds__(kThreads) gather_kernel(const Gather job, bool staged) {
+__global__ void __launch_bounds__(kThreads) gather_kernel(const RowGather job, bool staged) {
   XGEMM_DYNAMIC_SHARED(uint16_t, stage, 16);
   ptx::griddep_launch_dependents();
   ptx::griddep_wait();
@@ -58,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const Gather job, bool
 
 }  // namespace
 
-Status gather(const Gather& job, cudaStream_t stream) {
+Status gather_rows(const RowGather& job, cudaStream_t stream) {
   const bool staged = job.channels <= kMostStaged;
   const Grid grid{.blocks = dim3(static_cast<unsigned>(std::min(job.rows, kMostBlocks))),
                   .threads = dim3(kThreads),

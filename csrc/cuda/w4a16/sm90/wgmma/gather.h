@@ -1,4 +1,4 @@
-// Copies X so that TMA can read it: its channels in the order of the weight's, rows aligned.
+// Copies many long rows of X so that TMA can read them, with their channels in the weight's order.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
-struct Gather {
+struct RowGather {
   const uint16_t* src;  // [rows, channels], strides in elements
   int64_t row_stride, col_stride;
   const int32_t* perm;  // [channels] or null: from where in src a channel comes; outside of it: 0
@@ -24,6 +24,6 @@ XGEMM_HOST_DEVICE inline int64_t pitch_of(int64_t channels) {
   return round_up<int64_t>(channels, 8);
 }
 
-Status gather(const Gather& job, cudaStream_t stream);
+Status gather_rows(const RowGather& job, cudaStream_t stream);
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma

@@ -47,7 +47,7 @@ Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
 template <typename T>
 Status launch_tile(const Params& params, const Variant& variant, const Work& work,
                    cudaStream_t stream) {
-#define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS)                                                 \
+#define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS, CYCLES)                                         \
   if (variant.consumers == CONSUMERS && variant.rows == ROWS) {                              \
     return variant.foreign_scales                                                            \
                ? launch_kernel<T, TileConfig<CONSUMERS, ROWS>, true>(params, work, stream)   \

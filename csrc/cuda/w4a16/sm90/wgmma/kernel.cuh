@@ -217,11 +217,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   const int cluster = params.sharers << params.split_shift;
   const int rank = cluster > 1 ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
   const Place place{rank & (params.sharers - 1), rank >> params.sharers_shift};
+  if (threadIdx.x == 32) ptx::prefetch_tensormap(&params.x);
   WeightProducer<Config> weights(params, smem, place);
   if (threadIdx.x == 0) {
     set_up_barriers(params, smem);
     weights.start();
-    ptx::prefetch_tensormap(&params.x);
   }
   ptx::griddep_launch_dependents();
   if (cluster > 1) {

@@ -1,9 +1,10 @@
 #include <cudaTypedefs.h>
 
 #include <algorithm>
-#include <atomic>
 
+#include "cuda/nonce.h"
 #include "cuda/ptx/bulk_load_policy.h"
+#include "cuda/w4a16/api.h"
 #include "cuda/w4a16/sm90/wgmma/gather.h"
 #include "cuda/w4a16/sm90/wgmma/launch.h"
 #include "cuda/w4a16/sm90/wgmma/params.h"
@@ -55,13 +56,36 @@ bool encode(CUtensorMap* map, DType dtype, const Map& m) {
                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// A number that no launch has had, and that memory does not hold by chance.
-uint64_t new_nonce() {
-  static std::atomic<uint64_t> launches{0};
-  uint64_t x = (launches.fetch_add(1, std::memory_order_relaxed) + 1) * 0x9E3779B97F4A7C15;
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;  // splitmix64
-  x = (x ^ x >> 27) * 0x94D049BB133111EB;
-  return x ^ x >> 31;
+// X as TMA reads it: rows aligned, channels in the weight's order.
+Status copy_x(const Problem& p, uint16_t* dst, cudaStream_t stream) {
+  const int64_t k = p.weight.layout.k;
+  // Many long rows in another order are read twice as fast row by row, through shared memory (H200,
+  // K = 14336, M = 1024: 51 instead of 73 us); few rows keep more SMs busy by columns (M = 32: 18
+  // and 7 us), and so are rows in order.
+  constexpr int64_t kLongRow = 8192, kManyElements = 6 << 20;
+  if (p.perm != nullptr && k >= kLongRow && p.m * k >= kManyElements) {
+    return gather_rows({.src = static_cast<const uint16_t*>(p.x),
+                        .row_stride = p.x_row_stride,
+                        .col_stride = p.x_col_stride,
+                        .perm = p.perm,
+                        .dst = dst,
+                        .rows = p.m,
+                        .channels = static_cast<int>(k),
+                        .overlaps_previous = p.overlaps_previous},
+                       stream);
+  }
+  return gather_columns({.rows = p.m,
+                         .cols = pitch_of(k),
+                         .src_rows = p.m,
+                         .src_cols = k,
+                         .item_size = 2,
+                         .src = p.x,
+                         .src_row_stride = p.x_row_stride,
+                         .src_col_stride = p.x_col_stride,
+                         .dst = dst,
+                         .dst_row_stride = pitch_of(k),
+                         .from = p.perm},
+                        stream);
 }
 
 Params params_of(const Problem& p, const Config& config) {
@@ -109,15 +133,7 @@ Status launch(const Problem& p, const Config& config, void* workspace, cudaStrea
     memory += plan.bytes();
   }
   if (config.copy_x) {
-    const Status copied = gather({.src = static_cast<const uint16_t*>(p.x),
-                                  .row_stride = p.x_row_stride,
-                                  .col_stride = p.x_col_stride,
-                                  .perm = p.perm,
-                                  .dst = reinterpret_cast<uint16_t*>(memory),
-                                  .rows = p.m,
-                                  .channels = static_cast<int>(layout.k),
-                                  .overlaps_previous = p.overlaps_previous},
-                                 stream);
+    const Status copied = copy_x(p, reinterpret_cast<uint16_t*>(memory), stream);
     if (!copied.ok()) return copied;
     x.data = memory, x.row_stride = pitch_of(layout.k);
     overlaps_previous = true;  // the copy waits for what was before it

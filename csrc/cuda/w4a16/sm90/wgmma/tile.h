@@ -18,21 +18,26 @@ inline constexpr int kMostSplits = 4;   // of K: a warp's 16 columns have one re
 inline constexpr int kMostCluster = 8;  // CTAs
 inline constexpr int kMostSmemBytes = 227 * 1024;
 
-// TILE(consumer warpgroups, rows of X): the columns of D are 64 for each warpgroup. Four of them
-// hide each other's latencies and read X once for 256 columns; two make smaller tiles, and have the
-// registers for more rows.
+// TILE(consumer warpgroups, rows of X, cycles for a unit of K): the columns of D are 64 for each
+// warpgroup. Four of them read X once for 256 columns; two make smaller tiles, and have the
+// registers for more rows; three fit where neither fills the SMs. The cycles, all warpgroups'
+// together, are what an H200 takes at 1650 MHz (select.cpp).
 #define XGEMM_W4_WGMMA_TILES(TILE) \
-  TILE(2, 32)                      \
-  TILE(4, 32)                      \
-  TILE(2, 48)                      \
-  TILE(4, 48)                      \
-  TILE(2, 64)                      \
-  TILE(4, 64)                      \
-  TILE(2, 96)                      \
-  TILE(4, 96)                      \
-  TILE(2, 128)                     \
-  TILE(2, 192)                     \
-  TILE(2, 256)
+  TILE(2, 32, 908)                 \
+  TILE(4, 32, 1399)                \
+  TILE(2, 48, 966)                 \
+  TILE(4, 48, 1520)                \
+  TILE(2, 64, 1048)                \
+  TILE(3, 64, 1341)                \
+  TILE(4, 64, 1669)                \
+  TILE(2, 96, 1176)                \
+  TILE(3, 96, 1569)                \
+  TILE(4, 96, 2060)                \
+  TILE(2, 128, 1358)               \
+  TILE(3, 128, 1831)               \
+  TILE(4, 128, 2478)               \
+  TILE(2, 192, 1713)               \
+  TILE(2, 256, 2260)
 
 // Whether CTAs may share K: they exchange sums in shared memory, of which a tile must leave enough.
 constexpr bool may_split(int consumers, int rows) { return consumers * rows <= 256; }
@@ -77,7 +82,7 @@ struct TileConfig {
   static constexpr int kBuffers = kConsumers == 4 && kRows >= 96 ? 1 : 2;
   // Registers of a thread: of the 64 K, in multiples of 8.
   static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
-  static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : 232;
+  static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
 };
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma
