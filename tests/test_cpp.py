@@ -36,6 +36,12 @@ def test_roundings(cpp: ModuleType, a: int, b: int) -> None:
     assert cpp.round_up(a, b) == -(-a // b) * b
 
 
+@given(x=st.integers(0, 2**31 - 1), by=st.one_of(st.integers(1, 2**31), st.integers(1, 300)))
+def test_division_by_multiplication(cpp: ModuleType, x: int, by: int) -> None:
+    for numerator in (x, x - x % by, max(x - x % by - 1, 0), 2**31 - 1):
+        assert cpp.fast_divide(numerator, by) == numerator // by
+
+
 @given(m=st.integers(0, 5000), mr=st.integers(1, 32))
 def test_panels_are_as_few_as_can_be_and_nearly_equal(cpp: ModuleType, m: int, mr: int) -> None:
     rows = cpp.panel_rows(m, mr)

@@ -104,6 +104,58 @@ def test_sm90(tile: tuple[int, int, int], layout: str) -> None:
             )
 
 
+@pytest.mark.parametrize(("tile", "layout"), tiles_and_layouts(), ids=str)
+def test_sm90_swapped(tile: tuple[int, int, int], layout: str) -> None:
+    """D^T = B^T A^T: `layout` is that of B^T and A^T; stores by TMA are transposed."""
+    block_n, stages, cluster = tile
+    of_a, of_b = ("tn"["tn".index(letter) ^ 1] for letter in reversed(layout))
+    for index, (m, n, k) in enumerate(((block_n + 24, 264, 200), (40, 72, 72))):
+        for tma_store in (True, False):
+            dtype = DTYPES[(index + tma_store) % 2]
+            config = Config(
+                "sm90", 128, block_n, stages, ctas=2, cluster=cluster, tma_store=tma_store,
+                swapped=True,
+            )  # fmt: skip
+            check(
+                machine_of(index + tma_store),
+                config,
+                matrix(m, k, dtype, of_a, pad=8),
+                matrix(k, n, dtype, of_b, pad=16),
+                bias=torch.randn(n).to(dtype) if index == 0 else None,
+            )
+
+
+@pytest.mark.parametrize("tile", sm90_tiles(), ids=str)
+def test_sm90_even_shares(tile: tuple[int, int, int]) -> None:
+    """K of two to four tiles for three clusters; fewer tiles than clusters; a batch."""
+    block_n, stages, cluster = tile
+    ctas = 3 * cluster
+    workspace = 256 + ctas * 128 * block_n * 4
+    for index, (batch, m, n, k) in enumerate(
+        (((), 128 * cluster + 8, 2 * block_n, 328), ((), 72, 40, 456), ((2,), 40, 72, 200))
+    ):
+        config = Config(
+            "sm90", 128, block_n, stages, ctas=ctas, cluster=cluster, tma_store=True,
+            even_shares=True, workspace_bytes=workspace,
+        )  # fmt: skip
+        a, b = torch.randn(*batch, m, k).half(), torch.randn(*batch, n, k).half().mT
+        check(machine_of(index), config, a, b)
+
+
+@pytest.mark.parametrize(("tile", "layout"), tiles_and_layouts(), ids=str)
+def test_sm90_halves(tile: tuple[int, int, int], layout: str) -> None:
+    """Two CTAs of a cluster share K."""
+    block_n, stages, cluster = tile
+    if cluster != 2:
+        pytest.skip("no clusters")
+    for index, (m, n, k) in enumerate(((200, block_n + 24, 648), (72, 64, 72))):
+        config = Config(
+            "sm90", 128, block_n, stages, ctas=8, cluster=2, splits=2, tma_store=index == 0
+        )
+        a, b = matrix(m, k, torch.half, layout[0], pad=8), matrix(k, n, torch.half, layout[1], 16)
+        check(machine_of(index + 1), config, a, b, bias=torch.randn(n).half())
+
+
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_sm90_batches(cluster: int) -> None:
     for index, (batch_a, batch_b) in enumerate([((3,), (3,)), ((1,), (3,)), ((3,), (1,))]):

@@ -88,4 +88,4 @@ def test_random_problems(chunk: int) -> None:
         kernels[kernel] += 1
         found += [wrong] if wrong else []
     assert not found, "\n".join([f"{len(found)} failures:", *found[:5]])
-    assert {"sm90", "sm90 rows", "sm80", "gemv", "fp32"} - set(kernels) <= {"sm90"}, kernels
+    assert {"sm80", "gemv", "fp32"} <= set(kernels), kernels

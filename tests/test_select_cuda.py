@@ -178,8 +178,8 @@ def check_tensor_maps(case: Case, config: Any) -> None:
     assert config.workspace_bytes >= in_workspace
     if config.tma_store:
         assert case.d.fits_tma()
-        assert case.d.column_stride == 1
-        assert n % 8 == 0, "a TMA store writes 16 bytes whole"
+        contiguous = [n] * (case.d.column_stride == 1) + [m] * (case.d.row_stride == 1)
+        assert any(extent % 8 == 0 for extent in contiguous), "a TMA store writes 16 bytes whole"
         assert all(dim[3] % 8 == 0 and dim[3] > 0 for dim in case.batch if dim[0] > 1)
 
 
@@ -193,9 +193,13 @@ def check_grid(case: Case, config: Any, sm_count: int) -> None:
     assert config.ctas % config.cluster == 0
     if config.kernel.name == "SM90":
         assert config.ctas <= sm_count, "a persistent CTA has an SM of its own"
-        group = config.block_m * config.cluster
+        m, n = (n, m) if config.swapped else (m, n)
+        group = config.block_m * config.cluster // config.splits
         tiles = ceil_div(m, group) * ceil_div(n, config.block_n) * case.products
-        assert config.ctas <= tiles * config.cluster * config.splits, "a cluster has no tile"
+        if config.even_shares:
+            tiles *= ceil_div(k, 64)  # a share is at least one of these
+        assert config.ctas <= tiles * config.cluster, "a cluster has nothing to do"
+        assert config.splits == 1 or config.ctas == tiles * config.cluster, "a second turn"
 
 
 def check_shared_memory(config: Any, kib: int) -> None:
@@ -212,9 +216,11 @@ def check_workspace(case: Case, config: Any) -> None:
     m, n, _ = case.sizes
     if config.kernel.name == "SIMT":
         assert config.workspace_bytes == 0
-    if config.splits == 1 and not (config.copy_a or config.copy_b):
+    in_memory = config.kernel.name != "SM90" and config.splits > 1
+    if not (in_memory or config.even_shares or config.copy_a or config.copy_b):
         assert config.workspace_bytes == 0, "nothing to sum up and nothing to copy"
-    if case.a.fits_tma() and case.b.fits_tma() and not case.batch:
+    readable = case.a.fits_tma() and case.b.fits_tma() and not case.batch
+    if config.kernel.name in TMA_KERNELS and readable:
         assert not any((config.copy_a, config.copy_b)), "TMA can read both as they lie"
     # Partial sums in fp32 for each split, copies of both operands with padded rows, and counters.
     round_up = lambda extent: ceil_div(extent, 256) * 256  # noqa: E731
@@ -243,6 +249,10 @@ def check(cpp: ModuleType, case: Case, device: tuple[int, int]) -> Any:
         return config
     if kernel in TMA_KERNELS:
         check_tensor_maps(case, config)
+    elif kernel == "FP32":  # copies what its kernel for aligned rows cannot read, fp32 as it is
+        sizes = [side.rows * side.columns for side in (case.a, case.b)]
+        copied_elements = sizes[0] * config.copy_a + sizes[1] * config.copy_b
+        assert config.workspace_bytes >= 4 * copied_elements
     else:
         assert not any((config.copy_a, config.copy_b)), "these kernels read any stride"
     check_grid(case, config, sm_count)

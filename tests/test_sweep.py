@@ -79,17 +79,18 @@ def test_whatever_select_config_chooses_is_swept(sweep, h200, families, cpp):
         if kernel not in ("sm90", "sm80"):  # swept as the family itself has chosen it
             continue
         swept = {
-            (c.block_m, c.block_n, c.stages, c.cluster, c.splits): c
+            (c.block_m, c.block_n, c.stages, c.cluster, c.swapped, c.even_shares, c.splits): c
             for c in sweep.candidates(shape, h200, families)
             if c.kernel == kernel and c not in families
         }
         tile = config.block_m, config.block_n, config.stages, config.cluster
-        assert any(key[:4] == tile for key in swept), (shape, kernel, tile)
+        tile = (*tile, config.swapped, config.even_shares)
+        assert any(key[:6] == tile for key in swept), (shape, kernel, tile)
         same = swept.get((*tile, config.splits))
         if same is None:  # the sweep has fewer splits
             continue
         assert same.ctas == config.ctas, shape
-        if kernel == "sm80":
+        if kernel == "sm80" or (config.even_shares and not (config.copy_a or config.copy_b)):
             assert same.workspace_bytes == config.workspace_bytes, shape
         compared.add((kernel, tile, config.splits > 1))
     assert len(compared) >= 8

@@ -35,16 +35,41 @@ def aligned(shape: Shape) -> bool:
 
 
 def sm90(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
-    """The choice's copies and way to store with every tile."""
+    """Every tile, which CTAs take whole or share out, over D or its transpose; copies as chosen."""
+    copies = 0
+    if chosen.copy_a or chosen.copy_b:
+        copies = chosen.workspace_bytes
+        copies -= shares_bytes(chosen.block_n, chosen.ctas) if chosen.even_shares else 0
+    k_tiles = ceil_div(shape.k, 64)
     for block_n, stages, cluster in sm90_tiles():
-        if shape.layout[1] == "n" and block_n % 64:
-            continue
-        clusters = ceil_div(shape.m, SM90_BLOCK_M * cluster) * ceil_div(shape.n, block_n)
-        turns = ceil_div(clusters, device.sm_count // cluster)
-        yield replace(
-            chosen, block_n=block_n, stages=stages, cluster=cluster, estimate_us=0.0,
-            ctas=ceil_div(clusters, turns) * cluster,
-        )  # fmt: skip
+        for swapped in (False, True):
+            rows, columns = (shape.n, shape.m) if swapped else (shape.m, shape.n)
+            k_major = shape.layout[0] == "n" if swapped else shape.layout[1] == "t"
+            if block_n % 64 and not k_major:
+                continue
+            clusters = ceil_div(rows, SM90_BLOCK_M * cluster) * ceil_div(columns, block_n)
+            most = device.sm_count // cluster
+            whole = replace(
+                chosen, block_n=block_n, stages=stages, cluster=cluster, estimate_us=0.0,
+                ctas=ceil_div(clusters, ceil_div(clusters, most)) * cluster, even_shares=False,
+                workspace_bytes=copies, swapped=swapped, splits=1,
+                tma_store=shape.n % 8 == 0,
+            )  # fmt: skip
+            yield whole
+            tiles = ceil_div(rows, SM90_BLOCK_M) * ceil_div(columns, block_n)
+            if cluster == 2 and tiles <= most and k_tiles >= 8:
+                yield replace(whole, splits=2, ctas=2 * tiles)
+            if clusters % most and clusters * k_tiles >= 2 * most:
+                ctas = most * cluster
+                yield replace(
+                    whole, ctas=ctas, even_shares=True,
+                    workspace_bytes=copies + shares_bytes(block_n, ctas),
+                )  # fmt: skip
+
+
+def shares_bytes(block_n: int, ctas: int) -> int:
+    """shares_plan of csrc/cuda/gemm/sm90/params.h"""
+    return ceil_div(ctas * 16, 256) * 256 + ctas * SM90_BLOCK_M * block_n * 4
 
 
 def sm80(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:

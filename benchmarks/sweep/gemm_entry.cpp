@@ -1,4 +1,5 @@
-// What benchmarks/sweep_mul.py calls: a dense product by a Config of its own, and select_config's.
+// What benchmarks/sweep_mul.py and sweep_fp32.py call: a dense product by a Config of its own, and
+// select_config's.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -25,11 +26,12 @@ struct SweepProblem {
   const void *a, *b;
   void* d;
   int64_t a_row_stride, a_col_stride, b_row_stride, b_col_stride, d_row_stride, d_col_stride;
-  int32_t bf16;
+  int32_t type;  // fp16, bf16, then fp32 by the three precisions
 };
 
 struct SweepConfig {
-  int32_t kernel, block_m, block_n, stages, cluster, splits, ctas, tma_store, copy_a, copy_b;
+  int32_t kernel, block_m, block_n, stages, cluster, splits, ctas, tma_store, copy_a, copy_b,
+      even_shares, swapped;
   int64_t workspace_bytes;
   double estimate_us;  // select's; 0 where it says none
 };
@@ -37,7 +39,10 @@ struct SweepConfig {
 Problem to_problem(const SweepProblem& given) {
   Problem problem;
   problem.m = given.m, problem.n = given.n, problem.k = given.k;
-  problem.dtype = given.bf16 != 0 ? xgemm::DType::kBF16 : xgemm::DType::kF16;
+  problem.dtype = given.type == 0   ? xgemm::DType::kF16
+                  : given.type == 1 ? xgemm::DType::kBF16
+                                    : xgemm::DType::kF32;
+  if (given.type > 1) problem.precision = static_cast<xgemm::Precision>(given.type - 2);
   problem.a = {given.a, given.a_row_stride, given.a_col_stride};
   problem.b = {given.b, given.b_row_stride, given.b_col_stride};
   problem.d = given.d;
@@ -56,6 +61,8 @@ SweepConfig to_sweep(const Config& config, double estimate_us = 0) {
           config.tma_store,
           config.copy_a,
           config.copy_b,
+          config.even_shares,
+          config.swapped,
           config.workspace_bytes,
           estimate_us};
 }
@@ -113,6 +120,8 @@ const char* sweep_launch(const SweepProblem* given, const SweepConfig* chosen, v
                          .stages = chosen->stages,
                          .cluster = chosen->cluster,
                          .splits = chosen->splits,
+                         .even_shares = chosen->even_shares != 0,
+                         .swapped = chosen->swapped != 0,
                          .ctas = chosen->ctas,
                          .tma_store = chosen->tma_store != 0,
                          .copy_a = chosen->copy_a != 0,

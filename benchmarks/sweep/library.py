@@ -15,8 +15,13 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build" / "sweep" / "libxgemm_sweep.so"
+FLAGS = ("tma_store", "copy_a", "copy_b", "even_shares", "swapped")
 MOST_FAMILIES = 4  # that sweep_families of gemm_entry.cpp writes
-KERNELS = ("sm90", "sm90_rows", "gemv", "sm80", "simt")  # enum Kernel of csrc/cuda/gemm/problem.h
+# enum Kernel of csrc/cuda/gemm/problem.h
+KERNELS = (
+    "sm90", "sm90_rows", "gemv", "sm80", "simt", "fp32", "tf32", "tf32_swapped", "tf32_sm80",
+)  # fmt: skip
+TYPES = ("fp16", "bf16", "ieee", "tf32x3", "tf32")
 
 
 def build() -> Path:
@@ -44,6 +49,8 @@ class Config:
     tma_store: bool = False
     copy_a: bool = False
     copy_b: bool = False
+    even_shares: bool = False
+    swapped: bool = False
     workspace_bytes: int = 0
     estimate_us: float = 0.0  # of the family's select that has chosen it; 0 where it says none
 
@@ -53,7 +60,8 @@ class Config:
         tile = f"{self.block_m}x{self.block_n} stages {self.stages} cluster {self.cluster}"
         copies = "a" * self.copy_a + "b" * self.copy_b
         copied = f" copy {copies}" if copies else ""
-        return f"{self.kernel} {tile}{copied} splits {self.splits}"
+        shares = "even shares" if self.even_shares else f"splits {self.splits}"
+        return f"{self.kernel} {tile}{copied}{' swapped' * self.swapped} {shares}"
 
 
 class _Problem(ctypes.Structure):
@@ -61,7 +69,7 @@ class _Problem(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("m", "n", "k")),
         *((name, ctypes.c_void_p) for name in ("a", "b", "d")),
         *((f"{x}_{way}_stride", ctypes.c_int64) for x in "abd" for way in ("row", "col")),
-        ("bf16", ctypes.c_int32),
+        ("type", ctypes.c_int32),
     )
 
 
@@ -71,7 +79,7 @@ class _Config(ctypes.Structure):
             (name, ctypes.c_int32)
             for name in ("kernel", "block_m", "block_n", "stages", "cluster", "splits", "ctas")
         ),
-        *((name, ctypes.c_int32) for name in ("tma_store", "copy_a", "copy_b")),
+        *((name, ctypes.c_int32) for name in FLAGS),
         ("workspace_bytes", ctypes.c_int64),
         ("estimate_us", ctypes.c_double),
     )
@@ -86,6 +94,7 @@ class Shape:
     k: int
     layout: str = "nt"
     bf16: bool = False
+    precision: str = ""  # of fp32 operands
 
     def strides(self) -> tuple[int, int, int, int]:
         a = (1, self.m) if self.layout[0] == "t" else (self.k, 1)
@@ -117,14 +126,14 @@ def _problem(shape: Shape, addresses: tuple[int, int, int]) -> _Problem:
     a_row, a_col, b_row, b_col = shape.strides()
     return _Problem(
         shape.m, shape.n, shape.k, *addresses, a_row, a_col, b_row, b_col, shape.n, 1,
-        int(shape.bf16),
+        TYPES.index(shape.precision) if shape.precision else int(shape.bf16),
     )  # fmt: skip
 
 
 def _to_config(found: _Config) -> Config:
     values = {name: getattr(found, name) for name, *_ in _Config._fields_}
     values["kernel"] = KERNELS[found.kernel]
-    values |= {name: bool(values[name]) for name in ("tma_store", "copy_a", "copy_b")}
+    values |= {name: bool(values[name]) for name in FLAGS}
     return Config(**values)
 
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/fast_divisor.h"
 #include "cuda/gemm/align/plan.h"
 #include "cuda/gemm/problem.h"
 
@@ -117,6 +118,8 @@ void bind_gemm(py::module_& m) {
       .value("GEMV", gemm::Kernel::kGemv)
       .value("SM80", gemm::Kernel::kSm80)
       .value("TF32", gemm::Kernel::kTf32)
+      .value("TF32_SWAPPED", gemm::Kernel::kTf32Swapped)
+      .value("TF32_SM80", gemm::Kernel::kTf32Sm80)
       .value("FP32", gemm::Kernel::kFp32)
       .value("SIMT", gemm::Kernel::kSimt);
   py::class_<gemm::Problem>(m, "GemmProblem")
@@ -143,6 +146,8 @@ void bind_gemm(py::module_& m) {
       .def_readonly("stages", &gemm::Config::stages)
       .def_readonly("cluster", &gemm::Config::cluster)
       .def_readonly("splits", &gemm::Config::splits)
+      .def_readonly("even_shares", &gemm::Config::even_shares)
+      .def_readonly("swapped", &gemm::Config::swapped)
       .def_readonly("ctas", &gemm::Config::ctas)
       .def_readonly("tma_store", &gemm::Config::tma_store)
       .def_readonly("copy_a", &gemm::Config::copy_a)
@@ -156,6 +161,7 @@ void bind_gemm(py::module_& m) {
         return gemm::select_config(problem, {.sm_count = sm_count, .capability = capability});
       },
       py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
+  m.def("fast_divide", [](uint32_t x, uint32_t by) { return xgemm::FastDivisor(by).divide(x); });
   bind_align(m);
   m.def("explain_gemm", &gemm::explain, py::arg("problem"), py::arg("config"));
 }

@@ -51,10 +51,13 @@ void bind_reduce(py::module_& m) {
   py::enum_<reduce::Kernel>(m, "ReduceKernel")
       .value("SHORT_ROWS", reduce::Kernel::kShortRows)
       .value("RAGGED_ROWS", reduce::Kernel::kRaggedRows)
+      .value("TEAM_ROWS", reduce::Kernel::kTeamRows)
       .value("ROWS", reduce::Kernel::kRows)
       .value("RUNS", reduce::Kernel::kRuns)
       .value("COLUMNS", reduce::Kernel::kColumns)
       .value("SHIFTED", reduce::Kernel::kShifted)
+      .value("FLAT", reduce::Kernel::kFlat)
+      .value("NARROW", reduce::Kernel::kNarrow)
       .value("STRIDED", reduce::Kernel::kStrided);
   py::class_<Choice>(m, "ReduceChoice")
       .def_property_readonly("kernel", [](const Choice& c) { return c.config.kernel; })
@@ -65,6 +68,8 @@ void bind_reduce(py::module_& m) {
       .def_property_readonly("tiles", [](const Choice& c) { return c.config.tiles; })
       .def_property_readonly("pieces", [](const Choice& c) { return c.config.pieces; })
       .def_property_readonly("cluster", [](const Choice& c) { return c.config.cluster; })
+      .def_property_readonly("mail", [](const Choice& c) { return c.config.mail; })
+      .def_property_readonly("streams", [](const Choice& c) { return c.config.streams; })
       .def_property_readonly("sm90", [](const Choice& c) { return c.config.sm90; })
       .def_property_readonly("workspace_bytes",
                              [](const Choice& c) { return c.config.workspace_bytes; })

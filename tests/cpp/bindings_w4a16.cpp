@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 
 #include "cuda/w4a16/problem.h"
 #include "cuda/w4a16/sm90/rows/select.h"
@@ -67,7 +68,6 @@ void bind_w4a16(py::module_& m) {
       .def_readonly("warps", &w4a16::Config::warps)
       .def_readonly("stages", &w4a16::Config::stages)
       .def_readonly("cluster", &w4a16::Config::cluster)
-      .def_readonly("run", &w4a16::Config::run)
       .def_readonly("ctas", &w4a16::Config::ctas)
       .def_readonly("splits", &w4a16::Config::splits)
       .def_readonly("even_shares", &w4a16::Config::even_shares)
@@ -100,6 +100,7 @@ void bind_w4a16(py::module_& m) {
   py::class_<rows::SharedPlan>(m, "W4RowsSharedPlan")
       .def_readonly("inbox", &rows::SharedPlan::inbox)
       .def_readonly("x", &rows::SharedPlan::x)
+      .def_readonly("x_sums", &rows::SharedPlan::x_sums)
       .def_readonly("sums", &rows::SharedPlan::sums)
       .def_readonly("ring", &rows::SharedPlan::ring)
       .def_readonly("bytes", &rows::SharedPlan::bytes);
@@ -108,16 +109,20 @@ void bind_w4a16(py::module_& m) {
       .def_readonly("warps", &rows::Split::warps)
       .def_readonly("stages", &rows::Split::stages)
       .def_readonly("cluster", &rows::Split::cluster)
-      .def_readonly("run", &rows::Split::run)
       .def_readonly("units", &rows::Split::units)
       .def_readonly("piece_bytes", &rows::Split::piece_bytes)
       .def_property_readonly("most_units", &rows::Split::most_units)
       .def_property_readonly("least_units", &rows::Split::least_units)
       .def_property_readonly("x_pitch", &rows::Split::x_pitch)
       .def_property_readonly("buffers", &rows::Split::buffers)
-      .def_property_readonly("most_parts", &rows::Split::most_parts)
-      .def_property_readonly("least_parts", &rows::Split::least_parts)
       .def("plan", &rows::Split::plan);
+  m.def(
+      "w4_rows_share_tiles",
+      [](int strips, int clusters) {
+        const rows::Turns turns = rows::share_tiles(strips, clusters);
+        return std::make_tuple(turns.each, turns.extra, turns.half);
+      },
+      py::arg("strips"), py::arg("clusters"));
   m.def("w4_rows_split", &rows::split_of, py::arg("problem"), py::arg("config"));
   m.def("w4_rows_most_warps", &rows::most_warps, py::arg("mma_tiles"));
   m.attr("W4_ROWS") = constants();

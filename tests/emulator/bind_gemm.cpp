@@ -72,26 +72,29 @@ void bind_gemm(py::module_& m) {
            py::arg("activation") = 0, py::arg("batch") = std::vector<Batch>{},
            py::arg("precision") = 0);
   py::class_<gemm::Config>(m, "Config", py::module_local())
-      .def(
-          py::init([](int kernel, int block_m, int block_n, int stages, int cluster, int splits,
-                      int ctas, bool tma_store, bool copy_a, bool copy_b, int64_t workspace_bytes) {
-            return gemm::Config{.kernel = static_cast<gemm::Kernel>(kernel),
-                                .block_m = block_m,
-                                .block_n = block_n,
-                                .stages = stages,
-                                .cluster = cluster,
-                                .splits = splits,
-                                .ctas = ctas,
-                                .tma_store = tma_store,
-                                .copy_a = copy_a,
-                                .copy_b = copy_b,
-                                .workspace_bytes = workspace_bytes,
-                                .reason = "a test wants it"};
-          }),
-          py::kw_only(), py::arg("kernel"), py::arg("block_m"), py::arg("block_n"),
-          py::arg("stages"), py::arg("cluster") = 1, py::arg("splits") = 1, py::arg("ctas"),
-          py::arg("tma_store") = false, py::arg("copy_a") = false, py::arg("copy_b") = false,
-          py::arg("workspace_bytes") = 0);
+      .def(py::init([](int kernel, int block_m, int block_n, int stages, int cluster, int splits,
+                       int ctas, bool tma_store, bool copy_a, bool copy_b, int64_t workspace_bytes,
+                       bool even_shares, bool swapped) {
+             return gemm::Config{.kernel = static_cast<gemm::Kernel>(kernel),
+                                 .block_m = block_m,
+                                 .block_n = block_n,
+                                 .stages = stages,
+                                 .cluster = cluster,
+                                 .splits = splits,
+                                 .even_shares = even_shares,
+                                 .swapped = swapped,
+                                 .ctas = ctas,
+                                 .tma_store = tma_store,
+                                 .copy_a = copy_a,
+                                 .copy_b = copy_b,
+                                 .workspace_bytes = workspace_bytes,
+                                 .reason = "a test wants it"};
+           }),
+           py::kw_only(), py::arg("kernel"), py::arg("block_m"), py::arg("block_n"),
+           py::arg("stages"), py::arg("cluster") = 1, py::arg("splits") = 1, py::arg("ctas"),
+           py::arg("tma_store") = false, py::arg("copy_a") = false, py::arg("copy_b") = false,
+           py::arg("workspace_bytes") = 0, py::arg("even_shares") = false,
+           py::arg("swapped") = false);
   m.def("select", [](const gemm::Problem& problem, int capability, int sm_count) {
     return gemm::select_config(problem, {.sm_count = sm_count, .capability = capability});
   });

@@ -25,9 +25,11 @@ struct FreeGuarded {
   void operator()(void* memory) const { emulator::free_guarded(memory); }
 };
 
-// Returns the choice's explanation.
+// Returns the choice's explanation. With `pieces` the problem is cut into so many instead: of a
+// cluster, by mail, or else in a second launch.
 std::string run(int op, int dtype, Address in, Address out, const std::vector<Kept>& kept,
-                const std::vector<Reduced>& reduced, double p, int capability, int sm_count) {
+                const std::vector<Reduced>& reduced, double p, int capability, int sm_count,
+                int pieces, bool cluster, bool mail) {
   xgemm::ReduceProblem problem;
   problem.op = static_cast<xgemm::ReduceOp>(op);
   problem.in_dtype = static_cast<xgemm::DType>(dtype);
@@ -36,8 +38,12 @@ std::string run(int op, int dtype, Address in, Address out, const std::vector<Ke
   for (const auto& [size, of_in, of_out] : kept) problem.kept.push({size, of_in, of_out});
   for (const auto& [size, stride] : reduced) problem.reduced.push({size, stride, 0});
   const reduce::Plan plan = reduce::make_plan(problem);
-  const reduce::Config config =
+  reduce::Config config =
       reduce::select_config(problem, plan, {.sm_count = sm_count, .capability = capability});
+  if (pieces > 0) {
+    config.pieces = pieces, config.cluster = cluster ? pieces : 1, config.mail = mail;
+    config.workspace_bytes = reduce::workspace_bytes(problem, plan, config);
+  }
   const std::unique_ptr<void, FreeGuarded> workspace(
       emulator::allocate_guarded(static_cast<size_t>(config.workspace_bytes + 255) / 256 * 256));
   const xgemm::Status status = reduce::launch(problem, plan, config, workspace.get(), nullptr);
@@ -52,5 +58,6 @@ std::string run(int op, int dtype, Address in, Address out, const std::vector<Ke
 void bind_reduce(py::module_& m) {
   m.def("reduce", &run, py::kw_only(), py::arg("op"), py::arg("dtype"), py::arg("source"),
         py::arg("destination"), py::arg("kept"), py::arg("reduced"), py::arg("p"),
-        py::arg("capability"), py::arg("sm_count"));
+        py::arg("capability"), py::arg("sm_count"), py::arg("pieces") = 0,
+        py::arg("cluster") = false, py::arg("mail") = false);
 }

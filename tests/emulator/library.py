@@ -16,7 +16,17 @@ import torch
 
 DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}  # enum DType
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")  # enum Activation
-KERNELS = ("sm90", "sm90_rows", "gemv", "sm80", "simt", "fp32", "tf32")  # enum Kernel
+KERNELS = (
+    "sm90",
+    "sm90_rows",
+    "gemv",
+    "sm80",
+    "simt",
+    "fp32",
+    "tf32",
+    "tf32_swapped",
+    "tf32_sm80",
+)  # enum Kernel
 PRECISIONS = ("ieee", "tf32x3", "tf32")  # enum Precision
 
 
@@ -104,6 +114,8 @@ class Config:
     copy_a: bool = False
     copy_b: bool = False
     workspace_bytes: int = 0
+    even_shares: bool = False
+    swapped: bool = False
 
     def to_library(self) -> Any:
         return library().Config(**{**asdict(self), "kernel": KERNELS.index(self.kernel)})

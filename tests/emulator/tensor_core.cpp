@@ -229,7 +229,12 @@ void compute_tf32(const std::array<Products::Product*, kWarpgroup>& all, const M
     const int thread = row / 16 * kWarp + row % 8 * 4;
     for (int k = 0; k < 8; ++k) {
       float value;
-      std::memcpy(&value, all[thread + k % 4]->operands.a_registers + row / 8 % 2 + k / 4 * 2, 4);
+      if (first.a_registers != nullptr) {
+        const uint32_t* a = all[thread + k % 4]->operands.a_registers;
+        std::memcpy(&value, a + row / 8 % 2 + k / 4 * 2, 4);
+      } else {
+        value = Matrix(first.a, false).read_float(row, k);
+      }
       x[k] = decode_tf32(value);
     }
     for (int column = 0; column < first.n; ++column) {

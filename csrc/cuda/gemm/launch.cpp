@@ -40,21 +40,27 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
   for (int i = 0; i < problem.batch_dims; ++i) {
     if (problem.batch[i].size == 0) return {};
   }
-  if (config.kernel == Kernel::kTf32) return tf32::launch(problem, config, workspace, stream);
+  // These make copies of their own.
+  if (config.kernel == Kernel::kFp32) return fp32::launch(problem, config, workspace, stream);
+  if (config.kernel == Kernel::kTf32 || config.kernel == Kernel::kTf32Swapped) {
+    return tf32::launch(problem, config, workspace, stream);
+  }
   if (config.copy_a || config.copy_b) return launch_copied(problem, config, workspace, stream);
   switch (config.kernel) {
     case Kernel::kSm90:
-      return sm90::launch(problem, config, stream);
+      return sm90::launch(problem, config, workspace, stream);
     case Kernel::kSm90Rows:
       return sm90::rows::launch(problem, config, stream);
     case Kernel::kGemv:
       return gemv::launch(problem, config, workspace, stream);
     case Kernel::kSm80:
       return sm80::launch(problem, config, workspace, stream);
-    case Kernel::kTf32:
-      break;  // above, as it makes copies of its own
     case Kernel::kFp32:
-      return fp32::launch(problem, config, workspace, stream);
+    case Kernel::kTf32:
+    case Kernel::kTf32Swapped:
+      break;  // above
+    case Kernel::kTf32Sm80:
+      return tf32::launch_sm80(problem, config, workspace, stream);
     case Kernel::kSimt:
       return simt::launch(problem, config, stream);
   }

@@ -43,13 +43,15 @@ struct Problem {
 };
 
 enum class Kernel {
-  kSm90,      // wgmma + TMA, persistent tiles
-  kSm90Rows,  // wgmma + TMA, operands swapped, K split over a cluster: few rows, or few tiles
-  kGemv,      // a stream over B for one row, or a handful
-  kSm80,      // mma.sync: any stride, alignment and GPU from Ampere on
-  kSimt,      // what is left
-  kFp32,      // FP32 cores: fp32 operands, any stride and alignment
-  kTf32,      // tensor cores: fp32 operands, in three or one TF32 products
+  kSm90,         // wgmma + TMA, persistent tiles
+  kSm90Rows,     // wgmma + TMA, operands swapped, K split over a cluster: few rows, or few tiles
+  kGemv,         // a stream over B for one row, or a handful
+  kSm80,         // mma.sync: any stride, alignment and GPU from Ampere on
+  kSimt,         // what is left
+  kFp32,         // FP32 cores: fp32 operands, any stride and alignment
+  kTf32,         // wgmma: fp32 operands, in three or one TF32 products; A's rows are the tile's X
+  kTf32Swapped,  // the same, but B's columns are
+  kTf32Sm80,     // the same by mma.sync: any stride
 };
 
 struct Config {
@@ -57,6 +59,8 @@ struct Config {
   int block_m = 64, block_n = 64, stages = 0;
   int cluster = 1;                      // CTAs that share an operand, or the parts of K
   int splits = 1;                       // of K
+  bool even_shares = false;             // clusters take equal shares of K over several tiles
+  bool swapped = false;                 // D^T = B^T A^T is computed, its rows the columns of D
   int ctas = 0;                         // of the grid
   bool tma_store = false;               // else D is written element by element
   bool copy_a = false, copy_b = false;  // first, so that TMA can read them

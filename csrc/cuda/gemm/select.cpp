@@ -83,7 +83,11 @@ const char* name_of(Kernel kernel) {
     case Kernel::kSm80:
       return "sm80 (mma.sync, any stride and alignment)";
     case Kernel::kTf32:
-      return "tf32 (tensor cores, fp32 operands)";
+      return "tf32 (wgmma + TMA, fp32 operands)";
+    case Kernel::kTf32Swapped:
+      return "tf32 (wgmma + TMA, fp32 operands, swapped)";
+    case Kernel::kTf32Sm80:
+      return "tf32 (mma.sync, fp32 operands, any stride and alignment)";
     case Kernel::kFp32:
       return "fp32 (FP32 cores, any stride and alignment)";
     case Kernel::kSimt:
@@ -138,6 +142,8 @@ std::string explain(const Problem& problem, const Config& config) {
   if (config.stages > 0) out << ", " << config.stages << " stages";
   if (config.cluster > 1) out << ", clusters of " << config.cluster;
   if (config.splits > 1) out << ", K in " << config.splits << " parts";
+  if (config.even_shares) out << ", equal shares of K for all";
+  if (config.swapped) out << ", operands swapped";
   if (config.kernel == Kernel::kSm90) {
     out << ", " << (config.tma_store ? "TMA store" : "element-wise store");
   }

@@ -7,7 +7,7 @@ python csrc/cuda/ptx/generate_wgmma.py tf32 > csrc/cuda/ptx/wgmma_tf32.h
 import sys
 
 WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
-TF32_WIDTHS = (128, 256)
+TF32_WIDTHS = (64, 128, 192, 256)
 LINE = 98
 
 
@@ -76,26 +76,32 @@ __device__ inline void wgmma(float (&d)[{count}], uint64_t desc_a, uint64_t desc
 """
 
 
-def tf32_function(n: int) -> str:
+def tf32_function(n: int, register_a: bool) -> str:
     count = n // 2
+    a_operands = 4 if register_a else 1
     registers = wrapped([f"%{i}" for i in range(count)], " " * 6, '"')
     outputs = wrapped([f'"+f"(d[{i}])' for i in range(count)], " " * 8, "")
-    a = ", ".join(f"%{count + i}" for i in range(4))
+    if register_a:
+        parameter = "const float (&a)[4]"
+        a = "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
+        inputs = """"r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])),
+        "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),"""
+    else:
+        parameter, a, inputs = "uint64_t desc_a", f"%{count}", '"l"(desc_a),'
     return f"""
-__device__ inline void wgmma_tf32(float (&d)[{count}], const float (&a)[4], uint64_t desc_b,
+__device__ inline void wgmma_tf32(float (&d)[{count}], {parameter}, uint64_t desc_b,
                                   int accumulate) {{
   asm volatile(
       "{{\\n"
       ".reg .pred accumulate;\\n"
-      "setp.ne.b32 accumulate, %{count + 5}, 0;\\n"
+      "setp.ne.b32 accumulate, %{count + a_operands + 1}, 0;\\n"
       "wgmma.mma_async.sync.aligned.m64n{n}k8.f32.tf32.tf32 {{"
 {registers}
-      "}}, {{{a}}}, %{count + 4}, accumulate, 1, 1;\\n"
+      "}}, {a}, %{count + a_operands}, accumulate, 1, 1;\\n"
       "}}\\n"
       :
 {outputs}
-      : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
-        "r"(__float_as_uint(a[3])), "l"(desc_b), "r"(accumulate));
+      : {inputs} "l"(desc_b), "r"(accumulate));
 }}
 """
 
@@ -116,8 +122,8 @@ namespace xgemm::ptx {"""
 TF32 = """\
 // Made by generate_wgmma.py: wgmma m64nNk8 over TF32 operands, N told by the N / 2 accumulators.
 // d += a b, or d = a b where `accumulate` is 0. A is in registers: lane 4 g + t of warp w has
-// A[16 w + g + 8 (i % 2)][t + 4 (i / 2)] in a[i]; B is in shared memory, along k. The lowest 13
-// bits of both are not looked at.
+// A[16 w + g + 8 (i % 2)][t + 4 (i / 2)] in a[i], or in shared memory; B is in shared memory. There
+// both lie along k. The lowest 13 bits of both are not looked at.
 #pragma once
 
 #include <cstdint>
@@ -126,7 +132,8 @@ TF32 = """\
 namespace xgemm::ptx {"""
 
 if sys.argv[1:] == ["tf32"]:
-    print(TF32 + "".join("\n" + tf32_function(width).rstrip("\n") for width in TF32_WIDTHS))
+    tf32 = [tf32_function(n, register_a) for n in TF32_WIDTHS for register_a in (False, True)]
+    print(TF32 + "".join("\n" + text.rstrip("\n") for text in tf32))
 else:
     both = [function(width, register_a) for width in WIDTHS for register_a in (False, True)]
     print(SHAPES + "".join("\n" + text.rstrip("\n") for text in both))

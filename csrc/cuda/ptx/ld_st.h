@@ -25,6 +25,22 @@ __device__ inline uint4 ld_global_nc(const void* pointer) {
   return v;
 }
 
+// The same, where L2 keeps them as `policy` says, which createpolicy has made or a constant below.
+__device__ inline uint4 ld_global_nc_no_allocate(const void* pointer, uint64_t policy) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(pointer), "l"(policy));
+  return v;
+}
+__device__ inline uint4 ld_global_nc(const void* pointer, uint64_t policy) {
+  uint4 v;
+  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(pointer), "l"(policy));
+  return v;
+}
+
 // The float at the same place in the shared memory of another CTA of the cluster.
 __device__ inline float ld_shared_cluster(const float* pointer, uint32_t cta_rank) {
   float value;
@@ -38,6 +54,16 @@ __device__ inline float ld_shared_cluster(const float* pointer, uint32_t cta_ran
       : "r"(smem_address(pointer)), "r"(cta_rank)
       : "memory");
   return value;
+}
+
+// From the shared-memory address `smem`, a multiple of 16.
+__device__ inline float4 ld_shared(uint32_t smem) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(smem)
+               : "memory");
+  return v;
 }
 
 // To the shared-memory address `smem`, a multiple of 16.

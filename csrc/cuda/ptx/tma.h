@@ -53,6 +53,15 @@ __device__ inline void tma_load_multicast_5d(void* dst, const CUtensorMap* map, 
       : "memory");
 }
 
+__device__ inline void tma_load_multicast_3d(void* dst, const CUtensorMap* map, uint64_t* barrier,
+                                             uint16_t cta_mask, int c0, int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%4, %5, %6}], [%2], %3;" ::"r"(smem_address(dst)),
+      "l"(map), "r"(smem_address(barrier)), "h"(cta_mask), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+
 __device__ inline void tma_store_4d(const CUtensorMap* map, const void* src, int c0, int c1, int c2,
                                     int c3) {
   asm volatile(

@@ -14,6 +14,7 @@ XGEMM_VECTORS(int, int, 8, 16)
 XGEMM_VECTORS(unsigned, uint, 8, 16)
 XGEMM_VECTORS(float, float, 8, 16)
 XGEMM_VECTORS(double, double, 16, 16)
+XGEMM_VECTORS(unsigned long long, ulonglong, 16, 16)
 #undef XGEMM_VECTORS
 
 struct dim3 {

@@ -21,7 +21,8 @@ Status launch_kernel(const Params& params, const Grid& grid, cudaStream_t stream
                           .threads = dim3(grid.warps * 32),
                           .shared_bytes = grid.warps * params.few * kOf.tile * sizeof(float),
                           .stream = stream,
-                          .cluster = dim3(1, grid.cluster, 1)};
+                          .cluster = dim3(1, grid.cluster, 1),
+                          .overlaps_previous = kCluster};
   return launch_grid("the matrix-vector kernel", launch, kernel, params);
 }
 

@@ -10,6 +10,7 @@
 #include "cuda/gemm/gemv/k_major.cuh"
 #include "cuda/gemm/gemv/params.h"
 #include "cuda/gemm/gemv/wide_major.cuh"
+#include "cuda/ptx/griddep.h"
 #include "cuda/ptx/ld_st.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/shared_memory.h"
@@ -52,6 +53,10 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     gemv_kernel(const __grid_constant__ Params params) {
   XGEMM_DYNAMIC_SHARED(float, sums, 16);  // [warps][few][kTile]; the CTA's in the first part
   constexpr int kTile = Stream::kTile;
+  if constexpr (kCluster) {
+    ptx::griddep_launch_dependents();
+    ptx::griddep_wait();
+  }
   const int warp = threadIdx.x / 32, warps = blockDim.x / 32, split = blockIdx.y;
   const uint32_t batch = params.first_batch + blockIdx.z;
   const BatchOffset of_operands(params, batch);

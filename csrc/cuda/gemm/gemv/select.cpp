@@ -127,7 +127,7 @@ double read_us(double megabytes) {
 // The read time, by how near to it the kernel came on an H200; and at least the latency of the
 // steps that a warp takes one after the other.
 double estimate(const View& view, const DeviceInfo& device, int splits) {
-  constexpr double kLaunchUs = 3, kStepUs = 0.9, kUnalignedFactor = 1.5;
+  constexpr double kLaunchUs = 3, kStepUs = 0.9, kUnalignedFactor = 1.3;
   const Shape& shape = *view.shape;
   const Params& q = view.params;
   int64_t matrices = 1;  // of W

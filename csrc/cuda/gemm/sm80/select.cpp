@@ -23,8 +23,8 @@ constexpr Tile kSmallGeneral{64, 64, 4, 2, 0.07, 0.10};
 
 constexpr double kSmFlopsPerMicrosecond = 4.9e6;  // mma.sync, one SM
 constexpr double kRoundMicroseconds = 2.0;        // filling the ring, the epilogue
-constexpr double kLaunchMicroseconds = 3.0;
-constexpr double kReduceMicroseconds = 3.0;  // the second launch of split-K
+constexpr double kLaunchMicroseconds = 4.5;       // and until a CTA's first operands are there
+constexpr double kReduceMicroseconds = 3.0;       // the second launch of split-K
 constexpr double kReduceBytesPerMicrosecond = 2.5e6;
 constexpr int64_t kMostSplits = 64;  // unless K takes more: a CTA counts its part in 32 bits
 constexpr int64_t kLeastKPerSplit = 128, kMostKPerSplit = int64_t{1} << 30;

@@ -6,11 +6,14 @@
 #include "cuda/gemm/sm90/params.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/stmatrix.h"
+#include "cuda/ptx/stmatrix_trans.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/tile/convert.cuh"
 
 namespace xgemm::cuda::gemm::sm90 {
 
+// A box is [64, kColumns] of D, or of a D that is column-major the transpose of that.
+//
 // Two steps, so that the slow one runs under the next tile's wgmmas: take() finishes the values and
 // packs them into half the registers; store() writes one box of columns, through shared memory and
 // by TMA, or element by element where D does not suit TMA.
@@ -33,10 +36,11 @@ class Epilogue {
       apply_activation(acc);
 #pragma unroll
     for (int i = 0; i < kBlockN / 4; ++i) packed_[i] = pack2<T>(acc[2 * i], acc[2 * i + 1]);
-    pending_ = true;  // as long as tiles follow
+    pending_ = true;
   }
 
   __device__ bool pending() const { return pending_; }
+  __device__ void stored() { pending_ = false; }  // all of its boxes
 
   // One of kBoxes, while a tile follows.
   template <int kBox>
@@ -50,37 +54,46 @@ class Epilogue {
     write(staging, kBox, 0);
   }
 
-  // What is left when no tile follows, through `staging`, which holds [64, kBlockN] and is free;
-  // kStride elements apart for every 64 columns. One fence for all boxes, because behind a store it
-  // would wait for that store; and every warp issues some of the stores, which take 250 cycles
-  // each.
-  template <int kStride>
-  __device__ void store_all(T* staging) {
+  // What is left when no tile follows, boxes `first` to `end` of it, through `staging`, which holds
+  // [64, kBlockN] and is free; `stride` elements apart for every 64 columns. One fence for all
+  // boxes, because behind a store it would wait for that store; and every warp issues some of the
+  // stores, which take 250 cycles each.
+  __device__ void store_all(T* staging, int stride, int first, int end) {
     if (!pending_) return;
-    stage_from<0, kStride>(staging);
+    stage_from<0>(staging, stride, first, end);
     publish();
-    for (int box = 0; box < kBoxes; ++box) write(staging + offset<kStride>(box), box, box % 4);
+#pragma unroll 1
+    for (int box = first; box < end; ++box) write(staging + offset(box, stride), box, box % 4);
     if (thread_ % 32 == 0) ptx::bulk_wait_group_read<0>();  // shared memory must outlive the stores
+    pending_ = false;
   }
 
  private:
-  template <int kStride>
-  static __device__ constexpr int offset(int box) {
-    return box * kColumns / 64 * kStride + box * kColumns % 64 * 64;
+  static __device__ int offset(int box, int stride) {
+    return box * kColumns / 64 * stride + box * kColumns % 64 * 64;
   }
 
-  template <int kBox, int kStride>
-  __device__ void stage_from(T* staging) {
+  template <int kBox>
+  __device__ void stage_from(T* staging, int stride, int first, int end) {
     if constexpr (kBox < kBoxes) {
-      stage<kBox>(staging + offset<kStride>(kBox));
-      stage_from<kBox + 1, kStride>(staging);
+      if (kBox >= first && kBox < end) stage<kBox>(staging + offset(kBox, stride));
+      stage_from<kBox + 1>(staging, stride, first, end);
     }
   }
 
   template <int kBox>
   __device__ void stage(T* staging) {
-    const int lane = thread_ % 32, matrix = lane / 8;
-    const int row = thread_ / 32 * 16 + matrix % 2 * 8 + lane % 8;
+    const int warp = thread_ / 32, lane = thread_ % 32, matrix = lane / 8;
+    if (params_.transposed) {
+      T* to = staging + lane % 8 * 64 + ((warp * 2 + matrix % 2) ^ lane % 8) * 8;
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; j += 2) {
+        const uint32_t* d = packed_ + (kBox * kColumns / 8 + j) * 2;
+        ptx::stmatrix_x4_trans(to + (j + matrix / 2) * 8 * 64, d[0], d[1], d[2], d[3]);
+      }
+      return;
+    }
+    const int row = warp * 16 + matrix % 2 * 8 + lane % 8;
 #pragma unroll
     for (int j = 0; j < kColumns / 8; j += 2) {
       const uint32_t* d = packed_ + (kBox * kColumns / 8 + j) * 2;
@@ -101,7 +114,9 @@ class Epilogue {
       store_elements(staging, column);
     } else if (thread_ == warp * 32) {
       if (m_ < params_.m && column < params_.n) {
-        ptx::tma_store_4d(&params_.d, staging, column, m_, batch_.inner, batch_.outer);
+        const bool transposed = params_.transposed;
+        ptx::tma_store_4d(&params_.d, staging, transposed ? m_ : column, transposed ? column : m_,
+                          batch_.inner, batch_.outer);
       }
       ptx::bulk_commit_group();
     }
@@ -116,15 +131,18 @@ class Epilogue {
 
   __device__ void add_bias(float (&acc)[kBlockN / 2]) const {
     const T* bias = static_cast<const T*>(params_.bias);
+    const int64_t step = params_.bias_row_stride * 8;
+    const int row = m_ + thread_ / 32 * 16 + thread_ % 32 / 4;
+    bias += min(row, params_.m - 1) * params_.bias_row_stride;
+    const int64_t lower = row + 8 < params_.m ? step : 0;
 #pragma unroll
     for (int j = 0; j < kBlockN / 8; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int column = n_ + j * 8 + thread_ % 4 * 2 + e;
-        const float value =
-            column < params_.n ? static_cast<float>(bias[column * params_.bias_stride]) : 0.0f;
-        acc[4 * j + e] += value;
-        acc[4 * j + 2 + e] += value;
+        const int column = min(n_ + j * 8 + thread_ % 4 * 2 + e, params_.n - 1);
+        const T* of_column = bias + column * params_.bias_col_stride;
+        acc[4 * j + e] += static_cast<float>(of_column[0]);
+        acc[4 * j + 2 + e] += static_cast<float>(of_column[lower]);
       }
     }
   }

@@ -20,7 +20,8 @@ Status launch_kernel(const Params& params, const Config& config, cudaStream_t st
                   .threads = dim3(kThreads),
                   .shared_bytes = kSmem,
                   .stream = stream,
-                  .cluster = dim3(Tile::kCluster)};
+                  .cluster = dim3(Tile::kCluster),
+                  .overlaps_previous = true};
   return launch_grid("the sm_90a GEMM", grid, kernel, params);
 }
 

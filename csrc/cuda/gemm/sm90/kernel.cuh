@@ -1,13 +1,18 @@
 // Dense GEMM for sm_90a: TMA into a ring of shared-memory stages, wgmma out of it.
 //
 // Persistent CTAs of one producer warpgroup and two consumer warpgroups, which split the tile's
-// rows. A cluster of two CTAs takes two tiles of the same columns and shares B by multicast. The
+// rows. A cluster of two CTAs takes two tiles of the same columns and shares B by multicast, or one
+// tile and shares K. The
 // stores of a tile run under the wgmmas of the next one.
 #pragma once
 
 #include "common/math.h"
 #include "cuda/gemm/sm90/epilogue.cuh"
+#include "cuda/gemm/sm90/halves.cuh"
 #include "cuda/gemm/sm90/operand.cuh"
+#include "cuda/gemm/sm90/partials.cuh"
+#include "cuda/gemm/sm90/schedule.cuh"
+#include "cuda/ptx/griddep.h"
 #include "cuda/ptx/setmaxnreg.h"
 #include "cuda/shared_memory.h"
 
@@ -27,77 +32,46 @@ struct SharedStorage {
   alignas(1024) T b[Config::kStages][Config::kBlockN * kBlockK];
   alignas(1024) typename Epilogue<T, Config::kBlockN>::Staging d[kConsumers];
   uint64_t full[Config::kStages], empty[Config::kStages];
+  uint64_t ready[kConsumers], received[kConsumers];  // of halves of K
 };
 
 template <typename T, typename Config>
 inline constexpr int kSmemBytes = sizeof(SharedStorage<T, Config>) + 1024;  // + alignment
 
-struct Tile {
-  int m, n;  // first row, first column
-  BatchPosition batch;
-};
+inline constexpr int kSetUpBarrier = 1 + kConsumers;  // those before it are the consumers' own
 
-// Walks over the tiles of a cluster, in groups of rows so that concurrent tiles share operands in
-// L2.
-template <typename Config>
-class TileScheduler {
- public:
-  __device__ TileScheduler(const Params& params, int cta_rank)
-      : rows_(ceil_div(params.m, kBlockM * Config::kCluster)),
-        columns_(ceil_div(params.n, Config::kBlockN)),
-        group_rows_(params.group_rows),
-        batch_inner_(params.batch_inner),
-        total_(int64_t{rows_} * columns_ * params.batch),
-        cta_rank_(cta_rank),
-        next_(blockIdx.x / Config::kCluster) {}
-
-  // Tiles that next() has not given yet.
-  __device__ int64_t left() const {
-    const int64_t step = gridDim.x / Config::kCluster;
-    return next_ < total_ ? ceil_div(total_ - next_, step) : 0;
+template <typename T, typename Config>
+__device__ inline void set_up(const Params& params, SharedStorage<T, Config>& smem) {
+  ptx::prefetch_tensormap(&params.a);
+  ptx::prefetch_tensormap(&params.b);
+  if (params.tma_store) ptx::prefetch_tensormap(&params.d);
+  for (int stage = 0; stage < Config::kStages; ++stage) {
+    ptx::mbarrier_init(&smem.full[stage], 1);
+    ptx::mbarrier_init(&smem.empty[stage], kConsumers * (params.split ? 1 : Config::kCluster));
   }
-
-  __device__ bool next(Tile* tile) {
-    if (next_ >= total_) return false;
-    const int per_batch = rows_ * columns_;
-    const int in_batch = next_ % per_batch;
-    const int group = in_batch / (group_rows_ * columns_), first = group * group_rows_;
-    const int height = min(group_rows_, rows_ - first);
-    const int in_group = in_batch - first * columns_;
-    const int row = first + in_group % height;
-    tile->m = (row * Config::kCluster + cta_rank_) * kBlockM;
-    tile->n = in_group / height * Config::kBlockN;
-    const int batch = static_cast<int>(next_ / per_batch);
-    tile->batch = {batch % batch_inner_, batch / batch_inner_};
-    next_ += gridDim.x / Config::kCluster;
-    return true;
+  if (params.split) {
+    for (int i = 0; i < kConsumers; ++i) {
+      ptx::mbarrier_init(&smem.ready[i], 1);
+      ptx::mbarrier_init(&smem.received[i], 1);
+    }
   }
-
- private:
-  int rows_, columns_, group_rows_, batch_inner_;
-  int64_t total_;
-  int cta_rank_;
-  int64_t next_;
-};
+  ptx::fence_mbarrier_init();
+}
 
 // One thread that keeps the ring full.
 template <typename T, typename Config, bool kAMn, bool kBMn>
 class Producer {
  public:
   __device__ Producer(const Params& params, SharedStorage<T, Config>& smem, int cta_rank)
-      : params_(params),
-        smem_(smem),
-        scheduler_(params, cta_rank),
-        cta_rank_(cta_rank),
-        k_tiles_(ceil_div(params.k, kBlockK)) {}
+      : params_(params), smem_(smem), scheduler_(params, cta_rank), cta_rank_(cta_rank) {}
 
   // The first loads, before the CTA's threads have met; to the other CTAs nothing is sent yet.
   __device__ void start() {
     if (!scheduler_.next(&tile_)) return;
-    first_ = min(kFirst, k_tiles_);
+    first_ = min(kFirst, tile_.count);
     for (int stage = 0; stage < first_; ++stage) {
-      load_a(stage, stage);
-      if constexpr (Config::kCluster == 1) load_b(stage, stage);
+      load_a(tile_.first + stage, stage);
+      if (!multicast()) load_b(tile_.first + stage, stage);
     }
   }
 
@@ -105,17 +79,17 @@ class Producer {
   __device__ void run() {
     if (first_ == 0) return;
     for (int stage = 0; stage < first_; ++stage, ring_.advance()) {
-      if constexpr (Config::kCluster > 1) load_b(stage, stage);
+      if (multicast()) load_b(tile_.first + stage, stage);
     }
     ptx::mbarrier_wait(&smem_.full[0], 0);
-    int k_tile = first_;
+    int step = first_;
     do {
-      for (; k_tile < k_tiles_; ++k_tile, ring_.advance()) {
+      for (; step < tile_.count; ++step, ring_.advance()) {
         ptx::mbarrier_wait(&smem_.empty[ring_.stage], ring_.parity ^ 1);
-        load_a(k_tile, ring_.stage);
-        load_b(k_tile, ring_.stage);
+        load_a(tile_.first + step, ring_.stage);
+        load_b(tile_.first + step, ring_.stage);
       }
-      k_tile = 0;
+      step = 0;
     } while (scheduler_.next(&tile_));
   }
 
@@ -132,10 +106,21 @@ class Producer {
                                    position(params_.a_batched), 0);
   }
 
+  __device__ bool multicast() const { return Config::kCluster > 1 && !params_.split; }
+
   __device__ void load_b(int k_tile, int stage) {
-    load_operand<Config::kBlockN, kBMn, Config::kCluster>(
-        smem_.b[stage], &params_.b, params_.b_chunked, &smem_.full[stage], tile_.n,
-        k_tile * kBlockK, position(params_.b_batched), cta_rank_);
+    if (multicast()) {
+      load_share_of_b<Config::kCluster>(k_tile, stage, cta_rank_);
+    } else {
+      load_share_of_b<1>(k_tile, stage, 0);
+    }
+  }
+
+  template <int kSharers>
+  __device__ void load_share_of_b(int k_tile, int stage, int share) {
+    load_operand<Config::kBlockN, kBMn, kSharers>(smem_.b[stage], &params_.b, params_.b_chunked,
+                                                  &smem_.full[stage], tile_.n, k_tile * kBlockK,
+                                                  position(params_.b_batched), share);
   }
 
   __device__ BatchPosition position(const bool (&batched)[2]) const {
@@ -144,36 +129,39 @@ class Producer {
 
   const Params& params_;
   SharedStorage<T, Config>& smem_;
-  TileScheduler<Config> scheduler_;
+  Scheduler<Config> scheduler_;
   RingState<Config::kStages> ring_;
-  Tile tile_;
-  int cta_rank_, k_tiles_, first_ = 0;
+  Segment tile_;
+  int cta_rank_, first_ = 0;
 };
 
 template <typename T, typename Config, bool kAMn, bool kBMn>
 class Consumer {
  public:
   // `steps`: k-tiles that this warpgroup will see, over all tiles.
-  __device__ Consumer(SharedStorage<T, Config>& smem, int consumer, int thread, int64_t steps)
+  __device__ Consumer(SharedStorage<T, Config>& smem, int consumer, int thread, int64_t steps,
+                      bool multicast)
       : smem_(smem),
         thread_(thread),
+        multicast_(multicast),
         releases_(steps - Config::kStages),
         a_base_(operand_descriptor<kAMn>(smem.a[0], consumer * 64)),
         b_base_(operand_descriptor<kBMn>(smem.b[0], 0)) {}
 
-  // acc = A B over all of K. Between the first k-tiles, while the tensor cores have work, the tile
+  // acc = A B over `k_tiles`. Between the first of them, while the tensor cores have work, the tile
   // before is stored.
   template <typename Epilogue>
   __device__ void accumulate(float (&acc)[Config::kBlockN / 2], int k_tiles, Epilogue& epilogue) {
     int k_tile = 0;
     if (epilogue.pending()) {
       store_under_steps<0>(acc, k_tiles, epilogue);
+      epilogue.stored();
       k_tile = Epilogue::kBoxes;
     }
 #pragma unroll 1  // what is short is fetched fast when the instruction cache is cold
     for (; k_tile < k_tiles; ++k_tile) step(acc, k_tile > 0);
     ptx::wgmma_wait_group<0>();
-    release(previous_);
+    if (k_tiles > 0) release(previous_);
   }
 
  private:
@@ -211,36 +199,73 @@ class Consumer {
   // not of the last stages, into which nothing more is loaded: the other CTA may be gone by then.
   __device__ void release(int stage) {
     if (--releases_ < 0) return;
-    if constexpr (Config::kCluster == 1) {
-      if (thread_ == 0) ptx::mbarrier_arrive(&smem_.empty[stage]);
-    } else {
+    if (Config::kCluster > 1 && multicast_) {
       if (thread_ < Config::kCluster) ptx::mbarrier_arrive_cluster(&smem_.empty[stage], thread_);
+    } else {
+      if (thread_ == 0) ptx::mbarrier_arrive(&smem_.empty[stage]);
     }
   }
 
   SharedStorage<T, Config>& smem_;
   int thread_;
+  bool multicast_;
   int64_t releases_;  // still to come
   uint64_t a_base_, b_base_;
   RingState<Config::kStages> ring_;
   int previous_ = 0;
 };
 
+// The barriers of the CTA, and of its cluster if it is one of several, stand.
+template <typename Config>
+__device__ inline void wait_for_set_up() {
+  ptx::griddep_wait();  // the bias may be what the kernel before writes, or D what it reads
+  if constexpr (Config::kCluster > 1) {
+    ptx::cluster_wait();
+  } else {
+    ptx::named_barrier_sync(kSetUpBarrier, kThreads);
+  }
+}
+
 template <typename T, typename Config, bool kAMn, bool kBMn>
 __device__ inline void consume(const Params& params, SharedStorage<T, Config>& smem, int cta_rank,
                                int index, int thread) {
-  TileScheduler<Config> scheduler(params, cta_rank);
-  const int k_tiles = ceil_div(params.k, kBlockK);
-  Consumer<T, Config, kAMn, kBMn> consumer(smem, index, thread, scheduler.left() * k_tiles);
+  Scheduler<Config> scheduler(params, cta_rank);
+  Consumer<T, Config, kAMn, kBMn> consumer(smem, index, thread, scheduler.steps(), !params.split);
   Epilogue<T, Config::kBlockN> epilogue(params, smem.d[index], index, thread);
+  // This warpgroup's half of every stage of A is its own.
+  T* a = smem.a[0] + index * 64 * kBlockK;
+  Halves<T, Config> halves(a, &smem.ready[index], &smem.received[index], cta_rank, index, thread);
   float acc[Config::kBlockN / 2];
-  Tile tile;
-  while (scheduler.next(&tile)) {
-    consumer.accumulate(acc, k_tiles, epilogue);
-    epilogue.take(acc, tile.m + index * 64, tile.n, tile.batch);
+  Segment segment{.m = params.m};  // beyond the end: nothing is stored of it
+  // While the first operands are on their way, once through what comes after the last of them, for
+  // the instruction cache: that would take three trips to memory later (2 to 3 us).
+  bool rehearsal = params.tma_store;
+  if (!rehearsal) wait_for_set_up<Config>();
+  for (;;) {
+    if (rehearsal || scheduler.next(&segment)) {
+      consumer.accumulate(acc, segment.count, epilogue);
+      if (!rehearsal && segment.count < params.k_tiles) [[unlikely]] {
+        const Partials<Config> partials(params, cta_rank, index, thread);
+        if (params.split) {
+          if constexpr (Config::kCluster == 2) halves.exchange(acc);
+        } else if (segment.first > 0) {
+          partials.leave(acc, scheduler.cluster());
+          continue;
+        } else {
+          partials.complete(acc, segment.end, scheduler.cluster());
+        }
+      }
+      epilogue.take(acc, segment.m + index * 64, segment.n, segment.batch);
+      if (!rehearsal) continue;
+    }
+    // No load follows: there is room where A was.
+    epilogue.store_all(rehearsal ? smem.d[index][0] : a, rehearsal ? 0 : kBlockM * kBlockK,
+                       params.split ? halves.first_box() : 0,
+                       params.split ? halves.end_box() : halves.kBoxes);
+    if (!rehearsal) return;
+    rehearsal = false;
+    wait_for_set_up<Config>();
   }
-  // This warpgroup's half of every stage of A is its own, and no load follows.
-  epilogue.template store_all<kBlockM * kBlockK>(smem.a[0] + index * 64 * kBlockK);
 }
 
 template <typename T, typename Config, bool kAMn, bool kBMn>
@@ -253,26 +278,23 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
   const int thread = threadIdx.x % kWarpgroup;
   const int cta_rank = Config::kCluster > 1 ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
-  if (threadIdx.x == 0) {
-    ptx::prefetch_tensormap(&params.a);
-    ptx::prefetch_tensormap(&params.b);
-    if (params.tma_store) ptx::prefetch_tensormap(&params.d);
-    for (int stage = 0; stage < Config::kStages; ++stage) {
-      ptx::mbarrier_init(&smem.full[stage], 1);
-      ptx::mbarrier_init(&smem.empty[stage], kConsumers * Config::kCluster);
-    }
-    ptx::fence_mbarrier_init();
-  }
-  if constexpr (Config::kCluster > 1) ptx::cluster_arrive_relaxed();
-  Producer<T, Config, kAMn, kBMn> producer(params, smem, cta_rank);
-  if (threadIdx.x == 0) producer.start();
+  if (threadIdx.x == 0) set_up<T, Config>(params, smem);
+  __syncwarp();
+  ptx::griddep_launch_dependents();
   if constexpr (Config::kCluster > 1) {
-    ptx::cluster_wait();
-  } else {
-    __syncthreads();
+    ptx::cluster_arrive_relaxed();
+  } else if (warpgroup == 0) {
+    ptx::named_barrier_arrive(kSetUpBarrier, kThreads);
   }
+  Producer<T, Config, kAMn, kBMn> producer(params, smem, cta_rank);
+  if (threadIdx.x == 0) {
+    ptx::griddep_wait();
+    producer.start();
+  }
+  __syncwarp();
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<40>();
+    if constexpr (Config::kCluster > 1) ptx::cluster_wait();
     if (thread == 0) producer.run();
   } else {
     ptx::setmaxnreg_inc<232>();

@@ -1,7 +1,11 @@
+#include <algorithm>
+
 #include "cuda/gemm/sm90/launch.h"
 #include "cuda/gemm/sm90/params.h"
+#include "cuda/gemm/sm90/swap.h"
 #include "cuda/gemm/sm90/tensor_map.h"
 #include "cuda/gemm/sm90/tma_fit.h"
+#include "cuda/nonce.h"
 
 namespace xgemm::cuda::gemm::sm90 {
 namespace {
@@ -44,15 +48,21 @@ bool encode_operand(CUtensorMap* map, const Problem& problem, const Loads& o) {
   return encode_tensor_map(map, o.data, problem.dtype, shape);
 }
 
-bool encode_result(CUtensorMap* map, const Problem& problem, const Batch& batch, int block_n) {
+bool encode_result(CUtensorMap* map, const Problem& problem, const Batch& batch, int block_n,
+                   bool transposed) {
   const int columns = store_columns(block_n);
-  return encode_tensor_map(
-      map, problem.d, problem.dtype,
-      {4,
-       {problem.n, problem.m, batch.extent[0], batch.extent[1]},
-       {1, problem.d_row_stride, batch.stride[0], batch.stride[1]},
-       {columns, 64, 1, 1},
-       columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B});
+  MapShape shape{4,
+                 {problem.n, problem.m, batch.extent[0], batch.extent[1]},
+                 {1, problem.d_row_stride, batch.stride[0], batch.stride[1]},
+                 {columns, 64, 1, 1},
+                 columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B};
+  if (transposed) {
+    std::swap(shape.extent[0], shape.extent[1]);
+    shape.stride[1] = problem.d_col_stride;
+    shape.box[0] = 64, shape.box[1] = columns;
+    shape.swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+  }
+  return encode_tensor_map(map, problem.d, problem.dtype, shape);
 }
 
 Batch batch_of(const Problem& problem, int64_t BatchDim::* stride) {
@@ -65,19 +75,50 @@ Batch batch_of(const Problem& problem, int64_t BatchDim::* stride) {
   return batch;
 }
 
+// The walk over the tiles, for the number of clusters that `config` has.
+void plan_tiles(Params* params, const Config& config, const Batch& batch, void* workspace) {
+  const int sharers = config.cluster / config.splits;
+  const auto rows = static_cast<uint32_t>(ceil_div(params->m, kBlockM * sharers));
+  const auto columns = static_cast<uint32_t>(ceil_div(params->n, config.block_n));
+  const auto matrices = static_cast<uint32_t>(batch.extent[0] * batch.extent[1]);
+  const uint32_t clusters = config.ctas / config.cluster;
+  const uint32_t group_rows = std::min<uint32_t>(rows, kGroupRows / (kBlockM * sharers));
+  params->k_tiles = ceil_div(params->k, kBlockK);
+  params->tiles = rows * columns * matrices;
+  params->batched = matrices > 1;
+  params->per_matrix = FastDivisor(rows * columns);
+  params->batch_inner = FastDivisor(static_cast<uint32_t>(batch.extent[0]));
+  params->group_tiles = FastDivisor(group_rows * columns);
+  params->group_rows = FastDivisor(group_rows);
+  params->last_group = (rows - 1) / group_rows;
+  params->last_group_rows = FastDivisor(rows - params->last_group * group_rows);
+  if (config.even_shares) {
+    params->shared_tiles = static_cast<uint32_t>(shared_tiles_of(params->tiles, clusters));
+    const uint32_t steps = params->shared_tiles * params->k_tiles;
+    params->by_k_tiles = FastDivisor(params->k_tiles);
+    params->share = steps / clusters, params->share_extra = steps % clusters;
+    auto* memory = static_cast<uint8_t*>(workspace);
+    params->flags = reinterpret_cast<uint64_t*>(memory);
+    params->partials =
+        reinterpret_cast<float4*>(memory + shares_plan(config.block_n, config.ctas).flag_bytes);
+    params->nonce = new_nonce();
+  }
+  params->turns = (params->tiles - params->shared_tiles) / clusters;
+  params->turns_rest = (params->tiles - params->shared_tiles) % clusters;
+}
+
 }  // namespace
 
-Status launch(const Problem& problem, const Config& config, cudaStream_t stream) {
+Status launch(const Problem& given, const Config& config, void* workspace, cudaStream_t stream) {
+  const Problem problem = config.swapped ? swapped(given) : given;
   const Batch a_batch = batch_of(problem, &BatchDim::a), b_batch = batch_of(problem, &BatchDim::b);
   const Batch d_batch = batch_of(problem, &BatchDim::d);
   Params params{};
   params.m = static_cast<int>(problem.m);
   params.n = static_cast<int>(problem.n);
   params.k = static_cast<int>(problem.k);
-  params.batch = static_cast<int>(d_batch.extent[0] * d_batch.extent[1]);
-  params.batch_inner = static_cast<int>(d_batch.extent[0]);
-  params.group_rows = kGroupRows / (config.block_m * config.cluster);
   params.tma_store = config.tma_store;
+  params.transposed = config.tma_store && !d_fits_tma(problem);
   params.d_data = problem.d;
   params.d_row_stride = problem.d_row_stride;
   params.d_col_stride = problem.d_col_stride;
@@ -87,8 +128,10 @@ Status launch(const Problem& problem, const Config& config, cudaStream_t stream)
     params.d_batch_stride[i] = d_batch.stride[i];
   }
   params.bias = problem.bias;
-  params.bias_stride = problem.bias_stride;
+  (config.swapped ? params.bias_row_stride : params.bias_col_stride) = problem.bias_stride;
   params.activation = problem.activation;
+  params.split = config.splits > 1;
+  plan_tiles(&params, config, d_batch, workspace);
   const bool a_mn = !a_k_major(problem), b_mn = !b_k_major(problem);
   params.a_chunked = a_mn && problem.m % kSwizzleElements == 0;
   params.b_chunked = b_mn && problem.n % kSwizzleElements == 0;
@@ -96,10 +139,13 @@ Status launch(const Problem& problem, const Config& config, cudaStream_t stream)
       encode_operand(&params.a, problem,
                      {problem.a.data, problem.m, problem.a.row_stride, problem.a.col_stride,
                       a_batch, a_mn, params.a_chunked, config.block_m, 1});
-  encoded &= encode_operand(&params.b, problem,
-                            {problem.b.data, problem.n, problem.b.col_stride, problem.b.row_stride,
-                             b_batch, b_mn, params.b_chunked, config.block_n, config.cluster});
-  if (config.tma_store) encoded &= encode_result(&params.d, problem, d_batch, config.block_n);
+  encoded &= encode_operand(
+      &params.b, problem,
+      {problem.b.data, problem.n, problem.b.col_stride, problem.b.row_stride, b_batch, b_mn,
+       params.b_chunked, config.block_n, config.cluster / config.splits});
+  if (config.tma_store) {
+    encoded &= encode_result(&params.d, problem, d_batch, config.block_n, params.transposed);
+  }
   if (!encoded) return {cudaErrorInvalidValue, "encoding a tensor map of the sm_90a GEMM"};
   const auto run = problem.dtype == DType::kF16 ? launch_f16 : launch_bf16;
   return run(params, config, a_mn, b_mn, stream);

@@ -6,6 +6,6 @@
 namespace xgemm::cuda::gemm::sm90 {
 
 // Launches the kernel of `config`; the problem fits it (select_config has seen to that).
-Status launch(const Problem& problem, const Config& config, cudaStream_t stream);
+Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream);
 
 }  // namespace xgemm::cuda::gemm::sm90

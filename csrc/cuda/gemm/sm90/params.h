@@ -3,17 +3,15 @@
 
 #include <cuda.h>
 
+#include "common/fast_divisor.h"
 #include "common/math.h"
 #include "cuda/gemm/api.h"
+#include "cuda/gemm/sm90/tiles.h"
 
 namespace xgemm::cuda::gemm::sm90 {
 
 inline constexpr int kWarpgroup = 128;
-inline constexpr int kConsumers = 2;
 inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-inline constexpr int kSwizzleElements = 64;  // 128 bytes of a 16-bit type: the swizzle's row
-inline constexpr int kBlockM = 64 * kConsumers;
-inline constexpr int kBlockK = 64;
 
 // Columns of D that one TMA store writes: a swizzle's row, or half of one where that divides the
 // tile's width or leaves room for another stage.
@@ -34,15 +32,35 @@ struct Params {
   CUtensorMap d;  // 4-D: inner, outer, and two dimensions of the batch
   bool a_chunked, b_chunked;
   int m, n, k;
-  int batch, batch_inner;  // extents: of the whole batch, and of its inner dimension
-  int group_rows;          // rows of clusters that neighbouring tiles run over, for L2
+  int k_tiles;
+  // Of clusters: in all, of one matrix of the batch if there are several, and how many whole turns
+  // they take; the first `turns_rest` clusters one more. No division is left to the kernel, whose
+  // first loads would wait for it.
+  uint32_t tiles, turns, turns_rest;
+  bool batched;
+  FastDivisor per_matrix, batch_inner;
+  // Neighbouring tiles run over a group of rows of clusters, for L2; the last group may have fewer.
+  FastDivisor group_tiles, group_rows, last_group_rows;
+  uint32_t last_group;  // its index
+  // The two CTAs of a cluster take half of K each of the one tile that it has, and no multicast.
+  bool split;
+  // Clusters take equal ranges of the k-tiles of the first `shared_tiles` tiles, where they begin
+  // and end within a tile, too: `share` k-tiles, the first `share_extra` of them one more. What is
+  // not the beginning of a tile's K is left in `partials` for the one that has the beginning;
+  // `flags`, one for each consumer warpgroup, are `nonce` meanwhile.
+  uint32_t shared_tiles, share, share_extra;
+  FastDivisor by_k_tiles;
+  uint64_t* flags;
+  float4* partials;
+  uint64_t nonce;
   // By dimension of the batch, the inner one first: else the operand is the same all along it.
   bool a_batched[2], b_batched[2];
-  bool tma_store;  // else D is written element by element
-  void* d_data;    // for !tma_store, strides in elements
+  bool tma_store;   // else D is written element by element
+  bool transposed;  // TMA stores columns of D, which are contiguous
+  void* d_data;     // for !tma_store, strides in elements
   int64_t d_row_stride, d_col_stride, d_batch_stride[2];
-  const void* bias;  // [n] or null
-  int64_t bias_stride;
+  const void* bias;                          // or null
+  int64_t bias_row_stride, bias_col_stride;  // one of them 0
   Activation activation;
 };
 

@@ -1,91 +1,211 @@
 #include "cuda/gemm/sm90/select.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "common/math.h"
+#include "cuda/gemm/sm90/swap.h"
 #include "cuda/gemm/sm90/tiles.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 
 namespace xgemm::cuda::gemm::sm90 {
 namespace {
 
-// A tile, and the share of the tensor cores' rate that its main loop reaches. Rounded from times on
-// an H200; the sweep (benchmarks/sweep_mul.py) has not fitted them yet.
+// Fitted to an H200, cold L2, by benchmarks/sweep_mul.py: 23 thousand times of 540 shapes, 7 % off
+// on average, and the tile that it takes 2 % slower than the best. Halves of K: 74 times.
 struct Tile {
   int block_n, stages, cluster;
-  double efficiency;
+  double efficiency;  // the share of the tensor cores' rate that the main loop reaches
 };
 constexpr double efficiency_of(int block_n, int cluster) {
-  if (block_n == 256) return cluster == 2 ? 1.0 : 0.97;
-  if (block_n == 128) return cluster == 2 ? 0.94 : 0.86;
-  return block_n == 160 ? 0.98 : 0.985;
+  if (block_n == 256) return cluster == 2 ? 1.05 : 1.04;
+  if (block_n == 224) return 0.99;
+  if (block_n == 192) return 1.0;
+  if (block_n == 160) return 0.91;
+  if (block_n == 128) return cluster == 2 ? 0.93 : 1.054;
+  return block_n == 96 ? 0.82 : 0.58;
 }
 #define XGEMM_SM90_TILE(BLOCK_N, STAGES, CLUSTER) \
   {BLOCK_N, STAGES, CLUSTER, efficiency_of(BLOCK_N, CLUSTER)},
 constexpr Tile kTiles[] = {XGEMM_SM90_TILES(XGEMM_SM90_TILE)};
 #undef XGEMM_SM90_TILE
 
-constexpr int kBlockM = 128, kBlockK = 64;
-// Of a launch, and of a CTA until its first operands are there.
-constexpr double kLaunchUs = 3.1, kStartUs = 2.4;
-constexpr double kCyclesPerUs = 1650;         // the clock that an H200 holds under load
-constexpr double kTakeCycles = 350;           // between two tiles
-constexpr double kStoreCyclesPerColumn = 10;  // of the last tile, which nothing hides
-// Where memory is what counts: its rate, the time until it is reached, and what is read again.
-constexpr double kMemoryBytesPerUs = 4.0e6, kRampUs = 1.5, kRampBytes = 16e6;
-constexpr double kL2UsPerByte = 0.025e-6;
+constexpr double kLaunchUs = 5.6;      // and until a CTA's first operands are there
+constexpr double kCyclesPerUs = 1650;  // the clock that an H200 holds under load
+constexpr double kTurnUs = 0.51;       // of a tile after the first
+constexpr double kStoreCyclesPerColumn = 23, kElementStoreCyclesPerColumn = 89;  // of a last tile
+// wgmma reads operands that are not along K more slowly; wide tiles hide it.
+constexpr double kAMnLoss = 0.043, kBMnLoss = 0.029;
+constexpr int kMostColumnsOfLoss = 128;
+// Of memory, the time until it is reached, and lines of 128 bytes that L2 gives. A row that begins
+// within a line takes two of them for every 128 bytes.
+constexpr double kMemoryBytesPerUs = 4.01e6, kRampUs = 1.4, kRampBytes = 16e6;
+constexpr double kL2LinesPerUs = 113e3;
+// Of equal shares, for each part of a tile's sums that one cluster leaves to another, and for each
+// 256 columns of one; and of the time for L2, since CTAs do not want the same lines at the same
+// time any more.
+constexpr double kSharesUs = 3.4, kPartUs = 0.5, kLeaveUs = 1.9, kCompleteUs = 0.75;
+constexpr double kSharesLoss = 0.22;
+// Of the halves of K that two CTAs exchange, and for 256 columns of them.
+constexpr double kHalvesUs = 1.6, kExchangeUs = 0.5;
+constexpr int kLeastStepsToSplit = 8;
 
-double memory_bytes(const Problem& p) {
-  const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n);
-  const auto k = static_cast<double>(p.k);
-  double a = m * k, b = k * n, d = m * n;
-  for (int i = 0; i < p.batch_dims; ++i) {
-    const auto size = static_cast<double>(p.batch[i].size);
-    if (p.batch[i].a != 0) a *= size;
-    if (p.batch[i].b != 0) b *= size;
-    d *= size;
-  }
-  return 2 * (a + b + d);
+// Of things that overlap: a little more than the longest.
+double together(double a_us, double b_us, double c_us) {
+  const auto fourth = [](double x) { return x * x * x * x; };
+  return std::sqrt(std::sqrt(fourth(a_us) + fourth(b_us) + fourth(c_us)));
 }
+
+// A way to go over the tiles.
+struct Walk {
+  int64_t clusters;
+  int64_t steps, segments;  // of the busiest CTA: k-tiles, and tiles or parts of one
+  int splits = 1;
+  bool even_shares = false;
+  double us = 0;  // for the sums of parts of K
+  const char* reason = "fewest turns over the SMs, weighted by the tile's rate";
+};
+
+class Chooser {
+ public:
+  // `p`: the problem or, `is_swapped`, the same from the other side.
+  Chooser(const Problem& p, const DeviceInfo& device, bool is_swapped, Config* best,
+          double* best_us)
+      : p_(p),
+        swapped_(is_swapped),
+        tma_store_(d_fits_tma(p) || d_fits_tma(swapped(p))),
+        a_mn_(!a_k_major(p)),
+        b_mn_(!b_k_major(p)),
+        sm_count_(device.sm_count),
+        k_tiles_(ceil_div<int64_t>(p.k, kBlockK)),
+        best_(best),
+        best_us_(best_us) {
+    int64_t a_matrices = 1, b_matrices = 1;
+    for (int i = 0; i < p.batch_dims; ++i) {
+      batch_ *= p.batch[i].size;
+      if (p.batch[i].a != 0) a_matrices *= p.batch[i].size;
+      if (p.batch[i].b != 0) b_matrices *= p.batch[i].size;
+    }
+    const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n);
+    const auto k = static_cast<double>(p.k);
+    bytes_ = 2 * (m * k * static_cast<double>(a_matrices) +
+                  n * k * static_cast<double>(b_matrices) + m * n * static_cast<double>(batch_));
+    a_lines_ = m * lines_of_row(a_mn_ ? p.a.col_stride : p.a.row_stride);
+    b_lines_ = n * lines_of_row(b_mn_ ? p.b.row_stride : p.b.col_stride);
+  }
+
+  void choose() const {
+    for (const Tile& tile : kTiles) {
+      if (b_mn_ && tile.block_n % kSwizzleElements != 0) continue;  // whole boxes
+      const int64_t rows = ceil_div<int64_t>(p_.m, int64_t{kBlockM} * tile.cluster);
+      const int64_t columns = ceil_div<int64_t>(p_.n, tile.block_n);
+      const int64_t tiles = rows * columns * batch_, most = sm_count_ / tile.cluster;
+      if (tiles > kMostTiles || most == 0) continue;
+      consider_turns(tile, rows, columns, most);
+      consider_shares(tile, rows, columns, most);
+      if (tile.cluster == 2) consider_halves(tile, columns, most);
+    }
+  }
+
+ private:
+  static constexpr int64_t kMostTiles = int64_t{1} << 28;
+
+  void consider_turns(const Tile& tile, int64_t rows, int64_t columns, int64_t most) const {
+    const int64_t tiles = rows * columns * batch_, turns = ceil_div(tiles, most);
+    // As few clusters as need the same number of turns: less power, the same time.
+    consider(tile, rows, columns,
+             {.clusters = ceil_div(tiles, turns), .steps = turns * k_tiles_, .segments = turns});
+  }
+
+  void consider_shares(const Tile& tile, int64_t rows, int64_t columns, int64_t most) const {
+    const int64_t tiles = rows * columns * batch_, shared = shared_tiles_of(tiles, most);
+    // Otherwise there is nothing to gain, or a cluster had nothing to do.
+    if (tiles % most == 0 || shared * k_tiles_ < 2 * most) return;
+    if (shared * k_tiles_ > kMostTiles) return;
+    const int64_t share = ceil_div(shared * k_tiles_, most), whole = (tiles - shared) / most;
+    const auto parts = static_cast<double>(ceil_div(k_tiles_, share));
+    consider(
+        tile, rows, columns,
+        {.clusters = most,
+         .steps = whole * k_tiles_ + share,
+         .segments = whole + 1,
+         .even_shares = true,
+         .us = kSharesUs + kPartUs * parts + (kLeaveUs + kCompleteUs * parts) * tile.block_n / 256 +
+               kSharesLoss * l2_us(rows, columns),
+         .reason = "no whole number of turns over the SMs: equal shares of K"});
+  }
+
+  void consider_halves(const Tile& tile, int64_t columns, int64_t most) const {
+    const int64_t rows = ceil_div<int64_t>(p_.m, kBlockM), tiles = rows * columns * batch_;
+    if (tiles > most || k_tiles_ < kLeastStepsToSplit) return;
+    consider(tile, rows, columns,
+             {.clusters = tiles,
+              .steps = (k_tiles_ + 1) / 2,
+              .segments = 1,
+              .splits = 2,
+              .us = kHalvesUs + kExchangeUs * tile.block_n / 256,
+              .reason = "few tiles: two CTAs share the K of each"});
+  }
+
+  void consider(const Tile& tile, int64_t rows, int64_t columns, const Walk& walk) const {
+    const double us = time(tile, rows, columns, walk);
+    if (us >= *best_us_) return;
+    *best_us_ = us;
+    const auto ctas = static_cast<int>(walk.clusters) * tile.cluster;
+    *best_ = {.kernel = Kernel::kSm90,
+              .block_m = kBlockM,
+              .block_n = tile.block_n,
+              .stages = tile.stages,
+              .cluster = tile.cluster,
+              .splits = walk.splits,
+              .even_shares = walk.even_shares,
+              .swapped = swapped_,
+              .ctas = ctas,
+              .tma_store = tma_store_,
+              .workspace_bytes = walk.even_shares ? shares_plan(tile.block_n, ctas).bytes() : 0,
+              .reason = walk.reason};
+  }
+
+  double time(const Tile& tile, int64_t rows, int64_t columns, const Walk& walk) const {
+    const double loss = tile.block_n > kMostColumnsOfLoss ? 0 : kAMnLoss * a_mn_ + kBMnLoss * b_mn_;
+    // m64nNk16 takes N / 2 cycles, of which a tile has 2 x 4 for each k-tile.
+    const double multiply_us = static_cast<double>(walk.steps) * 4 * tile.block_n /
+                               (tile.efficiency * (1 - loss) * kCyclesPerUs);
+    const auto segments = static_cast<double>(walk.segments);
+    const double element_stores = tma_store_ ? 0 : kElementStoreCyclesPerColumn * segments;
+    return kLaunchUs + kRampUs * std::min(1.0, bytes_ / kRampBytes) +
+           together(multiply_us, l2_us(rows, columns), bytes_ / kMemoryBytesPerUs) + walk.us +
+           kTurnUs * (segments - 1) +
+           (kStoreCyclesPerColumn + element_stores) * tile.block_n / kCyclesPerUs;
+  }
+
+  double l2_us(int64_t rows, int64_t columns) const {
+    return static_cast<double>(batch_) * static_cast<double>(k_tiles_) *
+           (static_cast<double>(columns) * a_lines_ + static_cast<double>(rows) * b_lines_) /
+           kL2LinesPerUs;
+  }
+
+  // Of those 128 bytes that a load takes of each row.
+  static int lines_of_row(int64_t stride) { return stride % kSwizzleElements == 0 ? 1 : 2; }
+
+  const Problem& p_;
+  bool swapped_, tma_store_, a_mn_, b_mn_;
+  int sm_count_;
+  int64_t k_tiles_, batch_ = 1;
+  double bytes_, a_lines_, b_lines_;
+  Config* best_;
+  double* best_us_;
+};
 
 }  // namespace
 
 Config select(const Problem& p, const DeviceInfo& device, double* estimate_us) {
-  int64_t batch = 1;
-  for (int i = 0; i < p.batch_dims; ++i) batch *= p.batch[i].size;
-  const auto k_tiles = static_cast<double>(ceil_div<int64_t>(p.k, kBlockK));
-  const bool whole_boxes = !b_k_major(p);
-  const double memory = memory_bytes(p);
   Config best;
   *estimate_us = std::numeric_limits<double>::infinity();
-  for (const Tile& tile : kTiles) {
-    if (whole_boxes && tile.block_n % 64 != 0) continue;
-    const int64_t clusters = ceil_div<int64_t>(p.m, int64_t{kBlockM} * tile.cluster) *
-                             ceil_div<int64_t>(p.n, tile.block_n) * batch;
-    const int64_t turns = ceil_div<int64_t>(clusters, device.sm_count / tile.cluster);
-    // m64nNk16 takes N / 2 cycles, of which a tile has 2 x 4 for each k-tile.
-    const double cycles_a_turn = k_tiles * 4 * tile.block_n / tile.efficiency + kTakeCycles;
-    const double multiply_us = static_cast<double>(turns) * cycles_a_turn / kCyclesPerUs;
-    const double loaded = static_cast<double>(clusters * tile.cluster) * k_tiles * kBlockK * 2 *
-                          (kBlockM + tile.block_n / tile.cluster);
-    const double memory_us =
-        memory / kMemoryBytesPerUs + std::max(0.0, loaded - memory) * kL2UsPerByte;
-    const double us = kLaunchUs + kStartUs + kRampUs * std::min(1.0, memory / kRampBytes) +
-                      std::max(multiply_us, memory_us) +
-                      kStoreCyclesPerColumn * tile.block_n / kCyclesPerUs;
-    if (us >= *estimate_us) continue;
-    *estimate_us = us;
-    best = {.kernel = Kernel::kSm90,
-            .block_m = kBlockM,
-            .block_n = tile.block_n,
-            .stages = tile.stages,
-            .cluster = tile.cluster,
-            // As few as need the same number of turns: less power, the same time.
-            .ctas = static_cast<int>(ceil_div(clusters, turns)) * tile.cluster,
-            .tma_store = d_fits_tma(p),
-            .reason = "fewest turns over the SMs, weighted by the tile's rate"};
-  }
+  Chooser(p, device, false, &best, estimate_us).choose();
+  const Problem other = swapped(p);
+  Chooser(other, device, true, &best, estimate_us).choose();
   return best;
 }
 

@@ -1,7 +1,39 @@
-// The tiles that the sm_90a kernel is compiled for: columns of D, stages of the ring, CTAs of a
-// cluster. Its rows are always 128.
+// The sizes that the choice of a tile, the launch and the sm_90a kernel must agree on.
 #pragma once
 
+#include <cstdint>
+
+#include "common/math.h"
+
+namespace xgemm::cuda::gemm::sm90 {
+
+inline constexpr int kConsumers = 2;         // warpgroups, of 64 rows of a tile each
+inline constexpr int kSwizzleElements = 64;  // 128 bytes of a 16-bit type: the swizzle's row
+inline constexpr int kBlockM = 64 * kConsumers;
+inline constexpr int kBlockK = 64;
+
+// The workspace of CTAs that complete each other's sums: a flag for each consumer warpgroup, then
+// its sums of a tile.
+struct SharesPlan {
+  int64_t flag_bytes, partial_bytes;
+  constexpr int64_t bytes() const { return flag_bytes + partial_bytes; }
+};
+constexpr SharesPlan shares_plan(int block_n, int ctas) {
+  return {round_up<int64_t>(int64_t{ctas} * kConsumers * 8, 256),
+          int64_t{ctas} * kBlockM * block_n * 4};
+}
+
+// Of `tiles`, those that clusters share out evenly: what a whole number of turns leaves, and one
+// turn more, so that a share is about a tile's K or more.
+constexpr int64_t shared_tiles_of(int64_t tiles, int64_t clusters) {
+  return tiles <= clusters ? tiles : clusters + tiles % clusters;
+}
+
+}  // namespace xgemm::cuda::gemm::sm90
+
+// The tiles that the kernel is compiled for: columns of D, stages of the ring, CTAs of a cluster.
+// Its rows are always 128.
+//
 // One that is not a multiple of 64 wide takes a K-major B only.
 #define XGEMM_SM90_TILES(TILE) \
   TILE(256, 4, 2)              \
@@ -10,4 +42,6 @@
   TILE(192, 5, 2)              \
   TILE(160, 5, 2)              \
   TILE(128, 6, 2)              \
-  TILE(128, 6, 1)
+  TILE(128, 6, 1)              \
+  TILE(96, 7, 2)               \
+  TILE(64, 8, 2)

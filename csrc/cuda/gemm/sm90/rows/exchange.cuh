@@ -47,31 +47,53 @@ class Exchange {
         line_shift_(params.splits == 8 ? 3 : 4),
         slice_(kRound / 8 * 64 * 9 >> params.split_shift) {}
 
-  // acc: the partial sums of the block, in wgmma's layout. `last`: no more calls.
-  __device__ void reduce(const float (&acc)[kColumns / 2], Block block, bool last) {
+  // acc: the partial sums of the block, in wgmma's layout. `last`: no more calls. `rehearsal`: only
+  // for the instruction cache, with a block beyond the end.
+  __device__ void reduce(const float (&acc)[kColumns / 2], Block block, bool last, bool rehearsal) {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      if (thread_ == 0) ptx::mbarrier_arrive_expect_tx(received_, 64 * kRound * sizeof(float));
-      // All have read what they got last time. (Before the first, nothing is in the way.)
-      if (started_) ptx::mbarrier_wait(drained_, parity_ ^ 1);
-      started_ = true;
-      send(acc + round * (kRound / 2));
-      ptx::mbarrier_wait(received_, parity_);
+      const float* sums = acc + round * (kRound / 2);
+      const bool again = !last || round + 1 < kRounds;
+      if (params_.splits == 1) {
+        keep(sums);
+        ptx::named_barrier_sync(barrier_id_, kWarpgroup);
+      } else if (!rehearsal) {
+        receive(sums);
+      }
       add_and_store(block.wide + rank_ * (64 >> params_.split_shift), block.wide_end,
                     block.narrow + round * kRound, block.batch);
-      parity_ ^= 1;
+      if (!again || rehearsal) continue;
+      ptx::named_barrier_sync(barrier_id_, kWarpgroup);  // all have read
       // Not after the last: nobody waits for it, and the other CTA may be gone.
-      if (!last || round + 1 < kRounds) {
-        ptx::named_barrier_sync(barrier_id_, kWarpgroup);
-        if (thread_ < params_.splits) {
-          ptx::mbarrier_arrive_cluster(drained_, thread_);
-        }
+      if (params_.splits > 1 && thread_ < params_.splits) {
+        ptx::mbarrier_arrive_cluster(drained_, thread_);
       }
     }
   }
 
  private:
   static constexpr int kGroups = kRound / 8;
+
+  // Sends the partial sums, and waits for those of the others.
+  __device__ void receive(const float* sums) {
+    if (thread_ == 0) ptx::mbarrier_arrive_expect_tx(received_, 64 * kRound * sizeof(float));
+    // All have read what they got last time. (Before the first, nothing is in the way.)
+    if (started_) ptx::mbarrier_wait(drained_, parity_ ^ 1);
+    started_ = true;
+    send(sums);
+    ptx::mbarrier_wait(received_, parity_);
+    parity_ ^= 1;
+  }
+
+  // Where no other CTA has a part: into this one's inbox.
+  __device__ void keep(const float* acc) const {
+    const int warp = thread_ / 32, lane = thread_ % 32;
+    auto* to = reinterpret_cast<float4*>(inbox_->data + warp * kGroups * 9 * 16 + lane * 4);
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      to[j * 9 * 4] = make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
+    }
+  }
 
   __device__ void send(const float* acc) const {
     const int warp = thread_ / 32, lane = thread_ % 32;

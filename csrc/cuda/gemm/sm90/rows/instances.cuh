@@ -5,6 +5,8 @@
 
 #include "cuda/gemm/sm90/rows/instances.h"
 #include "cuda/gemm/sm90/rows/kernel.cuh"
+#include "cuda/launch.h"
+#include "cuda/shared_memory_limit.h"
 
 namespace xgemm::cuda::gemm::sm90::rows {
 
@@ -13,23 +15,16 @@ Status launch_kernel(const Params& params, int ctas, cudaStream_t stream) {
   const auto kernel = rows_kernel<T, Tile, kWideMn, kNarrowMn>;
   const int smem = params.stages * stage_bytes(params.rows, Tile::kColumns) +
                    beside_ring_bytes(params.rows, Tile::kColumns);
-  const cudaError_t set =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSmemBytes);
+  static SharedMemoryLimit limit;
+  const cudaError_t set = limit.raise(reinterpret_cast<const void*>(kernel), kMostSmemBytes);
   if (set != cudaSuccess) return {set, "shared memory of the sm_90a GEMM for few rows"};
-  cudaLaunchConfig_t launch{};
-  launch.gridDim = dim3(ctas);
-  launch.blockDim = dim3(Tile::kThreads);
-  launch.dynamicSmemBytes = smem;
-  launch.stream = stream;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = params.splits;
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  launch.attrs = &cluster;
-  launch.numAttrs = 1;
-  const cudaError_t launched = cudaLaunchKernelEx(&launch, kernel, params);
-  if (launched != cudaSuccess) return {launched, "the sm_90a GEMM for few rows"};
-  return {};
+  const Grid grid{.blocks = dim3(ctas),
+                  .threads = dim3(Tile::kThreads),
+                  .shared_bytes = static_cast<size_t>(smem),
+                  .stream = stream,
+                  .cluster = dim3(params.splits),
+                  .overlaps_previous = true};
+  return launch_grid("the sm_90a GEMM for few rows", grid, kernel, params);
 }
 
 template <typename T, typename Tile>

@@ -11,6 +11,7 @@
 #include "cuda/gemm/sm90/rows/params.h"
 #include "cuda/gemm/sm90/rows/ring.cuh"
 #include "cuda/gemm/sm90/rows/schedule.cuh"
+#include "cuda/ptx/griddep.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma.h"
@@ -45,15 +46,24 @@ __device__ inline void consume(const Params& params, const Ring<Tile>& ring, Con
   Exchange<T, Tile::kColumns, Tile::kRound> exchange(
       params, &control.inbox[warpgroup], &control.received[warpgroup], &control.drained[warpgroup],
       rank, 1 + warpgroup, thread);
-  const int steps = share_of_k<Tile::kStageK>(params, rank).count;
+  const int share = share_of_k<Tile::kStageK>(params, rank).count;
   const auto release = [&](int stage) {
     if (thread == 0) ptx::mbarrier_arrive(&control.empty[stage]);
   };
   const uint64_t wide = operand_descriptor<kWideMn>(ring.wide(0, 0), warpgroup * kWarpgroupRows);
   const uint64_t narrow = operand_descriptor<kNarrowMn>(ring.narrow(0, 0), 0);
   float acc[Tile::kColumns / 2];
-  while (!scheduler.done()) {
-    const TilePosition tile = scheduler.next();
+  // While the first operands are on their way, once through what comes after the last of them, for
+  // the instruction cache: nothing is multiplied, sent or stored then.
+  bool rehearsal = params.stages > 0;
+  for (;;) {
+    TilePosition tile{params.wide_extent, 0, 0};
+    int steps = 0;
+    if (!rehearsal) {
+      if (scheduler.done()) break;
+      tile = scheduler.next();
+      steps = share;
+    }
     if (steps == 0) {
 #pragma unroll
       for (float& x : acc) x = 0.0f;
@@ -77,7 +87,12 @@ __device__ inline void consume(const Params& params, const Ring<Tile>& ring, Con
     exchange.reduce(acc,
                     {tile.wide + warpgroup * kWarpgroupRows,
                      min(tile.wide + params.rows, params.wide_extent), tile.narrow, tile.batch},
-                    scheduler.done());
+                    scheduler.done(), rehearsal);
+    if (rehearsal) {
+      ptx::griddep_wait();  // the bias may be what the kernel before writes, or D what it reads
+      ptx::cluster_wait();
+    }
+    rehearsal = false;
   }
 }
 
@@ -120,14 +135,15 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   // The producer has set up this CTA's barriers, so it may start; what the others send to, or wait
   // for, stands once the whole cluster has arrived here.
   ptx::cluster_arrive_relaxed();
+  ptx::griddep_launch_dependents();
   if (is_producer) {
     Producer<Tile, kWideMn, kNarrowMn> producer(params, ring, control, rank);
+    ptx::griddep_wait();
     if (thread == 0) producer.fill();
     __syncwarp();
     ptx::cluster_wait();
     if (thread == 0) producer.stream();
   } else {
-    ptx::cluster_wait();
     consume<T, Tile, kWideMn, kNarrowMn>(params, ring, control, rank, warpgroup, thread);
   }
   // No barrier at the end: whatever others send to this CTA, it has waited for (exchange.cuh).

@@ -9,8 +9,15 @@ namespace xgemm::ptx {
 
 inline uint4 ld_global_nc(const void* pointer) { return *static_cast<const uint4*>(pointer); }
 inline uint4 ld_global_nc_no_allocate(const void* pointer) { return ld_global_nc(pointer); }
+inline uint4 ld_global_nc(const void* pointer, uint64_t) { return ld_global_nc(pointer); }
+inline uint4 ld_global_nc_no_allocate(const void* pointer, uint64_t) {
+  return ld_global_nc(pointer);
+}
 inline float ld_shared_cluster(const float* pointer, uint32_t cta_rank) {
   return *static_cast<const float*>(emulator::shared_pointer_in(pointer, cta_rank));
+}
+inline float4 ld_shared(uint32_t smem) {
+  return *static_cast<const float4*>(emulator::shared_pointer(smem));
 }
 inline void st_shared(uint32_t smem, uint4 v) {
   *static_cast<uint4*>(emulator::shared_pointer(smem)) = v;

@@ -23,6 +23,10 @@ inline void tma_load_multicast_5d(void* dst, const CUtensorMap* map, uint64_t* b
                                   uint16_t cta_mask, int c0, int c1, int c2, int c3, int c4) {
   emulator::tma_load(dst, map, barrier, {c0, c1, c2, c3, c4}, cta_mask);
 }
+inline void tma_load_multicast_3d(void* dst, const CUtensorMap* map, uint64_t* barrier,
+                                  uint16_t cta_mask, int c0, int c1, int c2) {
+  emulator::tma_load(dst, map, barrier, {c0, c1, c2}, cta_mask);
+}
 inline void tma_store_4d(const CUtensorMap* map, const void* src, int c0, int c1, int c2, int c3) {
   emulator::tma_store(map, src, {c0, c1, c2, c3});
 }

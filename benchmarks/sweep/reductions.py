@@ -1,0 +1,292 @@
+"""The CUDA reductions as a library of their own, and the configurations a problem may run in.
+
+It is linked from the objects of the last `make build`, so it holds what the op library holds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from sweep.library import ROOT, Device
+
+LIBRARY = ROOT / "build" / "sweep" / "libxgemm_reduce.so"
+MOST_WORKSPACE = 64 << 20
+SHARED_BYTES = 48 << 10  # of a block
+KERNELS = (
+    "short_rows", "ragged_rows", "team_rows", "rows", "runs", "columns", "shifted", "flat",
+    "narrow", "strided",
+)  # fmt: skip
+OPS = ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin")  # enum ReduceOp
+DTYPES = ("float16", "bfloat16", "float32")  # enum DType
+
+
+def build() -> Path:
+    ninja = (ROOT / "build" / "build.ninja").read_text()
+    objects = re.findall(r"^build (build/obj/csrc/cuda/reduce/[^:]+\.o):", ninja, re.MULTILINE)
+    LIBRARY.parent.mkdir(parents=True, exist_ok=True)
+    command = ["nvcc", "-shared", "-std=c++20", "-O2", "-Xcompiler", "-fPIC", "-cudart", "static"]
+    command += ["-Icsrc", "-o", str(LIBRARY), "benchmarks/sweep/reduce_entry.cpp", *objects]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return LIBRARY
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Of a dense tensor over one dimension of up to three."""
+
+    shape: tuple[int, ...]
+    dim: int
+    dtype: str = "float32"
+    op: str = "sum"
+
+    def __str__(self) -> str:
+        sides = "x".join(map(str, self.shape))
+        return f"{self.op} of {sides} {self.dtype} over {self.dim}"
+
+    @property
+    def element(self) -> int:
+        return 4 if self.dtype == "float32" else 2
+
+    @property
+    def vector(self) -> int:
+        return 16 // self.element
+
+    @property
+    def outputs(self) -> int:
+        return math.prod(self.shape) // self.extent
+
+    @property
+    def extent(self) -> int:
+        return self.shape[self.dim]
+
+    @property
+    def inner(self) -> int:
+        """Neighbouring outputs whose elements are neighbours, too."""
+        return math.prod(self.shape[self.dim + 1 :])
+
+    @property
+    def bytes(self) -> float:
+        size = 8 if self.op.startswith("arg") else self.element
+        return float(self.element) * math.prod(self.shape) + size * self.outputs
+
+
+@dataclass(frozen=True)
+class Config:
+    """csrc/cuda/reduce/problem.h says what each field is."""
+
+    kernel: str
+    threads: int
+    lanes: int = 1
+    vectors: int = 1
+    tiles: int = 0
+    row_loads: int = 0
+    pieces: int = 1
+    cluster: int = 1
+    mail: bool = False
+    streams: bool = True
+    sm90: bool = False
+    workspace_bytes: int = 0
+
+    @property
+    def key(self) -> str:
+        """What tells configurations of one problem apart."""
+        text = f"{self.kernel} t{self.threads} l{self.lanes}"
+        if self.kernel in ("short_rows", "ragged_rows"):
+            text += f" v{self.vectors}"
+        if self.pieces > 1:
+            way = "cluster" if self.cluster > 1 else "mail" if self.mail else "launch"
+            text += f" {way} {self.pieces}"
+        return text if self.streams else text + " kept"
+
+
+class _Problem(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("op", "dtype", "kept_count", "reduced_count")),
+        ("kept", ctypes.c_int64 * 12),
+        ("reduced", ctypes.c_int64 * 8),
+        ("source", ctypes.c_void_p),
+        ("destination", ctypes.c_void_p),
+    )
+
+
+class _Config(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_int64) for name in Config.__dataclass_fields__)
+
+
+def _problem(of: Reduction, source: int, destination: int) -> _Problem:
+    strides = [math.prod(of.shape[d + 1 :]) for d in range(len(of.shape))]
+    kept = [d for d in range(len(of.shape)) if d != of.dim]
+    out = [math.prod(of.shape[e] for e in kept[i + 1 :]) for i in range(len(kept))]
+    flat = [n for i, d in enumerate(kept) for n in (of.shape[d], strides[d], out[i])]
+    return _Problem(
+        OPS.index(of.op), DTYPES.index(of.dtype), len(kept), 1, (ctypes.c_int64 * 12)(*flat),
+        (ctypes.c_int64 * 8)(of.extent, strides[of.dim]), source, destination,
+    )  # fmt: skip
+
+
+class Library:
+    def __init__(self, path: Path = LIBRARY) -> None:
+        self._library = ctypes.CDLL(str(path))
+        self._library.sweep_launch.restype = ctypes.c_char_p
+
+    def select(self, of: Reduction, device: Device) -> Config:
+        """select_config's choice for an aligned tensor."""
+        found = _Config()
+        problem = _problem(of, 1 << 20, 1 << 20)
+        self._library.sweep_select(
+            ctypes.byref(problem), device.sm_count, device.capability, ctypes.byref(found)
+        )
+        values = {name: getattr(found, name) for name in Config.__dataclass_fields__}
+        values |= {name: bool(values[name]) for name in ("mail", "streams", "sm90")}
+        return Config(**values | {"kernel": KERNELS[found.kernel]})
+
+    def launch(
+        self, of: Reduction, config: Config, x: torch.Tensor, y: torch.Tensor,
+        workspace: torch.Tensor,
+    ) -> None:  # fmt: skip
+        assert workspace.numel() * workspace.element_size() >= config.workspace_bytes
+        values = {**asdict(config), "kernel": KERNELS.index(config.kernel)}
+        error = self._library.sweep_launch(
+            ctypes.byref(_problem(of, x.data_ptr(), y.data_ptr())),
+            ctypes.byref(_Config(**values)),
+            ctypes.c_void_p(workspace.data_ptr()),
+            ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
+        )
+        if error is not None:
+            raise RuntimeError(f"{config.key}: {error.decode()}")
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """All that fits a problem whose choice is `chosen`, the choice among them."""
+
+    of: Reduction
+    device: Device
+    chosen: Config
+
+    @property
+    def acc(self) -> int:
+        return 16 if self.of.op.startswith("arg") else 8
+
+    @cached_property
+    def all(self) -> list[Config]:
+        found = [self.chosen]
+        if self.of.inner == 1:
+            found += [*self.rows(), *self.team_rows(), *self.short_rows()]
+        else:
+            found += [*self.columns(), *self.flat(), *self.narrow(), *self.strided()]
+        if self.of.bytes > 100e6:
+            found += [replace(config, streams=not config.streams) for config in found]
+        return list({config.key: config for config in found}.values())
+
+    def in_pieces(self, config: Config, most: int, per_tile: int) -> Iterator[Config]:
+        """Not cut, in clusters, and in memory, as `most` allows; `per_tile` outputs of a tile."""
+        yield config
+        for cluster in (2, 4, 8) if config.sm90 else ():
+            if cluster <= most and config.tiles * cluster <= 1 << 14:
+                yield replace(config, pieces=cluster, cluster=cluster)
+        cuts = {
+            round(blocks * self.device.sm_count) // max(config.tiles, 1)
+            for blocks in (0.25, 0.5, 1, 2, 3, 4, 6)
+        }
+        for pieces in sorted(cuts):
+            if not 1 < pieces <= most:
+                continue
+            enough = pieces * per_tile <= 1 << 14 and per_tile <= config.threads
+            for mail in (True, False) if per_tile > 64 else (enough,):
+                size = 2 * config.tiles * per_tile if mail else self.of.outputs
+                size *= pieces * self.acc
+                if size <= MOST_WORKSPACE and (enough or not mail):
+                    yield replace(config, pieces=pieces, mail=mail, workspace_bytes=size)
+
+    def rows(self) -> Iterator[Config]:
+        vectors = ceil_div(self.of.extent, self.of.vector)
+        for threads in (64, 128, 256, 512):
+            config = Config(
+                "rows", threads, tiles=self.of.outputs, sm90=self.device.capability == 90
+            )
+            if self.of.outputs <= 1 << 22 and threads <= 2 * vectors:
+                yield from self.in_pieces(config, ceil_div(vectors, threads), 1)
+
+    def team_rows(self) -> Iterator[Config]:
+        vectors = ceil_div(self.of.extent, self.of.vector)
+        for lanes in (8, 16, 32):
+            for threads in (32, 64, 128, 256):
+                if 2 * self.of.vector <= lanes <= 2 * vectors <= 4096:
+                    tiles = ceil_div(self.of.outputs, threads // lanes)
+                    yield Config("team_rows", threads, lanes, tiles=tiles)
+
+    def short_rows(self) -> Iterator[Config]:
+        whole = self.of.extent % self.of.vector == 0
+        vectors = ceil_div(self.of.extent + (0 if whole else self.of.vector - 1), self.of.vector)
+        if vectors > 2048:
+            return
+        for lanes in (1, 2, 4, 8, 16, 32):
+            for at_once in (1, 2, 4, 8):
+                rounds = ceil_div(vectors, lanes * at_once)
+                if lanes * at_once >= 4 * vectors or (rounds > 1 and lanes * at_once < 128):
+                    continue
+                for threads in (32, 64, 128, 256):
+                    warps = ceil_div(self.of.outputs, 8 // at_once * (32 // lanes))
+                    yield Config(
+                        "short_rows" if whole else "ragged_rows", threads, lanes, at_once,
+                        tiles=ceil_div(warps, threads // 32), row_loads=vectors,
+                    )  # fmt: skip
+
+    def columns(self) -> Iterator[Config]:
+        of = self.of
+        aligned = of.inner % of.vector == 0
+        across = ceil_div(of.inner, of.vector)
+        for lanes in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+            for threads in (64, 128, 256):
+                if lanes >= 2 * across or lanes > threads:
+                    continue
+                tiles = of.outputs // of.inner * ceil_div(across, lanes)
+                config = Config(
+                    "columns" if aligned else "shifted", threads, lanes, tiles=tiles,
+                    sm90=aligned and self.device.capability == 90,
+                )  # fmt: skip
+                for cut in self.in_pieces(
+                    config, ceil_div(of.extent * lanes, threads), lanes * of.vector
+                ):
+                    own = self.acc * threads // max(lanes, 32) * lanes * (of.vector + 1)
+                    if (cut.cluster > 1) * 16 * lanes * of.vector + own <= SHARED_BYTES - 64:
+                        yield cut
+
+    def flat(self) -> Iterator[Config]:
+        vectors = self.of.outputs // self.of.inner * ceil_div(self.of.inner, self.of.vector)
+        for threads in (64, 128, 256):
+            if self.of.extent <= 4096 or vectors >= 1 << 16:
+                yield Config("flat", threads, tiles=ceil_div(vectors, threads))
+
+    def narrow(self) -> Iterator[Config]:
+        of = self.of
+        elements = of.extent * of.inner
+        if of.inner >= of.vector or of.vector % of.inner or elements % of.vector:
+            return
+        for threads in (64, 128, 256):
+            config = Config(
+                "narrow", threads, tiles=of.outputs // of.inner, sm90=self.device.capability == 90
+            )
+            yield from self.in_pieces(config, ceil_div(elements // of.vector, threads), of.vector)
+
+    def strided(self) -> Iterator[Config]:
+        if self.of.bytes > 64e6:
+            return
+        for lanes in (8, 32):
+            for threads in (64, 128, 256, 512):
+                config = Config("strided", threads, lanes, tiles=ceil_div(self.of.outputs, lanes))
+                yield from self.in_pieces(config, ceil_div(self.of.extent * lanes, threads), lanes)
