@@ -103,8 +103,12 @@ def plot(rows: list[Row], path: Path) -> None:
 
     figure, axes = plt.subplots()
     for precision in PRECISIONS:
-        chosen = [row for row in rows if row.precision == precision and row.m == row.n == row.k]
-        axes.plot([r.m for r in chosen], [r.teraflops for r in chosen], "o-", label=precision)
+        best: dict[int, float] = {}  # of the layouts
+        for row in rows:
+            if row.precision == precision and row.m == row.n == row.k:
+                best[row.m] = max(best.get(row.m, 0.0), row.teraflops)
+        sizes = sorted(best)
+        axes.plot(sizes, [best[size] for size in sizes], "o-", label=precision)
     axes.set(xscale="log", xlabel="M = N = K", ylabel="TFLOP/s", title="float32 products")
     axes.legend()
     figure.savefig(path)

@@ -30,7 +30,9 @@ RATIOS = (
 
 
 def plot_benchmark(report: dict[str, Any], path: Path) -> None:
-    if report["family"] == "w4a16" and len(_layers(report)) < len(report["records"]):
+    layouts = {record.get("layout") for record in report["records"]}
+    several_rows = len(_layers(report)) * 2 <= len(report["records"])
+    if report["family"] in ("mul", "w4a16") and len(layouts) == 1 and several_rows:
         plot_rows(report, path)
     else:
         plot_cases(report, path)
@@ -38,6 +40,10 @@ def plot_benchmark(report: dict[str, Any], path: Path) -> None:
 
 def _layers(report: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(record["case"] for record in report["records"]))
+
+
+def _rows(record: dict[str, Any]) -> int:
+    return int(record["size"].partition("x")[0])
 
 
 def plot_rows(report: dict[str, Any], path: Path) -> None:
@@ -55,7 +61,8 @@ def plot_rows(report: dict[str, Any], path: Path) -> None:
         axis.set_axis_off()
     for axis, layer in zip(axes.flat, layers, strict=False):
         records = [record for record in report["records"] if record["case"] == layer]
-        rows = [int(record["size"].partition("x")[0]) for record in records]
+        records.sort(key=_rows)
+        rows = [_rows(record) for record in records]
         for name in dict.fromkeys(name for record in records for name in record["seconds"]):
             times = [record["seconds"].get(name, float("nan")) * 1e6 for record in records]
             axis.plot(rows, times, marker="o", markersize=3, label=name)
@@ -69,9 +76,9 @@ def plot_rows(report: dict[str, Any], path: Path) -> None:
         axis.set_ylabel("us")
         axis.grid(alpha=0.3)
     axes.flat[0].legend(fontsize=7)
-    figure.suptitle(
-        f"W4A16, {report['dtype']}, {report['device']}, torch {report['torch']}", fontsize=10
-    )
+    family = "W4A16" if report["family"] == "w4a16" else "dense products"
+    where = f"{report['dtype']}, {report['device']}, torch {report['torch']}"
+    figure.suptitle(f"{family}, {where}", fontsize=10)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
