@@ -152,6 +152,11 @@ class Consumer {
   // before is stored.
   template <typename Epilogue>
   __device__ void accumulate(float (&acc)[Config::kBlockN / 2], int k_tiles, Epilogue& epilogue) {
+    // From lane 0, so that the compiler knows them to be the same for the whole warp: else it keeps
+    // the descriptors of wgmma in each thread's registers, and moves them before each.
+    k_tiles = __shfl_sync(~0u, k_tiles, 0);
+    ring_.stage = __shfl_sync(~0u, ring_.stage, 0);
+    ring_.parity = __shfl_sync(~0u, ring_.parity, 0);
     int k_tile = 0;
     if (epilogue.pending()) {
       store_under_steps<0>(acc, k_tiles, epilogue);
@@ -244,13 +249,15 @@ __device__ inline void consume(const Params& params, SharedStorage<T, Config>& s
   for (;;) {
     if (rehearsal || scheduler.next(&segment)) {
       consumer.accumulate(acc, segment.count, epilogue);
-      if (!rehearsal && segment.count < params.k_tiles) [[unlikely]] {
+      // Votes, and no way out from within: the compiler must see that a warp stays together here,
+      // or the k loop has no uniform registers (see accumulate).
+      if (!rehearsal && __any_sync(~0u, segment.count < params.k_tiles)) [[unlikely]] {
         const Partials<Config> partials(params, cta_rank, index, thread);
         if (params.split) {
           if constexpr (Config::kCluster == 2) halves.exchange(acc);
-        } else if (segment.first > 0) {
+        } else if (__any_sync(~0u, segment.first > 0)) {
           partials.leave(acc, scheduler.cluster());
-          continue;
+          segment.m = params.m;  // beyond the end: another cluster stores the tile
         } else {
           partials.complete(acc, segment.end, scheduler.cluster());
         }
