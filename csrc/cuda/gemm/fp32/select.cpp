@@ -10,8 +10,8 @@ namespace xgemm::cuda::gemm::fp32 {
 namespace {
 
 // A tile, how many CTAs of it an SM holds, and the share of the FP32 cores' rate that one, and that
-// all of them reach, where both operands lie along their rows (fits over the shapes of
-// benchmarks/sweep_fp32.py on an H200).
+// all of them reach, where both operands lie along their rows (fitted to an H200's times of the
+// shapes that benchmarks/sweep_fp32.py has).
 struct Tile {
   int block_m, block_n, stages, ctas_per_sm;
   double efficiency_one, efficiency_full;

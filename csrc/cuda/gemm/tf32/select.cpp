@@ -25,7 +25,7 @@ constexpr Tile kTilesOfThree[] = {XGEMM_TF32X3_TILES(XGEMM_TILE)};
 constexpr Tile kTilesOfOne[] = {XGEMM_TF32_TILES(XGEMM_TILE)};
 #undef XGEMM_TILE
 
-// The times are fits over the shapes of benchmarks/sweep_fp32.py on an H200.
+// Fitted to an H200's times of the shapes that benchmarks/sweep_fp32.py has.
 constexpr double kLaunchUs = 3.1, kStartUs = 2.0;
 constexpr double kCyclesPerUs = 1650;   // the clock that an H200 holds under load
 constexpr double kFmasPerCycle = 1024;  // of TF32, one SM
