@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 from emulator.library import Machine
-from emulator.w4a16 import dequantize, linear
+from emulator.w4a16 import check_linear, dequantize, linear
 from helpers import ACTIVATIONS, laid_out, randn, random_weight
 
 from xgemm import QuantizedWeight, reference
@@ -24,12 +24,8 @@ def check(
     machine: Machine = MACHINES[0],
     **options: object,
 ) -> torch.Tensor:
-    y, said = linear(x, q, bias, activation, machine=machine, kernel="sm80", **options)
-    expected = reference.w4a16(x, q, bias, activation)
-    bound = reference.w4a16_bound(x, q, bias, activation)
-    ratio = reference.error_ratio(y, expected, bound)
-    assert ratio <= 1, f"{ratio:.3g} of the bound: {said}"
-    return y
+    run_by = {"machine": machine, "kernel": "sm80"}
+    return check_linear(x, q, bias, activation, **run_by, **options)
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

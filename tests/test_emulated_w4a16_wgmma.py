@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from emulator.library import Machine
-from emulator.w4a16 import linear
+from emulator.w4a16 import check_linear, linear, machine_of
 from helpers import ACTIVATIONS, laid_out, randn, random_weight
 
 from xgemm import QuantizedWeight, reference
@@ -22,13 +22,6 @@ TILES = (
     *((2, rows) for rows in (128, 192, 256)),
 )
 SPLIT_TILES = [tile for tile in TILES if tile[0] * tile[1] <= 256]
-# (late copies, seed of the threads' order)
-ORDERS = ((False, 0), (True, 1), (False, 2), (True, 3))
-
-
-def machine_of(index: int, sm_count: int = 4) -> Machine:
-    late, seed = ORDERS[index % len(ORDERS)]
-    return Machine(90, sm_count, late, seed=seed)
 
 
 def check(
@@ -39,15 +32,8 @@ def check(
     machine: Machine | None = None,
     **options: Any,
 ) -> torch.Tensor:
-    machine = machine or machine_of(0)
-    y, said = linear(x, q, bias, activation, machine=machine, kernel="sm90_wgmma", **options)
-    ratio = reference.error_ratio(
-        y,
-        reference.w4a16(x, q, bias, activation),
-        reference.w4a16_bound(x, q, bias, activation),
-    )
-    assert ratio <= 1, f"{ratio:.3g} of the bound: {said}"
-    return y
+    run_by = {"machine": machine or machine_of(0), "kernel": "sm90_wgmma"}
+    return check_linear(x, q, bias, activation, **run_by, **options)
 
 
 def config(

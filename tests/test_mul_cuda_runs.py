@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from random_products import worst_share
+from threads import in_threads
 
 import xgemm  # noqa: F401  (registers the ops)
 
@@ -125,26 +125,14 @@ def test_several_threads_at_once() -> None:
     cases = [operands(*shape, seed) for seed, shape in enumerate(SHAPES)]
     expected = [mul(a, b) for a, b in cases]
     torch.cuda.synchronize()
-    wrong: list[str] = []
-    start = threading.Barrier(8)
 
     def work(index: int) -> None:
-        try:
-            start.wait()
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for turn in range(40):
-                    i = (index + turn) % len(cases)
-                    if not torch.equal(mul(*cases[i]), expected[i]):
-                        wrong.append(f"{SHAPES[i]} in thread {index}")
-        except Exception as error:
-            wrong.append(repr(error))
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for turn in range(40):
+                i = (index + turn) % len(cases)
+                assert torch.equal(mul(*cases[i]), expected[i]), SHAPES[i]
 
-    workers = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not wrong, wrong[:5]
+    in_threads(8, work)
 
 
 def test_the_stream_is_the_current_one() -> None:

@@ -9,17 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xgemm.bench.shapes import LLAMA_8B, LLAMA_70B
+
 HOPPER = {"capability": 90, "sm_count": 132}
-LAYERS = {  # N, K of Llama-3 8B and 70B
-    "8B.qkv": (6144, 4096),
-    "8B.o": (4096, 4096),
-    "8B.gate_up": (28672, 4096),
-    "8B.down": (4096, 14336),
-    "70B.qkv": (10240, 8192),
-    "70B.o": (8192, 8192),
-    "70B.gate_up": (57344, 8192),
-    "70B.down": (8192, 28672),
-}
+LAYERS = {**LLAMA_8B, **LLAMA_70B}
 EXTENTS = st.one_of(
     st.integers(1, 300),
     st.integers(1, 40_000),

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 import xgemm
-from xgemm import QuantizedWeight
+from xgemm import QuantizedWeight, reference
 
 from .library import ACTIVATIONS, DTYPES, Machine, Memory, library
+
+# (late copies, seed of the threads' order)
+ORDERS = ((False, 0), (True, 1), (False, 2), (True, 3))
+
+
+def machine_of(index: int, sm_count: int = 4) -> Machine:
+    late, seed = ORDERS[index % len(ORDERS)]
+    return Machine(90, sm_count, late, seed=seed)
 
 
 def linear(
@@ -72,6 +82,22 @@ def linear(
     touched.as_strided(d.shape, d.stride()).copy_(gaps)
     assert whole[~touched].isnan().all(), "written between the elements of the destination"
     return d.clone(), emulated.explain_w4a16(problem, chosen)
+
+
+def check_linear(
+    x: torch.Tensor,
+    q: QuantizedWeight,
+    bias: torch.Tensor | None = None,
+    activation: str = "none",
+    **options: Any,
+) -> torch.Tensor:
+    """What `linear` with `options` gives, which is within the bound of float64."""
+    y, said = linear(x, q, bias, activation, **options)
+    expected = reference.w4a16(x, q, bias, activation)
+    bound = reference.w4a16_bound(x, q, bias, activation)
+    ratio = reference.error_ratio(y, expected, bound)
+    assert ratio <= 1, f"{ratio:.3g} of the bound: {said}"
+    return y
 
 
 def dequantize(q: QuantizedWeight, dtype: torch.dtype, machine: Machine) -> torch.Tensor:
