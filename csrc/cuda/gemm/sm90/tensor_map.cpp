@@ -1,24 +1,8 @@
 #include "cuda/gemm/sm90/tensor_map.h"
 
-#include <cudaTypedefs.h>
-#include <cuda_runtime_api.h>
+#include "cuda/tensor_map_encoder.h"
 
 namespace xgemm::cuda::gemm::sm90 {
-namespace {
-
-// cuTensorMapEncodeTiled, got from the driver at run time so that nothing links libcuda.
-PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
-  static const auto kEncode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
-                                     &found);
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-  }();
-  return kEncode;
-}
-
-}  // namespace
 
 bool encode_tensor_map(CUtensorMap* map, const void* data, DType dtype, const MapShape& shape) {
   const auto type = dtype == DType::kF16    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16

@@ -1,9 +1,8 @@
-#include <cudaTypedefs.h>
-
 #include <algorithm>
 
 #include "cuda/nonce.h"
 #include "cuda/ptx/bulk_load_policy.h"
+#include "cuda/tensor_map_encoder.h"
 #include "cuda/w4a16/api.h"
 #include "cuda/w4a16/sm90/wgmma/gather.h"
 #include "cuda/w4a16/sm90/wgmma/launch.h"
@@ -15,18 +14,6 @@ namespace {
 
 // Neighbouring tiles run over this many rows of D before the next columns.
 constexpr int kGroupRows = 2048;
-
-// cuTensorMapEncodeTiled, got from the driver at run time so that nothing links libcuda.
-PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
-  static const auto kEncode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
-                                     &found);
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-  }();
-  return kEncode;
-}
 
 // A matrix of contiguous rows, and the boxes it is moved in.
 struct Map {
