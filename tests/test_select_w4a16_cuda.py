@@ -13,6 +13,10 @@ from xgemm.bench.shapes import LLAMA_8B, LLAMA_70B
 
 HOPPER = {"capability": 90, "sm_count": 132}
 LAYERS = {**LLAMA_8B, **LLAMA_70B}
+# The tiles of csrc/cuda/w4a16/sm80/tile.h, and how many warps share K.
+SM80_WARPS_K = {
+    (8, 64): 8, (8, 128): 2, (16, 64): 8, (16, 128): 2, (32, 64): 4, (32, 128): 2, (64, 128): 1,
+}  # fmt: skip
 EXTENTS = st.one_of(
     st.integers(1, 300),
     st.integers(1, 40_000),
@@ -156,24 +160,25 @@ def test_some_kernel_takes_every_problem(
         sums = max(2**28, 4 * 64 * config.splits * problem["n"])  # or 64 rows of all parts
         copy = 2 * m * (problem["k"] + 8) if config.copy_x else 0
         assert config.workspace_bytes <= sums + copy + 2**10
-        assert config.block_m in (8, 16, 32, 64)
-        assert config.block_n == (128 if config.block_m == 8 else 256)
+        together = SM80_WARPS_K[config.block_m, config.block_n]
         units = -(-problem["k"] // 128)
-        assert (config.splits - 1) * -(-units // config.splits) < max(units, 1)
+        part = -(-units // config.splits // together) * together
+        assert (config.splits - 1) * part < max(units, 1)
 
 
 @given(problems(), st.sampled_from([80, 86, 90]))
 def test_invariant_bits_have_one_order_of_k(
     cpp: ModuleType, problem: dict[str, Any], capability: int
 ) -> None:
-    """The number of parts, and no warps that share K: a row's sum does not depend on M."""
+    """The number of parts, and of warps that share K: a row's sum does not depend on M."""
     problem["batch_invariant"] = True
     orders = set()
     for m in (1, 8, 9, 17, 33, 200, 5000):
         described = cpp.W4A16Problem(**{**problem, "m": m})
         config = cpp.select_w4a16(described, capability=capability, sm_count=108)
-        assert config.block_m > 8 or config.kernel != cpp.W4A16Kernel.SM80
-        orders.add((config.kernel, config.splits))
+        sm80 = config.kernel == cpp.W4A16Kernel.SM80
+        warps = SM80_WARPS_K[config.block_m, config.block_n] if sm80 else 0
+        orders.add((config.kernel, config.splits, warps))
     assert len(orders) == 1
 
 

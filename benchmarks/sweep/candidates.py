@@ -12,7 +12,7 @@ from dataclasses import replace
 from sweep.library import ROOT, Config, Device, Shape
 
 SM90_BLOCK_M = 128
-SM80_TILES = ((128, 256, 6), (128, 128, 4), (64, 64, 4))  # the first for aligned operands only
+SM80_TILES = ((128, 256, 5), (128, 128, 4), (64, 64, 4))  # the first for aligned operands only
 MOST_WORKSPACE = 1 << 28
 
 
@@ -77,8 +77,7 @@ def sm80(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
         if block_n == 256 and not aligned(shape):
             continue
         tiles = ceil_div(shape.m, block_m) * ceil_div(shape.n, block_n)
-        across = (shape.layout[0] == "t" and shape.m > 1) or shape.layout[1] == "n"
-        most_ctas = device.sm_count if block_n == 256 and across else 2**31 - 1  # as select.cpp has
+        most_ctas = device.sm_count if block_n == 256 else 2**31 - 1  # as select.cpp has
         for splits in splits_of(shape, tiles, device):
             workspace = 0 if splits == 1 else 4 * splits * shape.m * ceil_div(shape.n, 4) * 4
             if workspace <= MOST_WORKSPACE:

@@ -56,6 +56,23 @@ __device__ inline void mma_m16n8k16(float (&d)[4], uint32_t a0, uint32_t a1, uin
   }
 }
 
+// d = a b: the same without the registers that would have to be cleared for it first.
+template <typename T>
+__device__ inline void mma_m16n8k16_first(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                          uint32_t a3, uint32_t b0, uint32_t b1) {
+  if constexpr (std::is_same_v<T, __half>) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %10, %10, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.0f));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %10, %10, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.0f));
+  }
+}
+
 // d += a b over TF32 numbers, of which the lowest 13 bits are not looked at. Lane 4 g + t holds
 // a[g + 8 (i % 2)][t + 4 (i / 2)] in a[i], b[t + 4 i][g] in b{i}, and d as above.
 __device__ inline void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], float b0, float b1) {

@@ -18,14 +18,15 @@ __device__ inline uint2 pack4(const float (&x)[4]) {
 }
 
 // The first element of a batch's operand. `stride` is the operand's member of BatchDim.
-__device__ inline int64_t batch_offset(const Params& params, int64_t batch,
+__device__ inline int64_t batch_offset(const Params& params, uint32_t batch,
                                        int64_t BatchDim::* stride) {
   int64_t offset = 0;
 #pragma unroll 1
   for (int i = params.batch_dims - 1; i >= 0; --i) {
     const BatchDim& dim = params.batch[i];
-    offset += batch % dim.size * (dim.*stride);
-    batch /= dim.size;
+    const auto size = static_cast<uint32_t>(dim.size);
+    offset += batch % size * (dim.*stride);
+    batch /= size;
   }
   return offset;
 }
@@ -57,30 +58,41 @@ __device__ inline void finish_row4(const Params& params, T* d, float (&x)[4], in
   }
 }
 
-// A warp's [kRows, kColumns] of D. Each warp has its own staging buffer, so that warps do not wait
-// for each other; rows then go out whole, whatever their alignment.
+// A warp's [kRows, kColumns] of D, 16 rows at a time. Each warp has its own staging buffer, beside
+// the ring: warps do not wait for each other, and the next tile's copies go on. Rows go out whole,
+// whatever their alignment.
 template <typename T, int kRows, int kColumns>
 class Epilogue {
  public:
   static constexpr int kGroup = 8;  // columns that swizzling keeps together
+  static constexpr int kQuads = 16 * kColumns / 4 / 32;  // of a lane
 
   __device__ Epilogue(const Params& params, float* staging, int lane)
       : params_(params), staging_(staging), lane_(lane) {}
 
   // acc: fragments of m16n8; the warp's tile starts at (row, column) of D.
   __device__ void store(const float (&acc)[kRows / 16][kColumns / 8][4], int64_t row,
-                        int64_t column, int64_t batch, int split) {
-    stage(acc);
-    __syncwarp();
-    if (params_.splits > 1) {
-      store_partials(row, column, split * params_.batches + batch);
-      return;
-    }
+                        int64_t column, uint32_t batch, int split) {
     T* d = static_cast<T*>(params_.d) + batch_offset(params_, batch, &BatchDim::d);
-    if (params_.d_vector) {
-      store_vectors(d, row, column);
-    } else {
-      store_elements(d, row, column);
+    const bool inside = row + kRows <= params_.m && column + kColumns <= params_.n;
+    const bool plain = params_.bias == nullptr && params_.activation == Activation::kNone;
+#pragma unroll 1  // the code for storing is there once; registers are indexed by constants only
+    for (int i = 0; i < kRows / 16; ++i, row += 16) {
+#pragma unroll
+      for (int constant = 0; constant < kRows / 16; ++constant) {
+        if (i == constant) stage(acc[constant]);
+      }
+      __syncwarp();
+      if (params_.splits > 1) {
+        store_partials(row, column, split * params_.batches + batch);
+      } else if (params_.d_vector && inside && plain) {
+        store_plain(d + row * params_.d_row_stride + column);
+      } else if (params_.d_vector) {
+        store_vectors(d, row, column);
+      } else {
+        store_elements(d, row, column);
+      }
+      __syncwarp();
     }
   }
 
@@ -90,39 +102,51 @@ class Epilogue {
     const int group = (column / kGroup) ^ (row % (kColumns / kGroup));
     return row * kColumns + group * kGroup + column % kGroup;
   }
+  // Of a lane's quads: four neighbouring columns, neighbouring lanes side by side.
+  __device__ int quad_row(int i) const { return (i * 32 + lane_) / (kColumns / 4); }
+  __device__ int quad_column(int i) const { return (i * 32 + lane_) % (kColumns / 4) * 4; }
+  __device__ float4 quad(int i) const {
+    return *reinterpret_cast<const float4*>(&staging_[at(quad_row(i), quad_column(i))]);
+  }
 
-  __device__ void stage(const float (&acc)[kRows / 16][kColumns / 8][4]) {
+  __device__ void stage(const float (&acc)[kColumns / 8][4]) {
 #pragma unroll
-    for (int i = 0; i < kRows / 16; ++i) {
-#pragma unroll
-      for (int j = 0; j < kColumns / 8; ++j) {
-        const int row = i * 16 + lane_ / 4, column = j * 8 + lane_ % 4 * 2;
-        *reinterpret_cast<float2*>(&staging_[at(row, column)]) = {acc[i][j][0], acc[i][j][1]};
-        *reinterpret_cast<float2*>(&staging_[at(row + 8, column)]) = {acc[i][j][2], acc[i][j][3]};
-      }
+    for (int j = 0; j < kColumns / 8; ++j) {
+      const int row = lane_ / 4, column = j * 8 + lane_ % 4 * 2;
+      *reinterpret_cast<float2*>(&staging_[at(row, column)]) = {acc[j][0], acc[j][1]};
+      *reinterpret_cast<float2*>(&staging_[at(row + 8, column)]) = {acc[j][2], acc[j][3]};
     }
   }
 
   __device__ void store_partials(int64_t row0, int64_t column0, int64_t plane) {
     float* partials = params_.partials + plane * params_.m * params_.partial_stride;
+#pragma unroll 2
+    for (int i = 0; i < kQuads; ++i) {
+      const int64_t row = row0 + quad_row(i), column = column0 + quad_column(i);
+      if (row >= params_.m || column >= params_.n) continue;
+      *reinterpret_cast<float4*>(&partials[row * params_.partial_stride + column]) = quad(i);
+    }
+  }
+
+  // What most tiles are. `d`: of the first of the 16 rows.
+  __device__ void store_plain(T* d) {
 #pragma unroll 4
-    for (int i = lane_; i < kRows * kColumns / 4; i += 32) {
-      const int row = i / (kColumns / 4), column = i % (kColumns / 4) * 4;
-      if (row0 + row >= params_.m || column0 + column >= params_.n) continue;
-      const float4 x = *reinterpret_cast<const float4*>(&staging_[at(row, column)]);
-      *reinterpret_cast<float4*>(
-          &partials[(row0 + row) * params_.partial_stride + column0 + column]) = x;
+    for (int i = 0; i < kQuads; ++i) {
+      const float4 from = quad(i);
+      const float x[4] = {from.x, from.y, from.z, from.w};
+      *reinterpret_cast<uint2*>(d + quad_row(i) * params_.d_row_stride + quad_column(i)) =
+          pack4<T>(x);
     }
   }
 
   __device__ void store_vectors(T* d, int64_t row0, int64_t column0) {
 #pragma unroll 1
-    for (int i = lane_; i < kRows * kColumns / 4; i += 32) {
-      const int row = i / (kColumns / 4), column = i % (kColumns / 4) * 4;
-      if (row0 + row >= params_.m || column0 + column >= params_.n) continue;
-      const float4 from = *reinterpret_cast<const float4*>(&staging_[at(row, column)]);
+    for (int i = 0; i < kQuads; ++i) {
+      const int64_t row = row0 + quad_row(i), column = column0 + quad_column(i);
+      if (row >= params_.m || column >= params_.n) continue;
+      const float4 from = quad(i);
       float x[4] = {from.x, from.y, from.z, from.w};
-      finish_row4<T>(params_, d, x, row0 + row, column0 + column);
+      finish_row4<T>(params_, d, x, row, column);
     }
   }
 
@@ -130,7 +154,7 @@ class Epilogue {
   __device__ void store_elements(T* d, int64_t row0, int64_t column0) {
     const T* bias = static_cast<const T*>(params_.bias);
 #pragma unroll 1
-    for (int i = lane_; i < kRows * kColumns; i += 32) {
+    for (int i = lane_; i < 16 * kColumns; i += 32) {
       const int64_t row = row0 + i / kColumns, column = column0 + i % kColumns;
       if (row >= params_.m || column >= params_.n) continue;
       float x = staging_[at(i / kColumns, i % kColumns)];

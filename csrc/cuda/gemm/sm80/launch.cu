@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(kReduceThreads)
       const float4 part = *reinterpret_cast<const float4*>(source + split * part_stride);
       sum[0] += part.x, sum[1] += part.y, sum[2] += part.z, sum[3] += part.w;
     }
-    T* d = static_cast<T*>(params.d) + batch_offset(params, batch, &BatchDim::d);
+    T* d = static_cast<T*>(params.d) +
+           batch_offset(params, static_cast<uint32_t>(batch), &BatchDim::d);
     finish_row4<T>(params, d, sum, row, column);
   }
 }
@@ -44,6 +45,28 @@ Status reduce(const Params& params, DType dtype, cudaStream_t stream) {
   return launch_grid("split-K's sum in the sm_80 GEMM", grid, kernel, params, quads);
 }
 
+const void* shifted(const void* data, int64_t elements) {
+  return static_cast<const char*>(data) + elements * 2;
+}
+
+// The two halves of a problem's largest batch dimension, one after the other.
+Status launch_halves(const Problem& problem, const Config& config, void* workspace,
+                     cudaStream_t stream) {
+  const auto* const end = problem.batch + problem.batch_dims;
+  const auto largest = std::max_element(
+      problem.batch, end, [](const BatchDim& x, const BatchDim& y) { return x.size < y.size; });
+  Problem first = problem, second = problem;
+  const auto at = largest - problem.batch;
+  const int64_t half = largest->size / 2;
+  first.batch[at].size = half;
+  second.batch[at].size -= half;
+  second.a.data = shifted(problem.a.data, half * largest->a);
+  second.b.data = shifted(problem.b.data, half * largest->b);
+  second.d = const_cast<void*>(shifted(problem.d, half * largest->d));
+  const Status status = sm80::launch(first, config, workspace, stream);
+  return status.ok() ? sm80::launch(second, config, workspace, stream) : status;
+}
+
 }  // namespace
 
 Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream) {
@@ -51,9 +74,15 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
   params.splits = config.splits;
   params.k_per_split = round_up<int64_t>(ceil_div<int64_t>(params.k, config.splits), kBlockK);
   params.partials = static_cast<float*>(workspace);
-  params.tiles_m = ceil_div<int64_t>(params.m, config.block_m);
-  params.tiles_n = ceil_div<int64_t>(params.n, config.block_n);
-  params.tiles = params.tiles_m * params.tiles_n * params.batches * params.splits;
+  const int64_t tiles_m = ceil_div<int64_t>(params.m, config.block_m);
+  const int64_t tiles_n = ceil_div<int64_t>(params.n, config.block_n);
+  const int64_t tiles = tiles_m * tiles_n * params.batches * params.splits;
+  if (tiles >= kMostTiles && params.batches > 1) {
+    return launch_halves(problem, config, workspace, stream);
+  }
+  params.tiles_m = static_cast<uint32_t>(tiles_m);
+  params.tiles_n = static_cast<uint32_t>(tiles_n);
+  params.tiles = static_cast<uint32_t>(tiles);
   const auto run = problem.dtype == DType::kF16 ? launch_f16 : launch_bf16;
   const Status status = run(params, config, stream);
   if (!status.ok() || params.splits == 1) return status;

@@ -17,73 +17,86 @@ struct Range {
   int64_t row, rows, k, k_end, k_extent;  // k_end - k < 2^31
 };
 
-// A thread's chunks of an operand's tile: same column, kOuterStep rows apart. Walks over k.
-// kContiguous: chunks are.
-template <typename Layout, int kBlockK, int kThreads, bool kContiguous>
+// A thread's chunks of an operand's tile: as many lines apart in each pass over a panel, and at the
+// same place of all panels. Walks over k. kContiguous: chunks are.
+template <typename Layout, int kThreads, bool kContiguous>
 class ChunkWalk {
  public:
-  static constexpr int kPerThread = Layout::kOuter * Layout::kChunks / kThreads;
-  static constexpr int kOuterStep = kThreads / Layout::kChunks;
-  static_assert(kPerThread * kThreads == Layout::kOuter * Layout::kChunks, "whole chunks");
-  static_assert(kOuterStep % 8 == 0, "all chunks of a thread have the same swizzle");
+  static constexpr int kLinesPerPass = kThreads / Layout::kChunks;
+  static constexpr int kPasses = Layout::kLines / kLinesPerPass;
+  static constexpr int kPerThread = kPasses * Layout::kPanels;
+  static_assert(kPasses * kLinesPerPass == Layout::kLines, "whole chunks");
+  static_assert(kLinesPerPass % 8 == 0, "all chunks of a thread have the same swizzle");
 
- protected:
   // `batch_offset`: of the batch's element (0, 0), in elements.
-  __device__ ChunkWalk(const OperandParams& operand, int64_t batch_offset, const Range& range,
-                       int thread) {
-    const int outer = thread / Layout::kChunks, inner = thread % Layout::kChunks * kChunkElements;
-    const int row = Layout::kMnMajor ? inner : outer, k = Layout::kMnMajor ? outer : inner;
-    smem_offset_ = Layout::offset(outer, thread % Layout::kChunks);
+  __device__ void start(const OperandParams& operand, int64_t batch_offset, const Range& range,
+                        int thread) {
+    const int line = thread / Layout::kChunks, inner = thread % Layout::kChunks * kChunkElements;
+    const int row = Layout::kMnMajor ? inner : line, k = Layout::kMnMajor ? line : inner;
+    smem_offset_ = Layout::offset(line, thread % Layout::kChunks);
     const int64_t row_stride = kContiguous && Layout::kMnMajor ? 1 : operand.row_stride;
     const int64_t k_stride = kContiguous && !Layout::kMnMajor ? 1 : operand.k_stride;
-    k_step_ = kBlockK * k_stride * 2;
+    k_step_ = Layout::kBlockK * k_stride * 2;
     const char* first =
         static_cast<const char*>(operand.data) +
         (batch_offset + (range.row + row) * row_stride + (range.k + k) * k_stride) * 2;
-    const int64_t outer_step = kOuterStep * (Layout::kMnMajor ? k_stride : row_stride) * 2;
 #pragma unroll
-    for (int i = 0; i < kPerThread; ++i) source_[i] = first + i * outer_step - k_step_;
+    for (int s = 0; s < kSources; ++s) {
+      const int i = kContiguous ? s * Layout::kPanels : s;
+      source_[s] = first + (row_offset(i) * row_stride + k_offset(i) * k_stride) * 2 - k_step_;
+    }
     rows_left_ = static_cast<int>(min(range.rows - range.row, int64_t{Layout::kRows})) - row;
-    k_left_ = static_cast<int>(range.k_end - range.k) - k + kBlockK;
+    k_left_ = static_cast<int>(range.k_end - range.k) - k + Layout::kBlockK;
   }
 
+  // Whatever is copied from here on is zeros.
+  __device__ void stop() { k_left_ = 0; }
+
+ protected:
+  // Where chunk i lies beside chunk 0.
+  __device__ static constexpr int row_offset(int i) {
+    return Layout::kMnMajor ? i % Layout::kPanels * Layout::kPanelRows : i * kLinesPerPass;
+  }
+  __device__ static constexpr int k_offset(int i) {
+    return Layout::kMnMajor ? i / Layout::kPanels * kLinesPerPass : 0;
+  }
   __device__ uint32_t smem_offset(int i) const {
-    return smem_offset_ + i * kOuterStep * Layout::kRowBytes;
+    return smem_offset_ + i / Layout::kPanels * kLinesPerPass * Layout::kLineBytes +
+           i % Layout::kPanels * Layout::kPanelBytes;
+  }
+  __device__ const char* source(int i) const {
+    if constexpr (kContiguous) {
+      return source_[i / Layout::kPanels] + i % Layout::kPanels * Layout::kLineBytes;
+    } else {
+      return source_[i];
+    }
   }
   // To the next tile; the first time to the first one. It comes before a tile's copies, not behind
   // them: they are slow to read the registers that hold their addresses.
   __device__ void advance() {
 #pragma unroll
-    for (int i = 0; i < kPerThread; ++i) source_[i] += k_step_;
-    k_left_ -= kBlockK;
+    for (int s = 0; s < kSources; ++s) source_[s] += k_step_;
+    k_left_ -= Layout::kBlockK;
   }
 
-  const char* source_[kPerThread];
+  static constexpr int kSources = kContiguous ? kPasses : kPerThread;
+  const char* source_[kSources];
   int64_t k_step_;          // bytes
   int rows_left_, k_left_;  // from chunk 0 on
   uint32_t smem_offset_;
 };
 
 // Operands of Access::kWhole16.
-template <typename Layout, int kBlockK, int kThreads>
-class AlignedLoader : ChunkWalk<Layout, kBlockK, kThreads, true> {
-  using Walk = ChunkWalk<Layout, kBlockK, kThreads, true>;
-
+template <typename Layout, int kThreads>
+class AlignedLoader : public ChunkWalk<Layout, kThreads, true> {
  public:
-  __device__ AlignedLoader(const OperandParams& operand, int64_t batch_offset, const Range& range,
-                           int thread)
-      : Walk(operand, batch_offset, range, thread) {}
+  __device__ void next_tile() { this->advance(); }
 
-  // Starts the copy of the next tile to `tile` in shared memory.
-  __device__ void fetch(uint32_t tile) {
-    this->advance();
-    const int outer_left = Layout::kMnMajor ? this->k_left_ : this->rows_left_;
-    const bool inside = (Layout::kMnMajor ? this->rows_left_ : this->k_left_) > 0;
-#pragma unroll
-    for (int i = 0; i < Walk::kPerThread; ++i) {
-      ptx::cp_async_16_or_zero(tile + this->smem_offset(i), this->source_[i],
-                               inside && i * Walk::kOuterStep < outer_left);
-    }
+  // Starts the copy of chunk i of the tile to `tile` in shared memory.
+  __device__ void copy(uint32_t tile, int i) const {
+    ptx::cp_async_16_or_zero(
+        tile + this->smem_offset(i), this->source(i),
+        this->rows_left_ > this->row_offset(i) && this->k_left_ > this->k_offset(i));
   }
 };
 
@@ -92,30 +105,30 @@ class AlignedLoader : ChunkWalk<Layout, kBlockK, kThreads, true> {
 //
 // Only k needs zeros past its end: rows past the operand's last one make rows or columns of D that
 // nobody stores. So they are read as the last ones, and most tiles need no check for each chunk.
-template <typename Layout, int kBlockK, int kThreads>
-class GeneralLoader : ChunkWalk<Layout, kBlockK, kThreads, false> {
-  using Walk = ChunkWalk<Layout, kBlockK, kThreads, false>;
-  static constexpr int kPerThread = Walk::kPerThread;
-  static_assert(kPerThread <= 2, "more chunks in registers would spill");
+template <typename Layout, int kThreads>
+class GeneralLoader : public ChunkWalk<Layout, kThreads, false> {
+  using Walk = ChunkWalk<Layout, kThreads, false>;
 
  public:
-  __device__ GeneralLoader(const OperandParams& operand, int64_t batch_offset, const Range& range,
-                           int thread)
-      : Walk(operand, batch_offset, range, thread),
-        access_(operand.access),
-        inner_stride_(Layout::kMnMajor ? operand.row_stride : operand.k_stride) {
-    int back = 0;
-    if (this->rows_left_ <= 0) {
-      back = 1 - this->rows_left_;
-      if (Layout::kMnMajor) back = round_up(back, kChunkElements);
-      this->rows_left_ += back;
-    }
+  using Walk::kPerThread;
+  static_assert(kPerThread <= 2, "more chunks in registers would spill");
+
+  __device__ void start(const OperandParams& operand, int64_t batch_offset, const Range& range,
+                        int thread) {
+    Walk::start(operand, batch_offset, range, thread);
+    access_ = operand.access;
+    inner_stride_ = Layout::kMnMajor ? operand.row_stride : operand.k_stride;
+    whole_rows_ = true;
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
-      this->source_[i] -= back * operand.row_stride * 2;
-      if (!Layout::kMnMajor && this->rows_left_ <= i * Walk::kOuterStep) {
-        this->source_[i] = this->source_[0];
+      int rows = this->rows_left_ - this->row_offset(i);
+      if (rows <= 0) {
+        const int back = Layout::kMnMajor ? round_up(1 - rows, kChunkElements) : 1 - rows;
+        this->source_[i] -= back * operand.row_stride * 2;
+        rows += back;
       }
+      chunk_rows_[i] = min(rows, kChunkElements);
+      whole_rows_ = whole_rows_ && (!Layout::kMnMajor || rows >= kChunkElements);
     }
     const int64_t last_row = (range.rows - 1) * operand.row_stride;
     const int64_t last_k = (range.k_extent - 1) * operand.k_stride;
@@ -159,13 +172,13 @@ class GeneralLoader : ChunkWalk<Layout, kBlockK, kThreads, false> {
   // Whether all of this thread's chunks have all of their k.
   __device__ bool whole_in_k() const {
     return this->k_left_ >=
-           (Layout::kMnMajor ? (kPerThread - 1) * Walk::kOuterStep + 1 : kChunkElements);
+           (Layout::kMnMajor ? this->k_offset(kPerThread - 1) + 1 : kChunkElements);
   }
 
   // How many of the 8 elements of chunk i exist; the rest reads as zero.
   __device__ int valid(int i) const {
     if constexpr (Layout::kMnMajor) {
-      return i * Walk::kOuterStep < this->k_left_ ? min(this->rows_left_, kChunkElements) : 0;
+      return this->k_offset(i) < this->k_left_ ? chunk_rows_[i] : 0;
     } else {
       return max(min(this->k_left_, kChunkElements), 0);
     }
@@ -173,7 +186,7 @@ class GeneralLoader : ChunkWalk<Layout, kBlockK, kThreads, false> {
 
   template <int kBytes>
   __device__ void copy(uint32_t tile) {
-    const bool whole = whole_in_k() && (!Layout::kMnMajor || this->rows_left_ >= kChunkElements);
+    const bool whole = whole_rows_ && whole_in_k();
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       const int bytes = whole ? 16 : valid(i) * 2;
@@ -242,10 +255,12 @@ class GeneralLoader : ChunkWalk<Layout, kBlockK, kThreads, false> {
   uintptr_t begin_, end_;  // of the operand's elements in this batch
   uint4 pieces_[kPerThread][2] = {};
   int shift_[kPerThread] = {};  // bytes before the chunk in its first piece
+  int chunk_rows_[kPerThread];  // that exist, where a chunk lies along the rows
+  bool whole_rows_;             // all of them
 };
 
-template <typename Layout, int kBlockK, int kThreads, bool kGeneral>
-using Loader = std::conditional_t<kGeneral, GeneralLoader<Layout, kBlockK, kThreads>,
-                                  AlignedLoader<Layout, kBlockK, kThreads>>;
+template <typename Layout, int kThreads, bool kGeneral>
+using Loader = std::conditional_t<kGeneral, GeneralLoader<Layout, kThreads>,
+                                  AlignedLoader<Layout, kThreads>>;
 
 }  // namespace xgemm::cuda::gemm::sm80

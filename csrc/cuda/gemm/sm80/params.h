@@ -42,8 +42,12 @@ struct Params {
   int64_t k_per_split;     // a multiple of BLOCK_K
   float* partials;         // [splits, batches, m, partial_stride], for splits > 1
   int64_t partial_stride;  // n, rounded up to 4
-  int64_t tiles_m, tiles_n;
-  int64_t tiles;  // times splits times batches
+  uint32_t tiles_m, tiles_n;
+  uint32_t tiles;  // times splits times batches
 };
+
+// Divisions by 64-bit numbers are calls, for which a kernel's main loop would have to give up
+// registers: a launch has fewer tiles, and so fewer batches, than this.
+inline constexpr int64_t kMostTiles = int64_t{1} << 31;
 
 }  // namespace xgemm::cuda::gemm::sm80

@@ -22,28 +22,32 @@ struct TileConfig {
 };
 
 // At most 99 KB of shared memory, except for the large one: sm_86 and sm_89 have no more.
-using TileLarge = TileConfig<128, 256, 32, 2, 4, 6>;
+using TileLarge = TileConfig<128, 256, 32, 2, 4, 5>;
 using TileMedium = TileConfig<128, 128, 32, 2, 2, 4>;   // two CTAs on an SM
 using TileGeneral = TileConfig<128, 128, 32, 2, 4, 4>;  // registers to spare for the loads
 using TileSmall = TileConfig<64, 64, 32, 2, 2, 4>;
 
-// An operand's [kRows, kBlockK] tile in shared memory: kOuter rows of kChunks chunks, contiguous
-// along k, or along the operand's rows (kMnMajor).
-template <int kRows_, int kBlockK, bool kMnMajor_>
+// An operand's [kRows, kBlockK] tile in shared memory: lines of kChunks chunks. A line is a row's k;
+// where the operand is contiguous along its rows (kMnMajor), it is 64 rows at one k, and a tile is
+// panels of 64 rows side by side, so that a thread's chunks in all of them are a constant apart.
+template <int kRows_, int kBlockK_, bool kMnMajor_>
 struct TileLayout {
-  static constexpr int kRows = kRows_;
+  static constexpr int kRows = kRows_, kBlockK = kBlockK_;
   static constexpr bool kMnMajor = kMnMajor_;
   static constexpr int kElements = kRows * kBlockK;
-  static constexpr int kOuter = kMnMajor ? kBlockK : kRows;
-  static constexpr int kChunks = (kMnMajor ? kRows : kBlockK) / kChunkElements;
-  static constexpr int kRowBytes = kChunks * 16;
-  static_assert(kChunks == 4 || kChunks % 8 == 0, "64 bytes, or whole lines of 128");
+  static constexpr int kPanelRows = kMnMajor ? 64 : kRows, kPanels = kRows / kPanelRows;
+  static constexpr int kLines = kMnMajor ? kBlockK : kRows;  // of a panel
+  static constexpr int kChunks = (kMnMajor ? kPanelRows : kBlockK) / kChunkElements;
+  static constexpr int kLineBytes = kChunks * 16, kPanelBytes = kLines * kLineBytes;
+  static_assert(kRows % kPanelRows == 0, "whole panels");
+  static_assert(kChunks == 4 || kChunks == 8, "64 bytes, or a line of 128");
 
-  // Byte offset of a chunk. XOR the row into the chunk's column: the 8 rows that ldmatrix reads at
-  // one logical column then lie in 8 different groups of 4 banks.
-  __device__ static constexpr int offset(int outer, int chunk) {
-    const int twist = kChunks == 4 ? outer / 2 % 4 : outer % 8;
-    return outer * kRowBytes + (chunk ^ twist) * 16;
+  // Byte offset of a chunk; those of a line go on through the panels. XOR the line into the chunk's
+  // column: the 8 rows that ldmatrix reads at one logical column then lie in 8 different groups of
+  // 4 banks.
+  __device__ static constexpr int offset(int line, int chunk) {
+    const int twist = kChunks == 4 ? line / 2 % 4 : line % 8;
+    return chunk / kChunks * kPanelBytes + line * kLineBytes + (chunk % kChunks ^ twist) * 16;
   }
 };
 

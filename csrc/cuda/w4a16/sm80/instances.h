@@ -8,8 +8,8 @@
 
 namespace xgemm::cuda::w4a16::sm80 {
 
-// block_m: 8, 16, 32 or 64.
-Status launch_f16(const Params& params, int block_m, cudaStream_t stream);
-Status launch_bf16(const Params& params, int block_m, cudaStream_t stream);
+// A tile of tile.h by its size; what depends on it in `params` is filled in.
+Status launch_f16(const Params& params, int block_m, int block_n, cudaStream_t stream);
+Status launch_bf16(const Params& params, int block_m, int block_n, cudaStream_t stream);
 
 }  // namespace xgemm::cuda::w4a16::sm80

@@ -2,8 +2,8 @@
 
 namespace xgemm::cuda::w4a16::sm80 {
 
-Status launch_bf16(const Params& params, int block_m, cudaStream_t stream) {
-  return launch_tile<__nv_bfloat16>(params, block_m, stream);
+Status launch_bf16(const Params& params, int block_m, int block_n, cudaStream_t stream) {
+  return launch_tile<__nv_bfloat16>(params, block_m, block_n, stream);
 }
 
 }  // namespace xgemm::cuda::w4a16::sm80

@@ -43,19 +43,19 @@ __device__ void load_channel_scales(const Params& params, const Work& work, uint
 // Sums over the warps along k, through shared memory, and stores D or split-K's part of it.
 template <typename T, typename Tile>
 __device__ void store_tile(const Params& params, const Work& work,
-                           const float (&acc)[kStrips][Tile::kRows8][4], float* staging, int thread,
+                           const float (&acc)[Tile::kStrips][Tile::kRows8][4], float* staging, int thread,
                            int warp_m, int warp_n, int warp_k) {
   constexpr int kPitch = Tile::kStagingPitch, kPart = Tile::kBlockM * kPitch;
   const int lane = thread % 32;
   float* own = staging + warp_k * kPart + (warp_m * Tile::kWarpRows + lane % 4 * 2) * kPitch +
-               warp_n * kUnitColumns + lane / 4;
+               warp_n * Tile::kWarpColumns + lane / 4;
 #pragma unroll
-  for (int s = 0; s < kStrips; ++s) {
+  for (int s = 0; s < Tile::kStrips; ++s) {
 #pragma unroll
     for (int r = 0; r < Tile::kRows8; ++r) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        own[(r * 8 + i % 2) * kPitch + s * 16 + i / 2 * 8] = acc[s][r][i];
+        own[(r * 8 + i % 2) * kPitch + s * kStripColumns + i / 2 * 8] = acc[s][r][i];
       }
     }
   }
@@ -103,12 +103,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
   }
   if (params.per_channel) load_channel_scales<Tile>(params, work, channel_scales, thread);
 
-  WarpMma<T, Tile> mma(params, channel_scales + warp_n * kUnitColumns, warp_m * Tile::kWarpRows,
-                       lane);
+  const int column = warp_n * Tile::kWarpColumns;  // the warp's first one in the tile
+  WarpMma<T, Tile> mma(params, channel_scales + column, warp_m * Tile::kWarpRows, lane);
   const int stage_bytes = Tile::stage_bytes(params.unit_bytes);
   const int warp_x = warp_k * Tile::kBlockM * kXRowBytes;
-  const int warp_unit = Tile::kXBytes + (warp_n * Tile::kWarpsK + warp_k) * params.unit_bytes;
-  const bool has_columns = work.n / kUnitColumns + warp_n < params.weight_rows;
+  const int warp_unit = Tile::kXBytes +
+                        (column / kUnitColumns * Tile::kWarpsK + warp_k) * params.unit_bytes +
+                        column % kUnitColumns / kStripColumns * params.strip_bytes;
+  const bool has_columns = (work.n + column) / kUnitColumns < params.weight_rows;
   const int warp_steps =
       has_columns ? ceil_div(work.unit_end - work.unit - warp_k, Tile::kWarpsK) : 0;
   int read = 0, write = stages - 1;

@@ -6,7 +6,6 @@
 #include "cuda/w4a16/sm80/instances.h"
 #include "cuda/w4a16/sm80/launch.h"
 #include "cuda/w4a16/sm80/plan.h"
-#include "cuda/w4a16/sm80/tile.h"
 
 namespace xgemm::cuda::w4a16::sm80 {
 namespace {
@@ -45,7 +44,7 @@ Status reduce(const Params& params, DType dtype, cudaStream_t stream) {
 
 Status launch_rows(const Params& params, const Config& config, DType dtype, cudaStream_t stream) {
   const auto run = dtype == DType::kF16 ? launch_f16 : launch_bf16;
-  const Status status = run(params, config.block_m, stream);
+  const Status status = run(params, config.block_m, config.block_n, stream);
   if (!status.ok() || params.splits == 1) return status;
   return reduce(params, dtype, stream);
 }
@@ -57,10 +56,6 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
   const int64_t rows = rows_per_launch(params, config.splits);
   params.stages = config.stages;
   params.splits = config.splits;
-  params.units_per_split = ceil_div(params.units, config.splits);
-  if (config.block_m == Tile8::kBlockM) {
-    params.units_per_split = round_up(params.units_per_split, Tile8::kWarpsK);
-  }
   params.partials = static_cast<float*>(workspace);
   if (config.copy_x) {
     const int64_t partials =
@@ -83,11 +78,9 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
     params.x = copy;
     params.x_row_stride = stride;
   }
-  params.tiles_n = static_cast<int>(ceil_div<int64_t>(params.n, config.block_n));
   for (int64_t row = 0; row < problem.m; row += rows) {
     Params part = params;
     part.m = std::min(rows, problem.m - row);
-    part.tiles_m = static_cast<int>(ceil_div<int64_t>(part.m, config.block_m));
     part.x = static_cast<const char*>(params.x) + row * params.x_row_stride * 2;
     part.d = static_cast<char*>(params.d) + row * params.d_row_stride * 2;
     const Status status = launch_rows(part, config, problem.dtype, stream);

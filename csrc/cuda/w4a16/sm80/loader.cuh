@@ -50,13 +50,14 @@ class Loader {
  public:
   __device__ Loader(const Params& params, const Work& work, uint32_t ring, int thread)
       : ring_(ring), stage_bytes_(Tile::stage_bytes(params.unit_bytes)) {
-    const int row = thread / kChunks, chunk = thread % kChunks;
+    const int line = thread / kChunks, chunk = thread % kChunks;  // of [kWarpsK][kBlockM] lines
+    const int row = line % Tile::kBlockM, k = line / Tile::kBlockM * kUnitK + chunk * 8;
     x_ = static_cast<const char*>(params.x) +
-         ((work.m + row) * params.x_row_stride + int64_t{work.unit} * kUnitK) * 2 + chunk * 16;
+         ((work.m + row) * params.x_row_stride + int64_t{work.unit} * kUnitK + k) * 2;
     x_row_step_ = params.x_row_stride * kRowStep * 2;
-    x_smem_ = x_offset(row, chunk);
+    x_smem_ = x_offset(line, chunk);
     rows_left_ = static_cast<int>(min(params.m - work.m, int64_t{Tile::kBlockM})) - row;
-    k_left_ = params.k - work.unit * kUnitK - chunk * 8;
+    k_left_ = params.k - work.unit * kUnitK - k;
 
     const int64_t weight_row = work.n / kUnitColumns + thread / kThreadsPerUnitRow;
     units_left_ = weight_row < params.weight_rows ? work.unit_end - work.unit : 0;
@@ -97,9 +98,10 @@ class Loader {
   static constexpr int kChunks = kXRowBytes / 16;            // of X, in a row of a unit's k
   static constexpr int kRowStep = Tile::kThreads / kChunks;  // between a thread's chunks
   static constexpr int kXPerThread = Tile::kXBytes / 16 / Tile::kThreads;
-  static constexpr int kThreadsPerUnitRow = Tile::kThreads / Tile::kWarpsN;
-  static_assert(kRowStep % 8 == 0 && Tile::kBlockM % kRowStep == 0,
-                "all chunks of a thread have the same swizzle, and whole rounds make a unit");
+  static constexpr int kThreadsPerUnitRow = Tile::kThreads / Tile::kUnitRows;
+  static_assert(kRowStep % 8 == 0, "all chunks of a thread have the same swizzle");
+  static_assert(Tile::kBlockM % kRowStep == 0 || kRowStep % Tile::kBlockM == 0,
+                "whole rounds make a unit, or whole units a round");
 
   uint32_t ring_;
   int stage_bytes_;

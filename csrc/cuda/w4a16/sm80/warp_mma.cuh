@@ -16,7 +16,7 @@ namespace xgemm::cuda::w4a16::sm80 {
 template <typename T, typename Tile>
 class WarpMma {
  public:
-  static constexpr int kRows8 = Tile::kRows8;
+  static constexpr int kRows8 = Tile::kRows8, kStrips = Tile::kStrips;
   float acc[kStrips][kRows8][4] = {};
 
   // `rows`: the warp's first row of X in the tile. `channel_scales`: this warp's 64, with
@@ -27,14 +27,35 @@ class WarpMma {
     x_offset_ = x_offset(row + in_matrix, matrix);
   }
 
-  // `x`: the shared-memory address of X's [kBlockM, 128], `unit`: the unit's bytes.
+  // `x`: the shared-memory address of X's [kBlockM, 128], `unit`: the bytes of the warp's strips.
   __device__ void multiply(uint32_t x, const char* unit) {
-    // With few rows little is to be gained by more code, and a cold start has to fetch all of it.
-#pragma unroll(kRows8 >= 4 ? 2 : 1)
-    for (int half = 0; half < 2; ++half) multiply_half(x, unit, half);
+    if (!params_.zeros && 1 << params_.group_quarters_log2 == kQuarters) {
+      multiply_unit<true>(x, unit);
+    } else {
+      multiply_unit<false>(x, unit);
+    }
   }
 
  private:
+  static constexpr int kQuarters = kUnitK / 32;
+
+  // kWhole: a group, without zeros, is the unit. Then nothing branches between its products, and
+  // codes become fragments under the products of others.
+  template <bool kWhole>
+  __device__ void multiply_unit(uint32_t x, const char* unit) {
+    // With few rows little is to be gained by more code, and a cold start has to fetch all of it.
+    if constexpr (kWhole && kRows8 >= 4) {
+      multiply_half<true, true>(x, unit, 0);
+      multiply_half<true, false>(x, unit, 1);
+    } else {
+#pragma unroll 1
+      for (int half = 0; half < 2; ++half) multiply_half<kWhole, false>(x, unit, half);
+    }
+    if constexpr (kWhole) scale_group<false, kRows8 < 4>(unit, 0);
+  }
+
+  // kFirst: the sums start here, whatever they held.
+  template <bool kWhole, bool kFirst>
   __device__ void multiply_half(uint32_t x, const char* unit, int half) {
     uint4 codes[kStrips];
 #pragma unroll
@@ -52,7 +73,9 @@ class WarpMma {
       }
 #pragma unroll
       for (int k16 = 0; k16 < 2; ++k16) {
-        if (params_.zeros) sum_rows(b, k16);
+        if constexpr (!kWhole) {
+          if (params_.zeros) sum_rows(b, k16);
+        }
 #pragma unroll
         for (int s = 0; s < kStrips; ++s) {
           const uint4& c = codes[s];
@@ -60,12 +83,20 @@ class WarpMma {
           dequantize_fragment<T>(part == 0 ? (k16 == 0 ? c.x : c.y) : (k16 == 0 ? c.z : c.w), a);
 #pragma unroll
           for (int r = 0; r < kRows8; ++r) {
-            ptx::mma_m16n8k16<T>(partial_[s][r], a, b[r][2 * k16], b[r][2 * k16 + 1]);
+            const uint32_t b0 = b[r][2 * k16], b1 = b[r][2 * k16 + 1];
+            if (kFirst && part == 0 && k16 == 0) {
+              ptx::mma_m16n8k16_first<T>(partial_[s][r], a[0], a[1], a[2], a[3], b0, b1);
+            } else {
+              ptx::mma_m16n8k16<T>(partial_[s][r], a[0], a[1], a[2], a[3], b0, b1);
+            }
           }
         }
       }
-      const int last = (1 << params_.group_quarters_log2) - 1;
-      if ((quarter & last) == last) scale_group(unit, quarter >> params_.group_quarters_log2);
+      if constexpr (!kWhole) {
+        const int last = (1 << params_.group_quarters_log2) - 1;
+        const int group = quarter >> params_.group_quarters_log2;
+        if ((quarter & last) == last) scale_group<true, true>(unit, group);
+      }
     }
   }
 
@@ -78,6 +109,8 @@ class WarpMma {
     }
   }
 
+  // kClear: for the next group's sums.
+  template <bool kMayHaveZeros, bool kClear>
   __device__ void scale_group(const char* unit, int group) {
     const char* scales = reinterpret_cast<const char*>(channel_scales_);
     int step = 32, zero_offset = Tile::kBlockN * 2;
@@ -92,7 +125,7 @@ class WarpMma {
       const auto* scale_bits = reinterpret_cast<const uint16_t*>(scales + s * step);
       const float scale[2] = {scale_to_float(scale_bits[0], params_.bf16_scales),
                               scale_to_float(scale_bits[8], params_.bf16_scales)};
-      if (params_.zeros) {
+      if (kMayHaveZeros && params_.zeros) {
         const auto* zero_bits = reinterpret_cast<const uint16_t*>(scales + s * step + zero_offset);
         const float zero[2] = {half_bits_to_float(zero_bits[0]) - w4::kSymmetricZero,
                                half_bits_to_float(zero_bits[8]) - w4::kSymmetricZero};
@@ -107,11 +140,11 @@ class WarpMma {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           acc[s][r][i] += scale[i / 2] * partial_[s][r][i];
-          partial_[s][r][i] = 0.0f;
+          if (kClear) partial_[s][r][i] = 0.0f;
         }
       }
     }
-    if (params_.zeros) {
+    if (kMayHaveZeros && params_.zeros) {
 #pragma unroll
       for (int r = 0; r < kRows8; ++r) {
 #pragma unroll

@@ -1,0 +1,203 @@
+"""Which tile, ring and split of K is best for the sm_80 W4A16 kernel, over many layers and M.
+
+    make build
+    python benchmarks/sweep_w4a16.py build                 # links what is measured; needs nvcc
+    python benchmarks/sweep_w4a16.py run --output s.json   # on the GPU
+    python benchmarks/sweep_w4a16.py show s.json           # anywhere: regret of the present choice
+
+`run` times every candidate (sweep/w4a16.py) from a cold L2 cache, all of a product by turns, and
+checks each against float64 first. `show` says how far csrc/cuda/w4a16/sm80/select.cpp is from the
+best; it asks the library that `build` has linked, so that a change of the choice is judged without
+a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import secrets
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from sweep.library import Device, current_device
+from sweep.w4a16 import LIBRARY, Config, Library, Product, build, candidates
+from sweep_mul import time_by_turns
+
+from xgemm.bench.shapes import LLAMA_8B, LLAMA_70B, OTHER_MODELS
+
+ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
+@dataclass
+class Record:
+    """A product, and the seconds that each configuration took."""
+
+    product: Product
+    seconds: dict[str, float]
+    configs: dict[str, Config]
+    chosen: str
+
+    def best(self) -> str:
+        return min(self.seconds, key=lambda key: self.seconds[key])
+
+
+def random_layer(rng: random.Random) -> tuple[int, int]:
+    n, k = (round(math.exp(rng.uniform(math.log(512), math.log(32768)))) for _ in range(2))
+    return -(-n // 8) * 8, -(-k // 128) * 128
+
+
+def random_weight(n: int, k: int, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Packed, and [n, k] in float64 for a few of its rows: all of them where they are few."""
+    import xgemm  # noqa: F401  (the ops)
+
+    codes = torch.randint(0, 16, (n, k), device="cuda", dtype=torch.uint8)
+    groups = -(-k // group_size)
+    scales = (torch.rand(groups, n, device="cuda") * 0.01 + 0.005).half()
+    packed = torch.ops.xgemm.pack_w4(codes, scales, None, group_size)
+    rows = _some(n)
+    spread = scales[:, rows].t().double().repeat_interleave(group_size, 1)[:, :k]
+    return packed, (codes[rows].double() - 8) * spread
+
+
+def _some(n: int) -> torch.Tensor:
+    return torch.linspace(0, n - 1, min(n, 300), device="cuda").round().long()
+
+
+def measure(
+    library: Library, device: Device, product: Product, packed: torch.Tensor, wide: torch.Tensor,
+    repeats: int,
+) -> Record:  # fmt: skip
+    x = torch.randn(product.m, product.k, device="cuda").half()
+    d = torch.empty(product.m, product.n, device="cuda").half()
+    columns = _some(product.n)
+    expected, magnitude = x.double() @ wide.t(), x.double().abs() @ wide.abs().t()
+    bound = (product.k + 8) * 2.0**-24 * magnitude + 1.01 * 2.0**-11 * expected.abs() + 2.0**-24
+    chosen = library.select(product, device)
+    configs = {each.key: each for each in candidates(product, device, chosen)}
+    most = max(config.workspace_bytes for config in configs.values())
+    workspace = torch.full((most // 4 + 64,), float("nan"), device="cuda")
+
+    def run(config: Config) -> Callable[[], object]:
+        return lambda: library.launch(product, config, (x, packed, d), workspace)
+
+    for key, config in list(configs.items()):
+        d.fill_(float("nan"))
+        try:
+            run(config)()
+        except RuntimeError as error:  # a ring that the GPU has no shared memory for
+            if key == chosen.key:
+                raise
+            print(f"{product}: left out {error}", file=sys.stderr)
+            del configs[key]
+            continue
+        if not bool(((d[:, columns].double() - expected).abs() <= bound).all()):
+            raise ArithmeticError(f"{product}: {key}: a wrong result")
+    times = time_by_turns([run(config) for config in configs.values()], repeats)
+    return Record(product, dict(zip(configs, times, strict=True)), configs, chosen.key)
+
+
+def show(device: Device, records: list[Record], library: Library | None, worst: int) -> None:
+    by_rows: dict[int, list[tuple[float, Record]]] = defaultdict(list)
+    unmeasured = []
+    for record in records:
+        if library is not None:
+            record.chosen = library.select(record.product, device).key
+        if record.chosen in record.seconds:
+            ratio = record.seconds[record.chosen] / record.seconds[record.best()]
+            by_rows[record.product.m].append((ratio, record))
+        else:
+            unmeasured.append(record)
+    for m, found in sorted(by_rows.items()):
+        mean = math.exp(sum(math.log(ratio) for ratio, _ in found) / len(found))
+        print(
+            f"M = {m}: the choice takes {mean:.3f}x the best of the sweep (geometric mean), at"
+            f" most {max(ratio for ratio, _ in found):.3f}x, {len(found)} layers"
+        )
+    everything = sorted((pair for found in by_rows.values() for pair in found), key=lambda p: -p[0])
+    for ratio, record in everything[:worst]:
+        best, seconds = record.best(), record.seconds
+        print(
+            f"  {ratio:.3f}x {record.product.m}x{record.product.n}x{record.product.k}:"
+            f" {record.chosen} {seconds[record.chosen] * 1e6:.1f} us;"
+            f" {best} {seconds[best] * 1e6:.1f} us"
+        )
+    for record in unmeasured[:worst]:
+        print(f"  not swept: {record.chosen} for {record.product}")
+
+
+def load(path: Path) -> tuple[Device, list[Record]]:
+    report = json.loads(path.read_text())
+    records = [
+        Record(
+            Product(**found["product"]), found["seconds"],
+            {key: Config(**config) for key, config in found["configs"].items()}, found["chosen"],
+        )
+        for found in report["records"]
+    ]  # fmt: skip
+    return Device(**report["device"]), records
+
+
+def sweep(options: argparse.Namespace) -> None:
+    library, device = Library(options.library), current_device()
+    seed = secrets.randbelow(2**31) if options.seed is None else options.seed
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    layers = [*LLAMA_8B.values(), *LLAMA_70B.values(), *OTHER_MODELS.values()]
+    layers = layers if options.models else list(LLAMA_8B.values()) + list(LLAMA_70B.values())
+    layers += [random_layer(rng) for _ in range(options.random)]
+    rng.shuffle(layers)  # what a limited time leaves out is then no one kind
+    print(f"{device.name}, torch {torch.__version__}, seed {seed}, {len(layers)} layers")
+    start, records = time.perf_counter(), []
+    for n, k in layers:
+        packed, wide = random_weight(n, k, 128)
+        for m in options.rows:
+            if time.perf_counter() - start > options.seconds:
+                break
+            product = Product(m, n, k)
+            records.append(measure(library, device, product, packed, wide, options.repeats))
+    print(f"{len(records)} products measured in {time.perf_counter() - start:.1f} s")
+    if options.output is not None:
+        report = {
+            "device": asdict(device), "torch": torch.__version__, "seed": seed,
+            "records": [asdict(record) for record in records],
+        }  # fmt: skip
+        options.output.write_text(json.dumps(report) + "\n")
+    show(device, records, None, options.worst)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--library", type=Path, default=LIBRARY, help="what `build` has linked")
+    parser.add_argument("--worst", type=int, default=20, help="of the products, how many to list")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("build", help="link the kernels of the last `make build`")
+    of_run = commands.add_parser("run", help="measure on this GPU")
+    of_run.add_argument("--rows", type=int, nargs="*", default=ROWS, help="M")
+    of_run.add_argument("--models", action="store_true", help="other models' layers, too")
+    of_run.add_argument("--random", type=int, default=12, help="layers drawn log-uniformly")
+    of_run.add_argument("--seed", type=int, help="fresh if absent")
+    of_run.add_argument("--repeats", type=int, default=7, help="the median of how many")
+    of_run.add_argument("--seconds", type=float, default=600.0, help="stop after as many")
+    of_run.add_argument("--output", type=Path, help="write JSON here")
+    of_show = commands.add_parser("show", help="judge the choice by a sweep")
+    of_show.add_argument("sweep", type=Path)
+    of_show.add_argument("--recorded", action="store_true", help="the choices of back then")
+    options = parser.parse_args()
+    if options.command == "build":
+        print(build())
+    elif options.command == "run":
+        sweep(options)
+    else:
+        device, records = load(options.sweep)
+        show(device, records, None if options.recorded else Library(options.library), options.worst)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+// What a CTA computes, and its way from global memory to the ring of stages.
+#pragma once
+
+#include <limits>
+
+#include "common/math.h"
+#include "cuda/gemm/sm80/epilogue.cuh"
+#include "cuda/gemm/sm80/loader.cuh"
+
+namespace xgemm::cuda::gemm::sm80 {
+
+// What a CTA works on: the tile at (m, n) of a batch, and the part [k, k_end) of K.
+struct Work {
+  int64_t m, n, k, k_end;
+  uint32_t batch;
+  int split;
+
+  template <typename Tile>
+  __device__ static Work at(const Params& params, uint32_t index) {
+    Work work;
+    const uint32_t per_plane = params.tiles_m * params.tiles_n;
+    const uint32_t plane = index / per_plane;
+    // Groups of rows, column by column: CTAs that run at the same time share operands in L2.
+    constexpr uint32_t kGroupRows = 2048 / Tile::kBlockM;
+    const uint32_t in_plane = index % per_plane;
+    const uint32_t first = in_plane / (kGroupRows * params.tiles_n) * kGroupRows;
+    const uint32_t height = min(params.tiles_m - first, kGroupRows);
+    const uint32_t in_group = in_plane - first * params.tiles_n;
+    work.m = int64_t{first + in_group % height} * Tile::kBlockM;
+    work.n = int64_t{in_group / height} * Tile::kBlockN;
+    work.batch = plane / params.splits;
+    work.split = static_cast<int>(plane % params.splits);
+    work.k = work.split * params.k_per_split;
+    work.k_end = min(work.k + params.k_per_split, params.k);
+    return work;
+  }
+
+  template <typename Tile>
+  __device__ int k_tiles() const {
+    return ceil_div(static_cast<int>(max(k_end - k, int64_t{0})), Tile::kBlockK);
+  }
+};
+
+// Fetches the k tiles of all that a CTA computes, one after another: those of the next tile of D
+// are under way while this one ends and is stored.
+template <typename Tile, typename LayoutA, typename LayoutB, bool kGeneral>
+class Fetcher {
+  using LoaderA = Loader<LayoutA, Tile::kThreads, kGeneral>;
+  using LoaderB = Loader<LayoutB, Tile::kThreads, kGeneral>;
+
+ public:
+  static constexpr uint32_t kBytesA = LayoutA::kElements * 2;
+  static constexpr uint32_t kStageBytes = kBytesA + LayoutB::kElements * 2;
+  static constexpr uint32_t kRingBytes = Tile::kStages * kStageBytes;
+  // Of a fetch, which copy_piece starts one by one, so that they may lie among other instructions.
+  static constexpr int kPieces = kGeneral ? 0 : LoaderA::kPerThread + LoaderB::kPerThread;
+
+  // `ring`: shared-memory address of stage 0. It stands before the CTA's first tile.
+  __device__ Fetcher(const Params& params, uint32_t ring)
+      : params_(params), ring_(ring), index_(blockIdx.x - gridDim.x) {}
+
+  // How many k tiles there are to fetch before next_work.
+  __device__ int left() const { return left_; }
+  __device__ void take(int k_tiles) { left_ -= k_tiles; }
+
+  // To the CTA's next tile of D that has some k, where the last one's k is all on its way: before
+  // anything is fetched.
+  __device__ void next_work(int thread) {
+    while (left_ == 0) {
+      index_ += gridDim.x;
+      if (index_ < params_.tiles) {
+        start(thread);
+      } else {
+        a_.stop(), b_.stop();
+        left_ = std::numeric_limits<int>::max(), idle_ = true;
+      }
+    }
+  }
+
+  // A fetch is begin_stage, every copy_piece and end_stage. There is one for every k tile that is
+  // computed, the last ones of zeros: a branch would keep the compiler from mixing copies with mma.
+  __device__ void begin_stage() {
+    if constexpr (kGeneral) {  // what the last fetch left in registers goes to its stage first
+      if (pending_) {
+        a_.flush(ring_ + flush_);
+        b_.flush(ring_ + flush_ + kBytesA);
+      }
+      if (!idle_) {
+        a_.fetch(ring_ + write_);
+        b_.fetch(ring_ + write_ + kBytesA);
+      }
+      pending_ = !idle_, flush_ = write_;
+    } else {
+      a_.next_tile(), b_.next_tile();
+    }
+  }
+  __device__ void copy_piece(int i) {
+    if constexpr (!kGeneral) {
+      if (i < LoaderA::kPerThread) {
+        a_.copy(ring_ + write_, i);
+      } else {
+        b_.copy(ring_ + write_ + kBytesA, i - LoaderA::kPerThread);
+      }
+    }
+  }
+  __device__ void end_stage() {
+    write_ = next(write_);
+    ptx::cp_async_commit_group();  // even where it is empty: groups are counted
+  }
+
+  // Byte offset of the stage behind this one.
+  __device__ static uint32_t next(uint32_t stage) {
+    return stage == kRingBytes - kStageBytes ? 0 : stage + kStageBytes;
+  }
+
+ private:
+  __device__ void start(int thread) {
+    const Work work = Work::at<Tile>(params_, index_);
+    a_.start(params_.a, batch_offset(params_, work.batch, &BatchDim::a),
+             {work.m, params_.m, work.k, work.k_end, params_.k}, thread);
+    b_.start(params_.b, batch_offset(params_, work.batch, &BatchDim::b),
+             {work.n, params_.n, work.k, work.k_end, params_.k}, thread);
+    left_ = work.k_tiles<Tile>();
+  }
+
+  const Params& params_;
+  LoaderA a_;
+  LoaderB b_;
+  uint32_t ring_, write_ = 0, flush_ = 0;  // the latter two are byte offsets of stages
+  int left_ = 0;
+  uint32_t index_;
+  bool pending_ = false, idle_ = false;
+};
+
+}  // namespace xgemm::cuda::gemm::sm80
