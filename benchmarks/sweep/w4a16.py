@@ -18,7 +18,7 @@ from sweep.library import ROOT, Device
 
 LIBRARY = ROOT / "build" / "sweep" / "libxgemm_w4a16.so"
 MOST_WORKSPACE = 1 << 28
-UNIT_COLUMNS, UNIT_K = 64, 128  # of the packed layout
+STRIP_COLUMNS, UNIT_K = 16, 128  # of the packed layout
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64)
 
 
@@ -74,10 +74,12 @@ class Tile:
 
 def tiles() -> list[Tile]:
     text = (ROOT / "csrc/cuda/w4a16/sm80/tile.h").read_text()
-    found = re.findall(r"= TileConfig<(\d+), (\d+), (\d+), (\d+), (\d+)>;", text)
+    found = re.findall(r"= TileConfig<(.*)>;", text)
     return [
-        Tile(8 * rows8 * warps_m, UNIT_COLUMNS * warps_n, warps_k, ctas)
-        for rows8, warps_m, warps_n, warps_k, ctas in (map(int, each) for each in found)
+        Tile(8 * rows8 * warps_m, STRIP_COLUMNS * strips * warps_n, warps_k, ctas)
+        for rows8, strips, warps_m, warps_n, warps_k, ctas in (
+            map(int, each.split(",")) for each in found
+        )
     ]
 
 

@@ -19,6 +19,7 @@ struct SharedStorage {
   float staging[Tile::kWarpsM * Tile::kWarpsN][16 * Tile::kWarpN];  // of the epilogue, by warps
 };
 
+// No CTA is without a tile.
 template <typename T, typename Tile, bool kAMn, bool kBMn, bool kGeneral>
 __global__ void __launch_bounds__(Tile::kThreads)
     gemm_kernel(const __grid_constant__ Params params) {

@@ -84,7 +84,9 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
   params.tiles_n = static_cast<uint32_t>(tiles_n);
   params.tiles = static_cast<uint32_t>(tiles);
   const auto run = problem.dtype == DType::kF16 ? launch_f16 : launch_bf16;
-  const Status status = run(params, config, stream);
+  Config of_tiles = config;
+  of_tiles.ctas = static_cast<int>(std::min<int64_t>(config.ctas, tiles));  // each has a tile
+  const Status status = run(params, of_tiles, stream);
   if (!status.ok() || params.splits == 1) return status;
   return reduce(params, problem.dtype, stream);
 }

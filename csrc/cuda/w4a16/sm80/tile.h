@@ -47,14 +47,14 @@ struct TileConfig {
 // Narrow tiles whose warps share K spare partial sums between CTAs, and with them a second launch,
 // where a product has few columns; wide ones read X less often. Of 19 tiles, 7 that are within 1 %
 // of the best for 35 products on an H200. No two have the same rows and columns.
-using Tile8 = TileConfig<1, 4, 1, 1, 8, 1>;
-using Tile8Wide = TileConfig<1, 4, 1, 2, 2, 2>;
+using Tile8 = TileConfig<1, 4, 1, 1, 8, 2>;
+using Tile8Wide = TileConfig<1, 4, 1, 2, 2, 4>;
 using Tile16 = TileConfig<2, 4, 1, 1, 8, 1>;
 using Tile16Wide = TileConfig<2, 4, 1, 2, 2, 2>;
 using Tile32 = TileConfig<4, 4, 1, 1, 4, 2>;
 using Tile32Wide = TileConfig<4, 4, 1, 2, 2, 2>;
 using Tile64 = TileConfig<8, 2, 1, 4, 1, 2>;  // half the strips: a code becomes a weight once
 
-inline constexpr int kLeastStages = 2, kMostStages = 4;
+inline constexpr int kLeastStages = 2;  // and four at the most: wait_for_copies of kernel.cuh
 
 }  // namespace xgemm::cuda::w4a16::sm80
