@@ -111,9 +111,7 @@ def _splits(tile: Tile, product: Product, device: Device) -> Iterator[Config]:
         if splits > 1 and not (fills and none_empty and workspace <= MOST_WORKSPACE):
             continue
         for stages in (2, 3, 4):
-            yield Config(
-                tile.block_m, tile.block_n, stages, splits, count * splits, workspace
-            )
+            yield Config(tile.block_m, tile.block_n, stages, splits, count * splits, workspace)
 
 
 class _Problem(ctypes.Structure):

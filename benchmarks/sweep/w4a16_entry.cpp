@@ -31,12 +31,10 @@ struct SweepConfig {
 Problem to_problem(const SweepProblem& given) {
   Problem problem;
   problem.m = given.m;
-  problem.weight = {static_cast<const uint8_t*>(given.weight),
-                    {.n = given.n,
-                     .k = given.k,
-                     .group_size = given.group_size,
-                     .zeros = given.zeros != 0},
-                    given.bf16 != 0};
+  problem.weight = {
+      static_cast<const uint8_t*>(given.weight),
+      {.n = given.n, .k = given.k, .group_size = given.group_size, .zeros = given.zeros != 0},
+      given.bf16 != 0};
   problem.dtype = given.bf16 != 0 ? xgemm::DType::kBF16 : xgemm::DType::kF16;
   problem.x = given.x, problem.x_row_stride = given.k;
   problem.d = given.d, problem.d_row_stride = given.n;
@@ -49,10 +47,15 @@ extern "C" {
 
 void sweep_select(const SweepProblem* given, int sm_count, int capability, SweepConfig* chosen) {
   double us = 0;
-  const Config config = w4a16::sm80::select(
-      to_problem(*given), {.sm_count = sm_count, .capability = capability}, &us);
-  *chosen = {config.block_m, config.block_n,         config.stages, config.splits,
-             config.ctas,    config.workspace_bytes, us};
+  const Config config = w4a16::sm80::select(to_problem(*given),
+                                            {.sm_count = sm_count, .capability = capability}, &us);
+  *chosen = {config.block_m,
+             config.block_n,
+             config.stages,
+             config.splits,
+             config.ctas,
+             config.workspace_bytes,
+             us};
 }
 
 // Null, or what went wrong.

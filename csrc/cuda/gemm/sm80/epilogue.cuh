@@ -64,7 +64,7 @@ __device__ inline void finish_row4(const Params& params, T* d, float (&x)[4], in
 template <typename T, int kRows, int kColumns>
 class Epilogue {
  public:
-  static constexpr int kGroup = 8;  // columns that swizzling keeps together
+  static constexpr int kGroup = 8;                       // columns that swizzling keeps together
   static constexpr int kQuads = 16 * kColumns / 4 / 32;  // of a lane
 
   __device__ Epilogue(const Params& params, float* staging, int lane)

@@ -260,7 +260,7 @@ class GeneralLoader : public ChunkWalk<Layout, kThreads, false> {
 };
 
 template <typename Layout, int kThreads, bool kGeneral>
-using Loader = std::conditional_t<kGeneral, GeneralLoader<Layout, kThreads>,
-                                  AlignedLoader<Layout, kThreads>>;
+using Loader =
+    std::conditional_t<kGeneral, GeneralLoader<Layout, kThreads>, AlignedLoader<Layout, kThreads>>;
 
 }  // namespace xgemm::cuda::gemm::sm80

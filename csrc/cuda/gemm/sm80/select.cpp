@@ -85,11 +85,10 @@ Config select(const Problem& problem, const DeviceInfo& device, double* estimate
   consider(aligned ? kSmall : kSmallGeneral, p, sm_count, &best);
   consider(aligned ? kMedium : kGeneral, p, sm_count, &best);
   if (aligned && has_large_shared_memory(device.capability)) consider(kLarge, p, sm_count, &best);
-  // Where an SM holds one CTA, it takes a tile after another: the next one's copies start before the
-  // last one is stored. Two CTAs do so for each other, and share the tiles out more evenly if they
-  // are not dealt beforehand: 3 to 5 % at 8192^3 on an H200.
-  const int64_t most_ctas =
-      best.tile == &kLarge ? sm_count : std::numeric_limits<int32_t>::max();
+  // Where an SM holds one CTA, it takes a tile after another: the next one's copies start before
+  // the last one is stored. Two CTAs do so for each other, and share the tiles out more evenly if
+  // they are not dealt beforehand: 3 to 5 % at 8192^3 on an H200.
+  const int64_t most_ctas = best.tile == &kLarge ? sm_count : std::numeric_limits<int32_t>::max();
   *estimate_us = kLaunchMicroseconds + best.cost;
   return {.kernel = Kernel::kSm80,
           .block_m = best.tile->block_m,

@@ -27,9 +27,9 @@ using TileMedium = TileConfig<128, 128, 32, 2, 2, 4>;   // two CTAs on an SM
 using TileGeneral = TileConfig<128, 128, 32, 2, 4, 4>;  // registers to spare for the loads
 using TileSmall = TileConfig<64, 64, 32, 2, 2, 4>;
 
-// An operand's [kRows, kBlockK] tile in shared memory: lines of kChunks chunks. A line is a row's k;
-// where the operand is contiguous along its rows (kMnMajor), it is 64 rows at one k, and a tile is
-// panels of 64 rows side by side, so that a thread's chunks in all of them are a constant apart.
+// An operand's [kRows, kBlockK] tile in shared memory: lines of kChunks chunks. A line is a row's
+// k; where the operand is contiguous along its rows (kMnMajor), it is 64 rows at one k, and a tile
+// is panels of 64 rows side by side, so that a thread's chunks in all of them are a constant apart.
 template <int kRows_, int kBlockK_, bool kMnMajor_>
 struct TileLayout {
   static constexpr int kRows = kRows_, kBlockK = kBlockK_;

@@ -43,8 +43,8 @@ __device__ void load_channel_scales(const Params& params, const Work& work, uint
 // Sums over the warps along k, through shared memory, and stores D or split-K's part of it.
 template <typename T, typename Tile>
 __device__ void store_tile(const Params& params, const Work& work,
-                           const float (&acc)[Tile::kStrips][Tile::kRows8][4], float* staging, int thread,
-                           int warp_m, int warp_n, int warp_k) {
+                           const float (&acc)[Tile::kStrips][Tile::kRows8][4], float* staging,
+                           int thread, int warp_m, int warp_n, int warp_k) {
   constexpr int kPitch = Tile::kStagingPitch, kPart = Tile::kBlockM * kPitch;
   const int lane = thread % 32;
   float* own = staging + warp_k * kPart + (warp_m * Tile::kWarpRows + lane % 4 * 2) * kPitch +

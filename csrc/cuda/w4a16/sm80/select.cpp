@@ -23,12 +23,12 @@ struct Way {
 
 template <typename T>
 constexpr Way way(int stages, double unit_alone_us, double unit_full_us, double fixed_us) {
-  return {T::kBlockM, T::kBlockN,    T::kWarps,    T::kWarpsK, T::kCtasPerSm, &T::shared_bytes,
-          stages,     unit_alone_us, unit_full_us, fixed_us};
+  return {T::kBlockM,       T::kBlockN, T::kWarps,     T::kWarpsK,   T::kCtasPerSm,
+          &T::shared_bytes, stages,     unit_alone_us, unit_full_us, fixed_us};
 }
-// Fitted to benchmarks/sweep_w4a16.py on an H200: 217 products of 22 layers, 12,700 times, which the
-// choice takes 1.7 % longer than the best of (6 % before; at the worst 18 %). Of 20 tiles and rings
-// those without which it is no worse. The choice needs their proportions only.
+// Fitted to benchmarks/sweep_w4a16.py on an H200: 217 products of 22 layers, 12,700 times, which
+// the choice takes 1.7 % longer than the best of (6 % before; at the worst 18 %). Of 20 tiles and
+// rings those without which it is no worse. The choice needs their proportions only.
 constexpr Way kWays[] = {
     way<Tile8>(2, 0.144, 0.128, 1.36),      way<Tile8>(3, 0.0876, 0.105, 1.68),
     way<Tile8>(4, 0.214, 0.147, 1.36),      way<Tile8Wide>(3, 0.402, 0.261, 1.23),
@@ -58,8 +58,7 @@ struct Fit {
 Fit fit(const Way& way, int unit_bytes, int capability) {
   constexpr int kReserved = 1 << 10;  // of every CTA
   for (int stages = way.stages; stages >= kLeastStages; --stages) {
-    const int ctas =
-        shared_memory(capability) / (way.shared_bytes(unit_bytes, stages) + kReserved);
+    const int ctas = shared_memory(capability) / (way.shared_bytes(unit_bytes, stages) + kReserved);
     if (ctas > 0) return {stages, std::min(ctas, way.most_ctas)};
   }
   return {};
@@ -79,8 +78,7 @@ void consider(const Way& way, Fit fit, int64_t tiles, int64_t parts, const Param
   const int64_t per_sm = ceil_div<int64_t>(tiles * splits, sm_count);  // the busiest one
   const int64_t rounds = per_sm / fit.ctas, rest = per_sm % fit.ctas;
   const auto units = static_cast<double>(per_split);
-  double cost =
-      static_cast<double>(rounds) * (fit.ctas * units * way.unit_full_us + way.fixed_us);
+  double cost = static_cast<double>(rounds) * (fit.ctas * units * way.unit_full_us + way.fixed_us);
   if (rest > 0) {
     const double unit_us =
         rest > 1 ? static_cast<double>(rest) * way.unit_full_us : way.unit_alone_us;

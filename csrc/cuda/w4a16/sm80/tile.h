@@ -13,9 +13,9 @@ inline constexpr int kUnitK = static_cast<int>(w4::kUnitK);
 inline constexpr int kStripColumns = static_cast<int>(w4::kStripColumns);
 inline constexpr int kXRowBytes = kUnitK * 2;  // of X, along a unit's k
 
-// A warp multiplies kStrips strips of a unit (64 columns x 128 k) by kRows8 x 8 rows of X. Of a CTA's
-// warps, kWarpsM have different rows, kWarpsN different columns, and kWarpsK take the units along k
-// in turns.
+// A warp multiplies kStrips strips of a unit (64 columns x 128 k) by kRows8 x 8 rows of X. Of a
+// CTA's warps, kWarpsM have different rows, kWarpsN different columns, and kWarpsK take the units
+// along k in turns.
 template <int kRows8_, int kStrips_, int kWarpsM_, int kWarpsN_, int kWarpsK_, int kCtasPerSm_>
 struct TileConfig {
   static constexpr int kRows8 = kRows8_, kStrips = kStrips_;

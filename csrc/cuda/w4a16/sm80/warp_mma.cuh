@@ -51,7 +51,7 @@ class WarpMma {
 #pragma unroll 1
       for (int half = 0; half < 2; ++half) multiply_half<kWhole, false>(x, unit, half);
     }
-    if constexpr (kWhole) scale_group<false, kRows8 < 4>(unit, 0);
+    if constexpr (kWhole) scale_group < false, kRows8<4>(unit, 0);
   }
 
   // kFirst: the sums start here, whatever they held.
