@@ -15,8 +15,8 @@ struct Tile {
   int block_m, block_n, stages, ctas_per_sm;
   double efficiency_one, efficiency_full;
 };
-constexpr Tile kLarge{128, 256, 5, 1, 0.72, 0.66};
-constexpr Tile kMedium{128, 128, 4, 2, 0.42, 0.63};
+constexpr Tile kLarge{128, 256, 5, 1, 0.80, 0.76};
+constexpr Tile kMedium{128, 128, 4, 2, 0.60, 0.73};
 constexpr Tile kGeneral{128, 128, 4, 1, 0.17, 0.17};
 constexpr Tile kSmall{64, 64, 4, 3, 0.15, 0.33};
 constexpr Tile kSmallGeneral{64, 64, 4, 2, 0.07, 0.10};
