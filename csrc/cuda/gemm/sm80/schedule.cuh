@@ -80,16 +80,16 @@ class Fetcher {
   // A fetch is begin_stage, every copy_piece and end_stage. There is one for every k tile that is
   // computed, the last ones of zeros: a branch would keep the compiler from mixing copies with mma.
   __device__ void begin_stage() {
-    if constexpr (kGeneral) {  // what the last fetch left in registers goes to its stage first
-      if (pending_) {
-        a_.flush(ring_ + flush_);
-        b_.flush(ring_ + flush_ + kBytesA);
-      }
+    if constexpr (kGeneral) {
+      // What the last fetch left in registers goes to its stage first; where there was none, to one
+      // that is not yet, or no longer, read.
+      const uint32_t last = (write_ == 0 ? kRingBytes : write_) - kStageBytes;
+      a_.flush(ring_ + last);
+      b_.flush(ring_ + last + kBytesA);
       if (!idle_) {
         a_.fetch(ring_ + write_);
         b_.fetch(ring_ + write_ + kBytesA);
       }
-      pending_ = !idle_, flush_ = write_;
     } else {
       a_.next_tile(), b_.next_tile();
     }
@@ -126,10 +126,10 @@ class Fetcher {
   const Params& params_;
   LoaderA a_;
   LoaderB b_;
-  uint32_t ring_, write_ = 0, flush_ = 0;  // the latter two are byte offsets of stages
+  uint32_t ring_, write_ = 0;  // the latter is the byte offset of a stage
   int left_ = 0;
   uint32_t index_;
-  bool pending_ = false, idle_ = false;
+  bool idle_ = false;
 };
 
 }  // namespace xgemm::cuda::gemm::sm80

@@ -44,7 +44,10 @@ class WarpMma {
   template <bool kWhole>
   __device__ void multiply_unit(uint32_t x, const char* unit) {
     // With few rows little is to be gained by more code, and a cold start has to fetch all of it.
-    if constexpr (kWhole && kRows8 >= 4) {
+    // With 64 of bf16, whose codes take more registers on their way, some would have to be spilled.
+    constexpr bool kFlat =
+        kWhole && kRows8 >= 4 && !(kRows8 == 8 && std::is_same_v<T, __nv_bfloat16>);
+    if constexpr (kFlat) {
       multiply_half<true, true>(x, unit, 0);
       multiply_half<true, false>(x, unit, 1);
     } else {
