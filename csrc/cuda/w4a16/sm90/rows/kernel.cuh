@@ -30,10 +30,13 @@ __device__ inline void init_barriers(const Params& p, Barriers& barriers) {
   ptx::fence_mbarrier_init();
 }
 
+template <int kTiles, bool kFine>
+inline constexpr int kMostThreads =
+    (most_warps(kTiles, kFine) + kTiles * (kMmaRows / kReducerRows)) * 32;
+
 template <typename T, int kTiles, bool kFine>
-__global__ void __launch_bounds__((most_warps(kTiles, kFine) + kTiles * (kMmaRows / kReducerRows)) *
-                                      32,
-                                  1) rows_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kMostThreads<kTiles, kFine>, 1)
+    rows_kernel(const __grid_constant__ Params p) {
   XGEMM_DYNAMIC_SHARED(uint8_t, smem, 128);
   // By a shuffle, which tells the compiler that a warp has one value of it.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
@@ -47,8 +50,8 @@ __global__ void __launch_bounds__((most_warps(kTiles, kFine) + kTiles * (kMmaRow
   if (warp < p.warps) {
     Stream<T, kTiles, kFine> stream(p, cta, share, smem, warp, lane);
     stream.start();
-    __syncthreads();  // all barriers stand
-    ptx::griddep_launch_dependents();
+    __syncthreads();                   // all barriers stand
+    ptx::griddep_launch_dependents();  // after the wait: what is older than this kernel has ended
     if (p.log2_cluster > 0) ptx::cluster_arrive_relaxed();
     stream.run();
     if (p.log2_cluster > 0) ptx::cluster_wait();
