@@ -52,7 +52,8 @@ def test_what_is_launched_fits(cpp: ModuleType, problem: dict[str, Any]) -> None
     limits = cpp.W4_ROWS
     mma_tiles = -(-problem["m"] // 8)
     assert config.block_m == problem["m"]
-    assert 1 <= config.warps <= cpp.w4_rows_most_warps(mma_tiles)
+    fine = problem["group_size"] in (32, 64)
+    assert 1 <= config.warps <= cpp.w4_rows_most_warps(mma_tiles, fine)
     assert 1 <= config.stages <= limits["MOST_STAGES"]
     assert config.cluster in (1, 2, 4, 8)
     assert config.ctas % config.cluster == 0

@@ -85,6 +85,40 @@ def test_a_graph_of_a_chain() -> None:
                 assert torch.equal(after, xgemm.linear(before, p) / 4)
 
 
+@pytest.mark.parametrize("rows", [1, 16])
+def test_a_weight_written_just_before(rows: int) -> None:
+    """A kernel that may start early reads no weight that is still being written."""
+    form = Format(128, "none", torch.float16, False)
+    n = k = 4096
+    weights = [xgemm.pack(random_weight_on("cuda", n, k, form)) for _ in range(2)]
+    on_host = [p.qweight.cpu().pin_memory() for p in weights]
+    x = torch.randn(rows, k, device="cuda").half()
+    expected = [xgemm.linear(x, p) for p in weights]
+    current, before = copy.deepcopy(weights[0]), copy.deepcopy(weights[1])
+    writers = {
+        "a kernel": lambda i: torch.bitwise_or(weights[i].qweight, 0, out=current.qweight.data),
+        "a copy": lambda i: current.qweight.data.copy_(weights[i].qweight),
+        "the host": lambda i: current.qweight.data.copy_(on_host[i], non_blocking=True),
+    }
+    for name, write in writers.items():
+        for between in (False, True):  # a product of another weight after the write
+
+            def step(i: int, write=write, between=between) -> torch.Tensor:  # type: ignore[no-untyped-def]
+                write(i)
+                if between:
+                    xgemm.linear(x, before)
+                return xgemm.linear(x, current)
+
+            found = [(i, step(i)) for i in [0, 1] * 20]
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                captured = [(i, step(i)) for i in [0, 1] * 4]
+            for _ in range(10):
+                graph.replay()
+                found += [(i, y.clone()) for i, y in captured]
+            assert all(torch.equal(y, expected[i]) for i, y in found), (name, between)
+
+
 def test_the_same_bits_from_run_to_run() -> None:
     """Also beside another kernel that takes some of the GPU, and over what others left behind."""
     side, busy = torch.cuda.Stream(), torch.randn(2048, 2048, device="cuda").half()

@@ -124,6 +124,6 @@ void bind_w4a16(py::module_& m) {
       },
       py::arg("strips"), py::arg("clusters"));
   m.def("w4_rows_split", &rows::split_of, py::arg("problem"), py::arg("config"));
-  m.def("w4_rows_most_warps", &rows::most_warps, py::arg("mma_tiles"));
+  m.def("w4_rows_most_warps", &rows::most_warps, py::arg("mma_tiles"), py::arg("fine"));
   m.attr("W4_ROWS") = constants();
 }

@@ -35,8 +35,8 @@ struct Problem {
   void* d = nullptr;                           // [m, n]
   int64_t d_row_stride = 0, d_col_stride = 1;  // elements
   bool batch_invariant = false;                // a row's bits do not depend on m
-  // The kernel may start, and read the weight (but nothing else), before earlier work in the stream
-  // has ended: programmatic dependent launch.
+  // kSm90Wgmma may start, and read the weight (but nothing else), before earlier work in the stream
+  // has ended: programmatic dependent launch. kSm90Rows always starts early, and then waits.
   bool overlaps_previous = false;
 };
 

@@ -31,13 +31,17 @@ struct Cta {
   }
 };
 
-// The first unit, of the CTA's, of a warp that has `units` of them.
-__device__ inline int warp_units(const Params& p, const Cta& cta, int warp, int* units) {
-  // A CTA with one more unit than another has one more warp with one more, or all.
-  const int extra = p.warp_units_extra + (cta.units > p.units_each ? 1 : 0);
-  *units = p.warp_units_each + (warp < extra ? 1 : 0);
-  return warp * p.warp_units_each + min(warp, extra);
-}
+// A warp's part of its CTA's units.
+struct Share {
+  int first_unit, units;
+
+  __device__ Share(const Params& p, const Cta& cta, int warp) {
+    // A CTA with one more unit than another has one more warp with one more, or all.
+    const int extra = p.warp_units_extra + (cta.rank < p.units_extra ? 1 : 0);
+    first_unit = warp * p.warp_units_each + min(warp, extra);
+    units = p.warp_units_each + (warp < extra ? 1 : 0);
+  }
+};
 
 // Asks for `channels` of X from `first_channel` on, the first one to `x`, in pieces of 16 bytes,
 // which the rows are aligned to; for one warp. What is beyond K is 0.

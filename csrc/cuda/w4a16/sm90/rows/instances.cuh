@@ -34,7 +34,7 @@ Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
                       .shared_bytes = static_cast<size_t>(params.shared.bytes),
                       .stream = stream,
                       .cluster = dim3(cluster),
-                      .overlaps_previous = work.overlaps_previous},
+                      .overlaps_previous = true},
                      kernel, params);
 }
 

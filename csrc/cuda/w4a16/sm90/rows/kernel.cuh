@@ -30,21 +30,28 @@ __device__ inline void init_barriers(const Params& p, Barriers& barriers) {
   ptx::fence_mbarrier_init();
 }
 
+template <int kTiles, bool kFine>
+inline constexpr int kMostThreads =
+    (most_warps(kTiles, kFine) + kTiles * (kMmaRows / kReducerRows)) * 32;
+
 template <typename T, int kTiles, bool kFine>
-__global__ void __launch_bounds__((most_warps(kTiles) + kTiles * (kMmaRows / kReducerRows)) * 32, 1)
+__global__ void __launch_bounds__(kMostThreads<kTiles, kFine>, 1)
     rows_kernel(const __grid_constant__ Params p) {
   XGEMM_DYNAMIC_SHARED(uint8_t, smem, 128);
-  const Cta cta(p);
   // By a shuffle, which tells the compiler that a warp has one value of it.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   Barriers& barriers = *reinterpret_cast<Barriers*>(smem);
-  if (warp < p.warps) [[likely]] {
-    // The way to the first copies is short: a CTA starts with an empty cache of instructions.
-    Stream<T, kTiles, kFine> stream(p, cta, smem, warp, lane);
+  const Cta cta(p);
+  const Share share(p, cta, warp);
+  // What a warp waits for most is asked for first, by the first instructions: a CTA starts with an
+  // empty cache of them.
+  if (warp < p.warps) ask_early(p, cta, share, smem, warp, lane);
+  if (warp < p.warps) {
+    Stream<T, kTiles, kFine> stream(p, cta, share, smem, warp, lane);
     stream.start();
-    __syncthreads();  // all barriers stand
-    ptx::griddep_launch_dependents();
+    __syncthreads();                   // all barriers stand
+    ptx::griddep_launch_dependents();  // after the wait: what is older than this kernel has ended
     if (p.log2_cluster > 0) ptx::cluster_arrive_relaxed();
     stream.run();
     if (p.log2_cluster > 0) ptx::cluster_wait();

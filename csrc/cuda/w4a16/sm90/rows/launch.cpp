@@ -49,8 +49,6 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
 
   params.warps = split.warps, params.stages = split.stages;
   params.piece_bytes = split.piece_bytes;
-  // A piece a warp, then X, then the other pieces: asked for last, X would come last.
-  params.early_stages = 1;
   params.log2_cluster = log2_of(split.cluster);
   params.units_each = split.least_units();
   params.units_extra = split.units % split.cluster;
@@ -62,8 +60,7 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
   params.shared = split.plan();
 
   const Work work = {.strips = static_cast<int>(ceil_div<int64_t>(layout.n, w4::kStripColumns)),
-                     .most_clusters = config.ctas / split.cluster,
-                     .overlaps_previous = p.overlaps_previous};
+                     .most_clusters = config.ctas / split.cluster};
   const auto run = p.dtype == DType::kF16 ? launch_f16 : launch_bf16;
   return run(params, work, stream);
 }

@@ -17,7 +17,6 @@ struct Params {
   int64_t row_bytes;                         // of qweight
   int unit_bytes, strip_bytes, piece_bytes;  // of the packed layout; a tile's part of a unit
   int warps, stages;
-  int early_stages;  // whose copies are asked for before X
   int log2_cluster;
   int clusters;
   int tiles_each, tiles_extra;  // of a cluster; the first `tiles_extra` have one more
@@ -52,7 +51,6 @@ struct Params {
 
 struct Work {
   int strips, most_clusters;
-  bool overlaps_previous;
 };
 // Sets the clusters and their tiles in `params`: no more clusters than the GPU runs at once.
 Status launch_f16(const Params& params, const Work& work, cudaStream_t stream);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 
 #include "common/math.h"
@@ -10,27 +11,33 @@ namespace xgemm::cuda::w4a16::sm90::rows {
 namespace {
 
 // Fitted to the times of all clusters, warps and stages for 34 layers with 1 to 24 rows, cold, on
-// an H200: what is chosen takes 3 % longer than the best of them, and the estimate is off by 6 %,
+// an H200: what is chosen takes 2 % longer than the best of them, and the estimate is off by 6 %,
 // both on average. So they are a fit's numbers, and not each of them that of the thing it is named
 // after.
 
 // Of a launch, and of a CTA until its first operands are there and after its last ones are.
-constexpr double kStartUs = 6.1;
-constexpr double kGpuBytesPerUs = 4.8e6;  // that all SMs read from memory
-constexpr double kSmBytesPerUs = 63e3;    // that one does
-constexpr double kXBytesPerUs = 37e3;     // from L2, before anything else can be done
-constexpr double kLatencyUs = 0.89;       // of memory: how long what an SM has asked for takes
-// A unit's instructions, by mma tiles of X, and what an SM's schedulers do of them; how long one
-// warp takes. More for groups of fewer than 128 channels.
-constexpr double kInstructions[kMostMmaTiles] = {250, 387, 609}, kInstructionsPerUs = 6300;
-constexpr double kUnitUs[kMostMmaTiles] = {0.46, 0.54, 0.61};
+constexpr double kStartUs = 6.05;
+constexpr double kGpuBytesPerUs = 5.083e6;  // that all SMs read from memory
+constexpr double kSmBytesPerUs = 107e3;     // that one does
+constexpr double kLatencyUs = 0.89;         // of memory: how long what an SM has asked for takes
+// By mma tiles of X: bytes of X from L2, before anything else can be done; by how much X is late
+// for a KB of weights that is on its way, of one row.
+constexpr double kXBytesPerUs[kMostMmaTiles] = {35.5e3, 46.7e3, 46.7e3};
+constexpr double kAheadUs[kMostMmaTiles] = {0.00189, 0.00459, 0.00459};
+// A unit's instructions, and what an SM's schedulers do of them; how long one warp takes. More for
+// groups of fewer than 128 channels.
+constexpr double kInstructions[kMostMmaTiles] = {293, 436, 485}, kInstructionsPerUs = 6300;
+constexpr double kUnitUs[kMostMmaTiles] = {0.395, 0.615, 0.507};
 constexpr double kFineFactor = 1.3;
-constexpr double kLastUnitUs = 0.04;
-constexpr double kReduceUs = 0.9, kClusterReduceUs = 0.57;  // of adding up a tile's sums
-constexpr double kDelay = 0.36;  // what hides under something else still costs
-constexpr double kClusterUs = 0.19, kClusterDoublingUs = 0.38;
+constexpr double kHandOver = 37.3;  // instructions with which a warp leaves a mma tile's sums
+constexpr double kLastUnitUs = 0.068;
+constexpr double kReduceUs = 0.478, kClusterReduceUs = 0.602;    // of adding up a tile's sums
+constexpr double kDelay[kMostMmaTiles] = {0.306, 0.129, 0.284};  // what hides under others costs
+constexpr double kClusterWait[kMostMmaTiles] = {0.0096, 0.057, 0.057};  // of all that, a doubling
+constexpr double kClusterUs = 0.014, kClusterDoublingUs = 0.309;
 
-constexpr int kRingBytes = 72 << 10;  // under way in a CTA: more does not help
+constexpr int kStages[] = {1, 2, 3, 4, 6};
+constexpr int kMostRingBytes = 80 << 10;  // worth trying
 constexpr int64_t kMostExtent = int64_t{1} << 30;
 
 // Clusters that an H100 or H200 runs at once. Its SMs lie in groups of 16 or 18, so that the last
@@ -49,16 +56,6 @@ Split make_split(const w4::Layout& layout, int rows, int cluster) {
           .fine = layout.groups_per_unit() > 1};
 }
 
-// As many stages as help, or as there is room for.
-bool choose_stages(Split* split) {
-  constexpr int kMost = 6;
-  split->stages = std::clamp(kRingBytes / (split->warps * split->piece_bytes), 2, kMost);
-  while (split->plan().bytes > kSmemBytes) {
-    if (--split->stages == 0) return false;
-  }
-  return true;
-}
-
 double estimate(const Split& split, const Turns& turns, int64_t tiles) {
   const double units = split.most_units() * turns.work();  // of an SM
   // A single strip takes as many instructions as a tile.
@@ -70,15 +67,19 @@ double estimate(const Split& split, const Turns& turns, int64_t tiles) {
   const double memory =
       static_cast<double>(tiles * split.units) * split.piece_bytes / kGpuBytesPerUs;
   const double copies = units * split.piece_bytes / sm_rate;
-  const double issue = rounds * split.warps * factor * kInstructions[kind] / kInstructionsPerUs;
+  const double instructions =
+      rounds * factor * kInstructions[kind] + turns.most() * (kind + 1) * kHandOver;
+  const double issue = instructions * split.warps / kInstructionsPerUs;
   const double one_warp = rounds * factor * kUnitUs[kind];
   const double reduce = turns.most() * (split.cluster > 1 ? kClusterReduceUs : kReduceUs);
-  double us = kStartUs + split.rows * split.most_units() * (w4::kUnitK * 2.0) / kXBytesPerUs +
-              std::max({memory, copies, issue, one_warp, reduce}) + kDelay * (issue + reduce) +
-              kLastUnitUs * ceil_div(split.most_units(), split.warps);
-  if (split.cluster > 1) {
-    us += kClusterUs + kClusterDoublingUs * std::countr_zero(static_cast<unsigned>(split.cluster));
-  }
+  const int doublings = std::countr_zero(static_cast<unsigned>(split.cluster));
+  const double x_bytes = split.rows * split.most_units() * (w4::kUnitK * 2.0);
+  double us =
+      kStartUs + x_bytes / kXBytesPerUs[kind] +
+      std::max({memory, copies, issue, one_warp, reduce}) * (1 + kClusterWait[kind] * doublings) +
+      kDelay[kind] * (issue + reduce) + kLastUnitUs * ceil_div(split.most_units(), split.warps) +
+      kAheadUs[kind] * ring / 1000 * std::sqrt(static_cast<double>(split.rows));
+  if (doublings > 0) us += kClusterUs + kClusterDoublingUs * doublings;
   return us;
 }
 
@@ -110,26 +111,33 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
     // Few tiles are shared out by strips.
     const int clusters = strips <= most ? strips : std::min(tiles, most);
     const Turns turns = share_tiles(strips, clusters);
-    const int units = split.most_units(), most_of_warps = most_warps(ceil_div(rows, kMmaRows));
+    const int units = split.most_units();
+    const int most_of_warps = most_warps(ceil_div(rows, kMmaRows), split.fine);
     // Warps that have the same number of units, or nearly.
     int tried = 0;
     for (int each = ceil_div(units, most_of_warps); each <= units && tried < 3; ++each) {
       if (ceil_div(units, each) == split.warps && tried > 0) continue;
       split.warps = ceil_div(units, each);
-      if (!choose_stages(&split)) continue;
-      ++tried;
-      const double us = estimate(split, turns, tiles);
-      if (us >= *estimate_us) continue;
-      *estimate_us = us;
-      *config = {.kernel = Kernel::kSm90Rows,
-                 .block_m = rows,
-                 .block_n = kTileColumns,
-                 .warps = split.warps,
-                 .stages = split.stages,
-                 .cluster = cluster,
-                 .ctas = clusters * cluster,
-                 .workspace_bytes = 0,
-                 .reason = "few rows: a stream over the weight"};
+      bool fits = false;
+      for (const int stages : kStages) {
+        split.stages = stages;
+        if (stages > 2 && split.warps * stages * split.piece_bytes > kMostRingBytes) break;
+        if (split.plan().bytes > kSmemBytes) break;
+        fits = true;
+        const double us = estimate(split, turns, tiles);
+        if (us >= *estimate_us) continue;
+        *estimate_us = us;
+        *config = {.kernel = Kernel::kSm90Rows,
+                   .block_m = rows,
+                   .block_n = kTileColumns,
+                   .warps = split.warps,
+                   .stages = split.stages,
+                   .cluster = cluster,
+                   .ctas = clusters * cluster,
+                   .workspace_bytes = 0,
+                   .reason = "few rows: a stream over the weight"};
+      }
+      tried += fits ? 1 : 0;
     }
   }
   return *estimate_us < std::numeric_limits<double>::infinity();

@@ -15,9 +15,9 @@ inline constexpr int kMmaRows = 8;       // rows of X that one mma takes
 inline constexpr int kMostMmaTiles = 3;  // of kMmaRows
 inline constexpr int kMostRows = kMmaRows * kMostMmaTiles;
 inline constexpr int kMostWarps = 16, kMostStages = 8, kMostCluster = 8;
-// Warps that stream, at most, for a number of mma tiles: what registers allow.
-XGEMM_HOST_DEVICE constexpr int most_warps(int mma_tiles) {
-  return mma_tiles == 1 ? kMostWarps : mma_tiles == 2 ? 12 : 8;
+// Warps that stream, at most, for a number of mma tiles: what registers allow. `fine` as in Split.
+XGEMM_HOST_DEVICE constexpr int most_warps(int mma_tiles, bool fine) {
+  return mma_tiles == 1 ? kMostWarps : mma_tiles == 2 ? (fine ? 12 : kMostWarps) : 10;
 }
 // Rows that a warp adds up.
 inline constexpr int kReducerRows = 4, kLog2ReducerRows = 2;
@@ -78,8 +78,9 @@ struct Split {
   constexpr int most_units() const { return ceil_div(units, cluster); }  // of a CTA
   constexpr int least_units() const { return units / cluster; }
   constexpr int64_t x_pitch() const { return most_units() * w4::kUnitK * 2 + kXPadding; }
-  // Of sums: more let the warps be a tile ahead of those who add up.
-  constexpr int buffers() const { return 2; }
+  // Of sums. Two let the warps be a tile ahead of those who add up; of many rows they take room
+  // that the ring needs more.
+  constexpr int buffers() const { return rows > kMmaRows ? 1 : 2; }
 
   constexpr SharedPlan plan() const {
     const int64_t mma_tiles = ceil_div(rows, kMmaRows);

@@ -67,11 +67,46 @@ struct Scales {
   static constexpr float factor(int i) { return i % 2 == 0 ? 1.0f : Codes<T>::kUpper; }
 };
 
+// A warp's piece of a turn's tile: where it lies, and its size.
+__device__ __forceinline__ const uint8_t* piece_of(const Params& p, const Cta& cta, int turn,
+                                                   int unit) {
+  const int strip = cta.strip(p, turn);
+  return p.weight + (strip >> 2) * p.row_bytes + (strip & 3) * p.strip_bytes +
+         int64_t{cta.first_unit + unit} * p.unit_bytes;
+}
+__device__ __forceinline__ int piece_bytes(const Params& p, const Cta& cta, int turn) {
+  return cta.is_half(p, turn) ? p.strip_bytes : p.piece_bytes;
+}
+
+// Asks for a warp's first piece and for its channels of X. The ring is the warp's own: there is
+// nobody to wait for but the kernels before this one.
+__device__ __forceinline__ void ask_early(const Params& p, const Cta& cta, const Share& share,
+                                          uint8_t* smem, int warp, int lane) {
+  uint64_t* full = reinterpret_cast<Barriers*>(smem)->ring[warp];
+  if (lane == 0) {
+#pragma unroll 1
+    for (int stage = 0; stage < p.stages; ++stage) ptx::mbarrier_init(&full[stage], 1);
+    ptx::fence_mbarrier_init();
+  }
+  __syncwarp();
+  ptx::griddep_wait();
+  if (lane == 0 && share.units > 0) {
+    const int bytes = piece_bytes(p, cta, 0);
+    ptx::mbarrier_arrive_expect_tx(full, bytes);
+    ptx::bulk_load(smem + p.shared.ring + warp * p.stages * p.piece_bytes,
+                   piece_of(p, cta, 0, share.first_unit), bytes, full, ptx::kEvictFirst);
+  }
+  if (!p.x_vectors) return;
+  copy_x(p, smem + p.shared.x + share.first_unit * (w4::kUnitK * 2),
+         (cta.first_unit + share.first_unit) * w4::kUnitK, share.units * w4::kUnitK, lane);
+}
+
 // kTiles: of kMmaRows rows of X. kFine: groups of fewer than 128 channels.
 template <typename T, int kTiles, bool kFine>
 class Stream {
  public:
-  __device__ Stream(const Params& p, const Cta& cta, uint8_t* smem, int warp, int lane)
+  __device__ Stream(const Params& p, const Cta& cta, const Share& share, uint8_t* smem, int warp,
+                    int lane)
       : p_(p),
         cta_(cta),
         barriers_(*reinterpret_cast<Barriers*>(smem)),
@@ -80,31 +115,22 @@ class Stream {
         full_(barriers_.ring[warp]),
         warp_(warp),
         lane_(lane),
-        first_unit_(ptx::opaque(warp_units(p, cta, warp, &units_))),
+        units_(ptx::opaque(share.units)),
+        first_unit_(ptx::opaque(share.first_unit)),
         units_left_(units_) {
-    units_ = ptx::opaque(units_);
     if (units_ == 0) asked_tiles_ = cta.tiles;  // nothing at all
     find_tile();
+    advance();  // past the piece that was asked for early
   }
 
-  // Asks for the first pieces and for X. The ring is the warp's own: there is nobody to wait for.
+  // Asks for what ask_early() has left.
   __device__ void start() {
-    if (lane_ == 0) {
-#pragma unroll 1
-      for (int stage = 0; stage < p_.stages; ++stage) ptx::mbarrier_init(&full_[stage], 1);
-      ptx::fence_mbarrier_init();
+    if (!p_.x_vectors) {
+      gather_x(p_, smem_ + p_.shared.x + first_unit_ * (w4::kUnitK * 2),
+               (cta_.first_unit + first_unit_) * w4::kUnitK, units_ * w4::kUnitK, lane_);
     }
-    __syncwarp();
-    // One piece of code asks for pieces before X and after: it has yet to be fetched itself.
 #pragma unroll 1
-    for (int i = 0, stage = 0; i < 2; ++i) {
-      const int end = i == 0 ? p_.early_stages : p_.stages;
-#pragma unroll 1
-      for (; stage < end; ++stage) fetch(stage);
-      if (i > 0) break;
-      ptx::griddep_wait();  // what is read from here on may be new
-      ask_for_x();
-    }
+    for (int stage = 1; stage < p_.stages; ++stage) fetch(stage);
   }
 
   __device__ void run() {
@@ -134,26 +160,20 @@ class Stream {
   }
 
  private:
-  // Asks for the warp's channels of X, or gathers them.
-  __device__ void ask_for_x() {
-    uint8_t* x = smem_ + p_.shared.x + first_unit_ * (w4::kUnitK * 2);
-    const int channel = (cta_.first_unit + first_unit_) * w4::kUnitK;
-    if (p_.x_vectors) {
-      copy_x(p_, x, channel, units_ * w4::kUnitK, lane_);
-    } else {
-      gather_x(p_, x, channel, units_ * w4::kUnitK, lane_);
-    }
-  }
-
   static constexpr int kQuarters = 4;                        // of a unit: 32 channels, two mma
   static constexpr int kSumsOfUnit = kFine ? kQuarters : 1;  // of X
 
   // Where the warp's first piece of the next tile to ask for lies.
   __device__ void find_tile() {
-    const int strip = cta_.strip(p_, asked_tiles_);
-    src_ = p_.weight + (strip >> 2) * p_.row_bytes + (strip & 3) * p_.strip_bytes +
-           int64_t{cta_.first_unit + first_unit_} * p_.unit_bytes;
-    bytes_ = cta_.is_half(p_, asked_tiles_) ? p_.strip_bytes : p_.piece_bytes;
+    src_ = piece_of(p_, cta_, asked_tiles_, first_unit_);
+    bytes_ = piece_bytes(p_, cta_, asked_tiles_);
+  }
+  __device__ void advance() {
+    src_ += p_.unit_bytes;
+    if (--units_left_ <= 0) [[unlikely]] {
+      units_left_ = units_, ++asked_tiles_;
+      find_tile();
+    }
   }
 
   // Asks for the warp's next piece, if there is one. All but the copy is done by all lanes alike.
@@ -164,11 +184,7 @@ class Stream {
       // Read once: it need not push anything out of L2.
       ptx::bulk_load(ring_ + stage * p_.piece_bytes, src_, bytes_, &full_[stage], ptx::kEvictFirst);
     }
-    src_ += p_.unit_bytes;
-    if (--units_left_ <= 0) [[unlikely]] {
-      units_left_ = units_, ++asked_tiles_;
-      find_tile();
-    }
+    advance();
   }
 
   // Channels 32 quarter ... of a unit of X: the second operand of two mma.
@@ -189,23 +205,31 @@ class Stream {
     float2* to = x_sums_;
 #pragma unroll 1
     for (int unit = 0; unit < units_; ++unit) {
-      float sum[kTiles][4] = {};
+      // A sum of each quarter, so that no mma waits for more than one other.
+      float sum[kQuarters][kTiles][4] = {};
 #pragma unroll
       for (int quarter = 0; quarter < kQuarters; ++quarter) {
         uint32_t x[kTiles][4];
         load_x(x, unit, quarter);
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
-          ptx::mma_m16n8k16<T>(sum[tile], kUnits, x[tile][0], x[tile][1]);
-          ptx::mma_m16n8k16<T>(sum[tile], kUnits, x[tile][2], x[tile][3]);
+          ptx::mma_m16n8k16<T>(sum[quarter][tile], kUnits, x[tile][0], x[tile][1]);
+          ptx::mma_m16n8k16<T>(sum[quarter][tile], kUnits, x[tile][2], x[tile][3]);
         }
-        if (!kFine && quarter + 1 < kQuarters) continue;
+      }
+#pragma unroll
+      for (int part = 0; part < kSumsOfUnit; ++part) {
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile, to += 4) {
-          if (lane_ < 4) *to = {sum[tile][0], sum[tile][1]};
-          x_total_[tile][0] += sum[tile][0], x_total_[tile][1] += sum[tile][1];
+          float2 total = {sum[part][tile][0], sum[part][tile][1]};
+          if constexpr (!kFine) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) sum[tile][i] = 0.0f;
+            for (int i = 1; i < kQuarters; ++i) {
+              total.x += sum[i][tile][0], total.y += sum[i][tile][1];
+            }
+          }
+          if (lane_ < 4) *to = total;
+          x_total_[tile][0] += total.x, x_total_[tile][1] += total.y;
         }
       }
     }
