@@ -83,6 +83,12 @@ T round_from_double(double x) {
   inline TWO __hadd2(TWO a, TWO b) { return {__hadd(a.x, b.x), __hadd(a.y, b.y)}; }         \
   inline TWO __hsub2(TWO a, TWO b) { return {__hsub(a.x, b.x), __hsub(a.y, b.y)}; }         \
   inline TWO __hmul2(TWO a, TWO b) { return {__hmul(a.x, b.x), __hmul(a.y, b.y)}; }         \
+  inline TWO __habs2(TWO a) {                                                               \
+    return {ONE(std::fabs(float(a.x))), ONE(std::fabs(float(a.y)))};                        \
+  }                                                                                         \
+  inline bool __hblt2(TWO a, TWO b) {                                                       \
+    return float(a.x) < float(b.x) && float(a.y) < float(b.y);                              \
+  }                                                                                         \
   inline ONE __low2##NAME(TWO a) { return a.x; }                                            \
   inline ONE __high2##NAME(TWO a) { return a.y; }                                           \
   inline float __low2float(TWO a) { return a.x; }                                           \

@@ -20,8 +20,13 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 
 template <typename T, typename Config, bool kForeign>
 class Consumer {
-  static constexpr int kRows = Config::kRows, kBuffers = Config::kBuffers;
-  static constexpr int kHalves = 2;  // of a unit: 64 k each
+  static constexpr int kRows = Config::kRows;
+  static constexpr int kHalves = 2;  // of a unit: 64 k each, which is a stage of X
+  // Steps of 16 k are multiplied in groups of kCommit. Up to kDepth groups are dequantized and not
+  // yet multiplied.
+  static constexpr int kCommit = Config::kCommit, kDepth = Config::kDepth;
+  static constexpr int kGroupsOfHalf = 4 / kCommit, kGroups = kHalves * kGroupsOfHalf;
+  static_assert(kGroups % kDepth == 0, "a group must have the same registers in every unit");
 
  public:
   // `units`: of K, that this warpgroup will see, over all tiles.
@@ -36,7 +41,7 @@ class Consumer {
                 thread % 32 / 4 * 2),
         x_base_(ptx::wgmma_descriptor(smem.x[0], 16, 1024)),
         groups_(params.groups_per_unit),
-        releases_(units * kHalves - Config::kXStages) {}
+        releases_(static_cast<int>(min(units * kHalves - Config::kXStages, int64_t{1} << 30))) {}
 
   // The scales of a tile whose columns have one group each.
   __device__ void begin(const Segment& segment, int consumer) {
@@ -49,50 +54,62 @@ class Consumer {
                              kWarpgroupColumns * 2, params_.zeros});
   }
 
-  // acc = W X^T over `units` units of K.
+  // acc = W X^T over `units` units of K, one at least.
   __device__ void accumulate(float (&acc)[kRows / 2], int units) {
-    if constexpr (Config::kMaySplit) {
-      if (units == 0) {
-#pragma unroll
-        for (float& x : acc) x = 0.0f;
-        return;
-      }
-    }
-    uint32_t a[kBuffers][4][4];
+    uint32_t a[kDepth][kCommit][4];
 #pragma unroll 1
     for (int unit = 0; unit < units; ++unit) {
       ptx::mbarrier_wait(&smem_.w_full[w_.stage], w_.parity);
-      dequantize(0, a[0]);
-      multiply(acc, 0, a[0], unit > 0);
-      dequantize(1, a[kBuffers - 1]);
-      release_weights();
-      multiply(acc, 1, a[kBuffers - 1], true);
+      uint32_t words[4];
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        const int half = group / kGroupsOfHalf, first = group % kGroupsOfHalf * kCommit;
+        const int stage = x_.stage * kHalves + half;
+        if (first == 0) begin_half(half, words);
+        dequantize(half, first, words, a[group % kDepth]);
+        if (group == kGroups - 1) release_weights();
+        if (first == 0) ptx::mbarrier_wait(&smem_.x_full[stage], x_.parity);
+        multiply(acc, x_base_ + stage * (Config::kXBytes / 16) + first * 2, a[group % kDepth],
+                 unit > 0 || group > 0);
+        release_multiplied(group, unit);
+      }
+      previous_ = x_.stage;
       x_.advance();
     }
-    if constexpr (kBuffers == 2) {
-      ptx::wgmma_wait_group<0>();
-      release(previous_);
+    ptx::wgmma_wait_group<0>();
+#pragma unroll
+    for (int group = kGroups - kDepth + 1; group < kGroups; ++group) {
+      if (ends_half(group)) release(previous_ * kHalves + group / kGroupsOfHalf);
     }
   }
 
  private:
-  // Operands of 64 k.
-  __device__ void dequantize(int half, uint32_t (&a)[4][4]) {
+  static constexpr bool ends_half(int group) { return (group + 1) % kGroupsOfHalf == 0; }
+
+  // The codes of 64 k, and the scales that they begin with: a unit has 0, 1, 2 or 4 groups of them.
+  __device__ void begin_half(int half, uint32_t (&words)[4]) {
     const uint4 codes = *reinterpret_cast<const uint4*>(codes_ + half * 512);
-    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+    words[0] = codes.x, words[1] = codes.y, words[2] = codes.z, words[3] = codes.w;
+    if (groups_ > half) load_group(half * groups_ / 2);
+  }
+
+  // Operands of kCommit steps of 16 k, of which `first` is the first in its half.
+  __device__ void dequantize(int half, int first, const uint32_t (&words)[4],
+                             uint32_t (&a)[kCommit][4]) {
+    if (dequantizer_.subnormal()) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int k16 = half * 4 + j;
-      // A unit of 8 x 16 k has 0, 1, 2 or 4 groups.
-      if (k16 == 0 && groups_ > 0) load_group(0);
-      if (k16 == 4 && groups_ > 1) load_group(groups_ / 2);
-      if (k16 % 4 == 2 && groups_ == 4) load_group(k16 / 2);
-      dequantizer_.expand(words[j], a[j]);
+      for (int j = 0; j < kCommit; ++j) dequantizer_.expand_subnormal(words[first + j], a[j]);
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < kCommit; ++j) {
+      if (first + j == 2 && groups_ == 4) load_group(half * 2 + 1);
+      dequantizer_.expand(words[first + j], a[j]);
     }
   }
 
   __device__ void load_group(int group) {
-    dequantizer_.load_group({scales_ + group * 32, groups_ * 32, params_.zeros});
+    dequantizer_.load_group({scales_ + group * 32, groups_ * 32, params_.zeros, groups_ == 4});
   }
 
   // The whole warp has read the unit.
@@ -105,27 +122,29 @@ class Consumer {
     w_.advance();
   }
 
-  // acc += A X over 64 k. Registers of the operand are free, and the stage of X, once the wgmmas
-  // have ended: with two buffers, those of the 64 k before.
-  __device__ void multiply(float (&acc)[kRows / 2], int half, const uint32_t (&a)[4][4],
+  // acc += A X, later.
+  __device__ void multiply(float (&acc)[kRows / 2], uint64_t x, const uint32_t (&a)[kCommit][4],
                            bool accumulate) {
-    const int stage = x_.stage * kHalves + half;
-    ptx::mbarrier_wait(&smem_.x_full[stage], x_.parity);
-    const uint64_t x = x_base_ + stage * (Config::kXBytes / 16);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
+    for (int j = 0; j < kCommit; ++j) {
       ptx::wgmma<T, 0>(acc, a[j], x + j * 2, accumulate || j > 0);
     }
     ptx::wgmma_commit_group();
-    if constexpr (kBuffers == 1) {
-      ptx::wgmma_wait_group<0>();
-      release(stage);
-    } else if (accumulate) {
-      ptx::wgmma_wait_group<1>();
-      release(previous_);
+  }
+
+  // Waits until all groups up to `group` but the last kDepth - 1 have been multiplied: the next one
+  // has registers then, and a stage of X that has been read is released.
+  __device__ void release_multiplied(int group, int unit) {
+    const int done = group - (kDepth - 1);
+    if (kDepth == 2 || done >= 0 || unit > 0) {
+      ptx::wgmma_wait_group<kDepth - 1>();
+      if (done >= 0 && ends_half(done)) {
+        release(x_.stage * kHalves + done / kGroupsOfHalf);
+      } else if (done < 0 && ends_half(done + kGroups) && unit > 0) {
+        release(previous_ * kHalves + (done + kGroups) / kGroupsOfHalf);
+      }
     }
-    previous_ = stage;
   }
 
   // Every CTA that sends X to this one, itself included, must know that the stage has been read;
@@ -147,11 +166,11 @@ class Consumer {
   const uint8_t *codes_, *scales_;  // this lane's, in the stage that comes next
   uint64_t x_base_;
   int groups_;
-  int64_t releases_;  // still to come
+  int releases_;  // still to come
   Dequantizer<T, kForeign> dequantizer_;
   RingState<Config::kWStages> w_;
   RingState<Config::kXStages / kHalves> x_;
-  int previous_ = 0;  // stage of X
+  int previous_ = 0;  // unit's pair of stages of X
 };
 
 template <typename T, typename Config, bool kForeign>

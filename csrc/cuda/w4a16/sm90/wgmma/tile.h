@@ -77,9 +77,10 @@ struct TileConfig {
   static constexpr int kWStages = least(8, (kRingBytes - kXStages * kXBytes) / kWBytes);
   static_assert(kXStages >= 4 && kWStages >= 2, "a tile must leave room for a ring");
 
-  // A warpgroup dequantizes 64 k under the wgmmas of the 64 before where registers allow it; else
-  // under those of the other warpgroups.
-  static constexpr int kBuffers = kConsumers == 4 && kRows >= 96 ? 1 : 2;
+  // Steps of 16 k that are multiplied together, and how many such groups have operands in
+  // registers.
+  static constexpr int kCommit = kConsumers == 4 || kRows > 192 ? 4 : 2;
+  static constexpr int kDepth = kConsumers == 4 ? 1 : kRows > 192 ? 2 : 4;
   // Registers of a thread: of the 64 K, in multiples of 8.
   static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
