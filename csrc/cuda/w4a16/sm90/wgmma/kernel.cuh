@@ -20,13 +20,8 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 
 template <typename T, typename Config, bool kForeign>
 class Consumer {
-  static constexpr int kRows = Config::kRows;
+  static constexpr int kRows = Config::kRows, kBuffers = Config::kBuffers;
   static constexpr int kHalves = 2;  // of a unit: 64 k each, which is a stage of X
-  // Steps of 16 k are multiplied in groups of kCommit. Up to kDepth groups are dequantized and not
-  // yet multiplied.
-  static constexpr int kCommit = Config::kCommit, kDepth = Config::kDepth;
-  static constexpr int kGroupsOfHalf = 4 / kCommit, kGroups = kHalves * kGroupsOfHalf;
-  static_assert(kGroups % kDepth == 0, "a group must have the same registers in every unit");
 
  public:
   // `units`: of K, that this warpgroup will see, over all tiles.
@@ -54,57 +49,62 @@ class Consumer {
                              kWarpgroupColumns * 2, params_.zeros});
   }
 
-  // acc = W X^T over `units` units of K, one at least.
+  // acc = W X^T over `units` units of K, one at least. What a step waits for is asked for a step
+  // before: a warp that issues a wgmma stands still until the ones before it have begun, so that
+  // every cycle between two batches of them counts.
   __device__ void accumulate(float (&acc)[kRows / 2], int units) {
-    uint32_t a[kDepth][kCommit][4];
+    uint32_t a[kBuffers][4][4];
+    uint4 codes;
+    ptx::mbarrier_wait(&smem_.w_full[w_.stage], w_.parity);
+    codes = load_codes(0);
 #pragma unroll 1
     for (int unit = 0; unit < units; ++unit) {
-      ptx::mbarrier_wait(&smem_.w_full[w_.stage], w_.parity);
-      uint32_t words[4];
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        const int half = group / kGroupsOfHalf, first = group % kGroupsOfHalf * kCommit;
-        const int stage = x_.stage * kHalves + half;
-        if (first == 0) begin_half(half, words);
-        dequantize(half, first, words, a[group % kDepth]);
-        if (group == kGroups - 1) release_weights();
-        if (first == 0) ptx::mbarrier_wait(&smem_.x_full[stage], x_.parity);
-        multiply(acc, x_base_ + stage * (Config::kXBytes / 16) + first * 2, a[group % kDepth],
-                 unit > 0 || group > 0);
-        release_multiplied(group, unit);
+      bool ready = x_ready(0);
+      dequantize(0, codes, a[0]);
+      codes = load_codes(1);
+      multiply(acc, 0, a[0], unit > 0, ready);
+      release_multiplied(0, unit > 0);
+      ready = x_ready(1);
+      const bool more = unit + 1 < units;
+      const RingState<Config::kWStages> next = w_.next();
+      const bool w_ready = ptx::mbarrier_test(&smem_.w_full[next.stage], next.parity);
+      dequantize(1, codes, a[kBuffers - 1]);
+      release_weights();
+      if (more) {
+        if (!w_ready) ptx::mbarrier_wait(&smem_.w_full[w_.stage], w_.parity);
+        codes = load_codes(0);
       }
-      previous_ = x_.stage;
+      multiply(acc, 1, a[kBuffers - 1], true, ready);
+      release_multiplied(1, true);
       x_.advance();
     }
-    ptx::wgmma_wait_group<0>();
-#pragma unroll
-    for (int group = kGroups - kDepth + 1; group < kGroups; ++group) {
-      if (ends_half(group)) release(previous_ * kHalves + group / kGroupsOfHalf);
+    if constexpr (kBuffers == 2) {
+      ptx::wgmma_wait_group<0>();
+      release(previous_);
     }
   }
 
  private:
-  static constexpr bool ends_half(int group) { return (group + 1) % kGroupsOfHalf == 0; }
-
-  // The codes of 64 k, and the scales that they begin with: a unit has 0, 1, 2 or 4 groups of them.
-  __device__ void begin_half(int half, uint32_t (&words)[4]) {
-    const uint4 codes = *reinterpret_cast<const uint4*>(codes_ + half * 512);
-    words[0] = codes.x, words[1] = codes.y, words[2] = codes.z, words[3] = codes.w;
-    if (groups_ > half) load_group(half * groups_ / 2);
+  __device__ uint4 load_codes(int half) const {
+    return *reinterpret_cast<const uint4*>(codes_ + half * 512);
+  }
+  __device__ bool x_ready(int half) const {
+    return ptx::mbarrier_test(&smem_.x_full[x_.stage * kHalves + half], x_.parity);
   }
 
-  // Operands of kCommit steps of 16 k, of which `first` is the first in its half.
-  __device__ void dequantize(int half, int first, const uint32_t (&words)[4],
-                             uint32_t (&a)[kCommit][4]) {
+  // Operands of 64 k. A unit has 0, 1, 2 or 4 groups.
+  __device__ void dequantize(int half, uint4 codes, uint32_t (&a)[4][4]) {
+    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+    if (groups_ > half) load_group(half * groups_ / 2);
     if (dequantizer_.subnormal()) {
 #pragma unroll
-      for (int j = 0; j < kCommit; ++j) dequantizer_.expand_subnormal(words[first + j], a[j]);
+      for (int j = 0; j < 4; ++j) dequantizer_.expand_subnormal(words[j], a[j]);
       return;
     }
 #pragma unroll
-    for (int j = 0; j < kCommit; ++j) {
-      if (first + j == 2 && groups_ == 4) load_group(half * 2 + 1);
-      dequantizer_.expand(words[first + j], a[j]);
+    for (int j = 0; j < 4; ++j) {
+      if (j == 2 && groups_ == 4) load_group(half * 2 + 1);
+      dequantizer_.expand(words[j], a[j]);
     }
   }
 
@@ -122,29 +122,31 @@ class Consumer {
     w_.advance();
   }
 
-  // acc += A X, later.
-  __device__ void multiply(float (&acc)[kRows / 2], uint64_t x, const uint32_t (&a)[kCommit][4],
-                           bool accumulate) {
+  // acc += A X over 64 k.
+  __device__ void multiply(float (&acc)[kRows / 2], int half, const uint32_t (&a)[4][4],
+                           bool accumulate, bool ready) {
+    const int stage = x_.stage * kHalves + half;
+    if (!ready) ptx::mbarrier_wait(&smem_.x_full[stage], x_.parity);
+    const uint64_t x = x_base_ + stage * (Config::kXBytes / 16);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < kCommit; ++j) {
+    for (int j = 0; j < 4; ++j) {
       ptx::wgmma<T, 0>(acc, a[j], x + j * 2, accumulate || j > 0);
     }
     ptx::wgmma_commit_group();
   }
 
-  // Waits until all groups up to `group` but the last kDepth - 1 have been multiplied: the next one
-  // has registers then, and a stage of X that has been read is released.
-  __device__ void release_multiplied(int group, int unit) {
-    const int done = group - (kDepth - 1);
-    if (kDepth == 2 || done >= 0 || unit > 0) {
-      ptx::wgmma_wait_group<kDepth - 1>();
-      if (done >= 0 && ends_half(done)) {
-        release(x_.stage * kHalves + done / kGroupsOfHalf);
-      } else if (done < 0 && ends_half(done + kGroups) && unit > 0) {
-        release(previous_ * kHalves + (done + kGroups) / kGroupsOfHalf);
-      }
+  // Registers of the operand are free, and the stage of X, once the wgmmas have ended: with two
+  // buffers, those of the 64 k before.
+  __device__ void release_multiplied(int half, bool any_before) {
+    const int stage = x_.stage * kHalves + half;
+    ptx::wgmma_wait_group<kBuffers - 1>();
+    if constexpr (kBuffers == 1) {
+      release(stage);
+    } else if (any_before) {
+      release(previous_);
     }
+    previous_ = stage;
   }
 
   // Every CTA that sends X to this one, itself included, must know that the stage has been read;
@@ -170,7 +172,7 @@ class Consumer {
   Dequantizer<T, kForeign> dequantizer_;
   RingState<Config::kWStages> w_;
   RingState<Config::kXStages / kHalves> x_;
-  int previous_ = 0;  // unit's pair of stages of X
+  int previous_ = 0;  // stage of X
 };
 
 template <typename T, typename Config, bool kForeign>

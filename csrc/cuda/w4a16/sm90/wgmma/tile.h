@@ -30,14 +30,14 @@ inline constexpr int kMostSmemBytes = 227 * 1024;
   TILE(2, 64, 1048)                \
   TILE(3, 64, 1341)                \
   TILE(4, 64, 1669)                \
-  TILE(2, 96, 1176)                \
-  TILE(3, 96, 1569)                \
-  TILE(4, 96, 2060)                \
-  TILE(2, 128, 1358)               \
-  TILE(3, 128, 1831)               \
-  TILE(4, 128, 2478)               \
-  TILE(2, 192, 1713)               \
-  TILE(2, 256, 2260)
+  TILE(2, 96, 1222)                \
+  TILE(3, 96, 1594)                \
+  TILE(4, 96, 2086)                \
+  TILE(2, 128, 1329)               \
+  TILE(3, 128, 1806)               \
+  TILE(4, 128, 2417)               \
+  TILE(2, 192, 1582)               \
+  TILE(2, 256, 2053)
 
 // Whether CTAs may share K: they exchange sums in shared memory, of which a tile must leave enough.
 constexpr bool may_split(int consumers, int rows) { return consumers * rows <= 256; }
@@ -77,10 +77,9 @@ struct TileConfig {
   static constexpr int kWStages = least(8, (kRingBytes - kXStages * kXBytes) / kWBytes);
   static_assert(kXStages >= 4 && kWStages >= 2, "a tile must leave room for a ring");
 
-  // Steps of 16 k that are multiplied together, and how many such groups have operands in
-  // registers.
-  static constexpr int kCommit = kConsumers == 4 || kRows > 192 ? 4 : 2;
-  static constexpr int kDepth = kConsumers == 4 ? 1 : kRows > 192 ? 2 : 4;
+  // A warpgroup dequantizes 64 k under the wgmmas of the 64 before where registers allow it; else
+  // under those of the other warpgroups.
+  static constexpr int kBuffers = kConsumers == 4 && kRows >= 96 ? 1 : 2;
   // Registers of a thread: of the 64 K, in multiples of 8.
   static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
