@@ -104,7 +104,8 @@ class Dequantizer {
       }
     }
     if constexpr (!kForeign) {
-      if (!source.zeros && !source.short_group) choose_subnormal(pair_of<P>(scales[1] << 16 | scales[0]));
+      if (!source.zeros && !source.short_group)
+        choose_subnormal(pair_of<P>(scales[1] << 16 | scales[0]));
     }
   }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "cuda/ptx/griddep.h"
+#include "cuda/ptx/mbarrier_test.h"
 #include "cuda/ptx/setmaxnreg.h"
 #include "cuda/ptx/wgmma.h"
 #include "cuda/shared_memory.h"

@@ -22,9 +22,6 @@ inline void mbarrier_arrive(uint64_t* barrier) {
 inline void mbarrier_arrive_cluster(uint64_t* barrier, uint32_t cta_rank) {
   emulator::mbarrier_arrive(static_cast<uint64_t*>(emulator::shared_pointer_in(barrier, cta_rank)));
 }
-inline bool mbarrier_test(uint64_t* barrier, uint32_t parity) {
-  return emulator::mbarrier_test(barrier, parity);
-}
 inline void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
   emulator::mbarrier_wait(barrier, parity);
 }
