@@ -168,6 +168,19 @@ def test_extreme_scales(dtype: torch.dtype, scales: torch.dtype) -> None:
         check(randn((34, 192), dtype), q)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("group", [32, 64, 128, -1])
+def test_small_and_large_scales(dtype: torch.dtype, group: int) -> None:
+    """Warps that may take codes for subnormal numbers, and warps that may not, in turns."""
+    q = random_weight(130, 1000, group, "none", dtype)
+    blocks = torch.randint(-9, 3, (q.scales.shape[0], 9)).repeat_interleave(16, 1)[:, :130]
+    columns = torch.randint(-2, 1, q.scales.shape)
+    q.scales.copy_(torch.ldexp(1 + torch.rand(q.scales.shape), blocks + columns))
+    for index, (m, consumers, rows) in enumerate(((96, 2, 96), (40, 4, 96), (130, 2, 256))):
+        tile = config(consumers, rows, 1 + index % 2, 1, 1)
+        check(randn((m, 1000), dtype), q, machine=machine_of(index), **tile)
+
+
 def test_wrong_perm_reads_nothing_outside() -> None:
     q = random_weight(40, 100)
     x, perm = randn((34, 100), torch.float16), torch.arange(100, dtype=torch.int32)

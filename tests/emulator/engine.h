@@ -217,6 +217,7 @@ void cluster_wait();
 void mbarrier_init(uint64_t* barrier, uint32_t arrivals);
 void mbarrier_arrive(uint64_t* barrier, uint32_t bytes = 0);  // which it then also waits for
 void mbarrier_complete(uint64_t* barrier, uint32_t bytes);
+bool mbarrier_test(const uint64_t* barrier, uint32_t parity);
 void mbarrier_wait(uint64_t* barrier, uint32_t parity);
 
 // Does a bulk copy to shared memory now, or later.

@@ -52,6 +52,11 @@ void mbarrier_complete(uint64_t* barrier, uint32_t bytes) {
   write(barrier, bits);
 }
 
+bool mbarrier_test(const uint64_t* barrier, uint32_t parity) {
+  shared_address(barrier);
+  return read(barrier).phase != parity;
+}
+
 void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
   const uint32_t address = shared_address(barrier);
   read(barrier);

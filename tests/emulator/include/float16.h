@@ -67,23 +67,25 @@ T round_from_double(double x) {
 }  // namespace xgemm::emulator
 
 // Arithmetic of one type and of pairs, each operation rounded once.
-#define XGEMM_FLOAT16_FUNCTIONS(ONE, TWO, NAME)                                             \
-  struct alignas(4) TWO {                                                                   \
-    ONE x, y;                                                                               \
-  };                                                                                        \
-  inline ONE __hfma(ONE a, ONE b, ONE c) {                                                  \
-    return xgemm::emulator::round_from_double<ONE>(double{float(a)} * float(b) + float(c)); \
-  }                                                                                         \
-  inline ONE __hadd(ONE a, ONE b) { return ONE(float(a) + float(b)); }                      \
-  inline ONE __hsub(ONE a, ONE b) { return ONE(float(a) - float(b)); }                      \
-  inline ONE __hmul(ONE a, ONE b) { return ONE(float(a) * float(b)); }                      \
-  inline TWO __hfma2(TWO a, TWO b, TWO c) {                                                 \
-    return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};                                  \
-  }                                                                                         \
-  inline TWO __hadd2(TWO a, TWO b) { return {__hadd(a.x, b.x), __hadd(a.y, b.y)}; }         \
-  inline TWO __hsub2(TWO a, TWO b) { return {__hsub(a.x, b.x), __hsub(a.y, b.y)}; }         \
-  inline TWO __hmul2(TWO a, TWO b) { return {__hmul(a.x, b.x), __hmul(a.y, b.y)}; }         \
-  inline ONE __low2##NAME(TWO a) { return a.x; }                                            \
-  inline ONE __high2##NAME(TWO a) { return a.y; }                                           \
-  inline float __low2float(TWO a) { return a.x; }                                           \
+#define XGEMM_FLOAT16_FUNCTIONS(ONE, TWO, NAME)                                                    \
+  struct alignas(4) TWO {                                                                          \
+    ONE x, y;                                                                                      \
+  };                                                                                               \
+  inline ONE __hfma(ONE a, ONE b, ONE c) {                                                         \
+    return xgemm::emulator::round_from_double<ONE>(double{float(a)} * float(b) + float(c));        \
+  }                                                                                                \
+  inline ONE __hadd(ONE a, ONE b) { return ONE(float(a) + float(b)); }                             \
+  inline ONE __hsub(ONE a, ONE b) { return ONE(float(a) - float(b)); }                             \
+  inline ONE __hmul(ONE a, ONE b) { return ONE(float(a) * float(b)); }                             \
+  inline TWO __hfma2(TWO a, TWO b, TWO c) {                                                        \
+    return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};                                         \
+  }                                                                                                \
+  inline TWO __hadd2(TWO a, TWO b) { return {__hadd(a.x, b.x), __hadd(a.y, b.y)}; }                \
+  inline TWO __hsub2(TWO a, TWO b) { return {__hsub(a.x, b.x), __hsub(a.y, b.y)}; }                \
+  inline TWO __hmul2(TWO a, TWO b) { return {__hmul(a.x, b.x), __hmul(a.y, b.y)}; }                \
+  inline TWO __habs2(TWO a) { return {ONE(std::fabs(float(a.x))), ONE(std::fabs(float(a.y)))}; }   \
+  inline bool __hblt2(TWO a, TWO b) { return float(a.x) < float(b.x) && float(a.y) < float(b.y); } \
+  inline ONE __low2##NAME(TWO a) { return a.x; }                                                   \
+  inline ONE __high2##NAME(TWO a) { return a.y; }                                                  \
+  inline float __low2float(TWO a) { return a.x; }                                                  \
   inline float __high2float(TWO a) { return a.y; }

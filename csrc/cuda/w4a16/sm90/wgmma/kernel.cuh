@@ -9,6 +9,7 @@
 #pragma once
 
 #include "cuda/ptx/griddep.h"
+#include "cuda/ptx/mbarrier_test.h"
 #include "cuda/ptx/setmaxnreg.h"
 #include "cuda/ptx/wgmma.h"
 #include "cuda/shared_memory.h"
@@ -21,7 +22,7 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 template <typename T, typename Config, bool kForeign>
 class Consumer {
   static constexpr int kRows = Config::kRows, kBuffers = Config::kBuffers;
-  static constexpr int kHalves = 2;  // of a unit: 64 k each
+  static constexpr int kHalves = 2;  // of a unit: 64 k each, which is a stage of X
 
  public:
   // `units`: of K, that this warpgroup will see, over all tiles.
@@ -36,7 +37,7 @@ class Consumer {
                 thread % 32 / 4 * 2),
         x_base_(ptx::wgmma_descriptor(smem.x[0], 16, 1024)),
         groups_(params.groups_per_unit),
-        releases_(units * kHalves - Config::kXStages) {}
+        releases_(static_cast<int>(min(units * kHalves - Config::kXStages, int64_t{1} << 30))) {}
 
   // The scales of a tile whose columns have one group each.
   __device__ void begin(const Segment& segment, int consumer) {
@@ -49,24 +50,33 @@ class Consumer {
                              kWarpgroupColumns * 2, params_.zeros});
   }
 
-  // acc = W X^T over `units` units of K.
+  // acc = W X^T over `units` units of K, one at least. What a step waits for is asked for a step
+  // before: a warp that issues a wgmma stands still until the ones before it have begun, so that
+  // every cycle between two batches of them counts.
   __device__ void accumulate(float (&acc)[kRows / 2], int units) {
-    if constexpr (Config::kMaySplit) {
-      if (units == 0) {
-#pragma unroll
-        for (float& x : acc) x = 0.0f;
-        return;
-      }
-    }
     uint32_t a[kBuffers][4][4];
+    uint4 codes;
+    ptx::mbarrier_wait(&smem_.w_full[w_.stage], w_.parity);
+    codes = load_codes(0);
 #pragma unroll 1
     for (int unit = 0; unit < units; ++unit) {
-      ptx::mbarrier_wait(&smem_.w_full[w_.stage], w_.parity);
-      dequantize(0, a[0]);
-      multiply(acc, 0, a[0], unit > 0);
-      dequantize(1, a[kBuffers - 1]);
+      bool ready = x_ready(0);
+      dequantize(0, codes, a[0]);
+      codes = load_codes(1);
+      multiply(acc, 0, a[0], unit > 0, ready);
+      release_multiplied(0, unit > 0);
+      ready = x_ready(1);
+      const bool more = unit + 1 < units;
+      const RingState<Config::kWStages> next = w_.next();
+      const bool w_ready = ptx::mbarrier_test(&smem_.w_full[next.stage], next.parity);
+      dequantize(1, codes, a[kBuffers - 1]);
       release_weights();
-      multiply(acc, 1, a[kBuffers - 1], true);
+      if (more) {
+        if (!w_ready) ptx::mbarrier_wait(&smem_.w_full[w_.stage], w_.parity);
+        codes = load_codes(0);
+      }
+      multiply(acc, 1, a[kBuffers - 1], true, ready);
+      release_multiplied(1, true);
       x_.advance();
     }
     if constexpr (kBuffers == 2) {
@@ -76,23 +86,31 @@ class Consumer {
   }
 
  private:
-  // Operands of 64 k.
-  __device__ void dequantize(int half, uint32_t (&a)[4][4]) {
-    const uint4 codes = *reinterpret_cast<const uint4*>(codes_ + half * 512);
+  __device__ uint4 load_codes(int half) const {
+    return *reinterpret_cast<const uint4*>(codes_ + half * 512);
+  }
+  __device__ bool x_ready(int half) const {
+    return ptx::mbarrier_test(&smem_.x_full[x_.stage * kHalves + half], x_.parity);
+  }
+
+  // Operands of 64 k. A unit has 0, 1, 2 or 4 groups.
+  __device__ void dequantize(int half, uint4 codes, uint32_t (&a)[4][4]) {
     const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+    if (groups_ > half) load_group(half * groups_ / 2);
+    if (dequantizer_.subnormal()) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) dequantizer_.expand_subnormal(words[j], a[j]);
+      return;
+    }
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int k16 = half * 4 + j;
-      // A unit of 8 x 16 k has 0, 1, 2 or 4 groups.
-      if (k16 == 0 && groups_ > 0) load_group(0);
-      if (k16 == 4 && groups_ > 1) load_group(groups_ / 2);
-      if (k16 % 4 == 2 && groups_ == 4) load_group(k16 / 2);
+      if (j == 2 && groups_ == 4) load_group(half * 2 + 1);
       dequantizer_.expand(words[j], a[j]);
     }
   }
 
   __device__ void load_group(int group) {
-    dequantizer_.load_group({scales_ + group * 32, groups_ * 32, params_.zeros});
+    dequantizer_.load_group({scales_ + group * 32, groups_ * 32, params_.zeros, groups_ == 4});
   }
 
   // The whole warp has read the unit.
@@ -105,12 +123,11 @@ class Consumer {
     w_.advance();
   }
 
-  // acc += A X over 64 k. Registers of the operand are free, and the stage of X, once the wgmmas
-  // have ended: with two buffers, those of the 64 k before.
+  // acc += A X over 64 k.
   __device__ void multiply(float (&acc)[kRows / 2], int half, const uint32_t (&a)[4][4],
-                           bool accumulate) {
+                           bool accumulate, bool ready) {
     const int stage = x_.stage * kHalves + half;
-    ptx::mbarrier_wait(&smem_.x_full[stage], x_.parity);
+    if (!ready) ptx::mbarrier_wait(&smem_.x_full[stage], x_.parity);
     const uint64_t x = x_base_ + stage * (Config::kXBytes / 16);
     ptx::wgmma_fence();
 #pragma unroll
@@ -118,11 +135,16 @@ class Consumer {
       ptx::wgmma<T, 0>(acc, a[j], x + j * 2, accumulate || j > 0);
     }
     ptx::wgmma_commit_group();
+  }
+
+  // Registers of the operand are free, and the stage of X, once the wgmmas have ended: with two
+  // buffers, those of the 64 k before.
+  __device__ void release_multiplied(int half, bool any_before) {
+    const int stage = x_.stage * kHalves + half;
+    ptx::wgmma_wait_group<kBuffers - 1>();
     if constexpr (kBuffers == 1) {
-      ptx::wgmma_wait_group<0>();
       release(stage);
-    } else if (accumulate) {
-      ptx::wgmma_wait_group<1>();
+    } else if (any_before) {
       release(previous_);
     }
     previous_ = stage;
@@ -147,7 +169,7 @@ class Consumer {
   const uint8_t *codes_, *scales_;  // this lane's, in the stage that comes next
   uint64_t x_base_;
   int groups_;
-  int64_t releases_;  // still to come
+  int releases_;  // still to come
   Dequantizer<T, kForeign> dequantizer_;
   RingState<Config::kWStages> w_;
   RingState<Config::kXStages / kHalves> x_;

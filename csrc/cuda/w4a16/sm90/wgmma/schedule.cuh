@@ -101,6 +101,11 @@ template <int kStages>
 struct RingState {
   int stage = 0;
   uint32_t parity = 0;
+  __device__ RingState next() const {
+    RingState state = *this;
+    state.advance();
+    return state;
+  }
   __device__ void advance() {
     if (++stage == kStages) {
       stage = 0;

@@ -20,19 +20,28 @@ struct Shape {
 constexpr Shape kShapes[] = {XGEMM_W4_WGMMA_TILES(XGEMM_W4_WGMMA_TILE)};
 #undef XGEMM_W4_WGMMA_TILE
 
-// All of these and the tiles' cycles are fitted to 2,000 times on an H200: 8 layers, M from 17 to
-// 1024, up to 28 ways for each, groups of 128. The estimate meets them to 6 % (rms), and what it
-// chooses takes 0.5 % longer than the best way.
-constexpr double kLaunchUs = 3.1, kStartUs = 3.0;  // until a CTA has its first operands
-constexpr double kCyclesPerUs = 1650;              // of the cycles below and in tile.h
-constexpr double kGpuBytesPerUs = 4.2e6;           // from memory, by all SMs
-// Of a tile, beside its units: the ring runs dry, D is stored.
-constexpr double kTileCycles = 1330, kTileCyclesPerRow = 1.3;
-// Of a unit where two CTAs share X: large tiles gain, small ones wait for each other.
-constexpr double kSharing = 1.012, kSharingPerRow = 1.1e-4;
-// Where K is shared: of a cluster's exchange, and of sums that are left in memory for others.
-constexpr double kExchangeCycles = 1350, kExchangeCyclesPerByte = 0.024;
-constexpr double kLeaveCycles = 3540, kLeaveCyclesPerByte = 0.014;
+constexpr double kLaunchUs = 3.1;
+constexpr double kCyclesPerUs = 1650;     // of the cycles below and in tile.h
+constexpr double kGpuBytesPerUs = 4.2e6;  // from memory, by all SMs
+// Large products are bound by the GPU's power: 128 SMs then take no longer than 132, and sums that
+// go through memory cost their energy. What cycles need and what power allows are added as in a
+// norm of this degree, so that both count where they are close.
+constexpr double kFlopsPerUs = 838e6, kSharesEnergy = 1.06, kDegree = 6;
+
+// These and the tiles' cycles are fitted to times on an H200, groups of 128. kLarge: 4,200 times of
+// 8 layers, M from 96 to 2048; the estimate meets them to 4.5 % (rms), and what it chooses takes
+// 0.3 % longer than the best way (at most 2.8 %). kFew: 2,000 times, M from 17 on; 6 % and 0.5 %.
+struct Costs {
+  double start_us, cluster_us;     // until a CTA, and one that shares X, has its first operands
+  double tile, tile_per_row;       // beside its units: the ring runs dry, D is stored
+  double exchange, exchange_byte;  // where CTAs of a cluster share K
+  double leave, leave_byte;        // of sums that are left in memory for others
+  double sharing, sharing_row;     // of a unit where two CTAs share X: large tiles gain
+};
+constexpr Costs kLarge{2.5, 0.062, 85.9, 5.95, 641, 0.0718, 4979, 0.0208, 1.0235, 1.853e-4};
+constexpr Costs kFew{3.0, 0, 1330, 1.3, 1350, 0.024, 3540, 0.014, 1.012, 1.1e-4};
+constexpr int kMostFewRows = 64;  // of a tile
+
 // Of copying x so that TMA can read it.
 constexpr double kCopyLaunchUs = 3, kCopyBytesPerUs = 3e6;
 
@@ -94,24 +103,32 @@ class Chooser {
     const int64_t tiles = tiles_of(c);
     const int64_t clusters = most_clusters(device_, sharers * splits);
     const double sent = 4.0 * shape.columns() * shape.rows;
-    const double tile = kTileCycles + kTileCyclesPerRow * shape.rows;
+    const Costs& costs = shape.rows <= kMostFewRows ? kFew : kLarge;
+    const double tile = costs.tile + costs.tile_per_row * shape.rows;
     const double unit_cycles =
-        shape.unit_cycles * (sharers > 1 ? kSharing - kSharingPerRow * shape.rows : 1.0);
+        shape.unit_cycles * (sharers > 1 ? costs.sharing - costs.sharing_row * shape.rows : 1.0);
     double cycles = 0;
     if (even_shares) {
       const double share = static_cast<double>(ceil_div(tiles * layout_.units(), clusters));
       const auto units = static_cast<double>(layout_.units());
       // A tile's parts are added by one CTA.
-      cycles = share * unit_cycles + (std::ceil(share / units) + 1) * tile + kLeaveCycles +
-               kLeaveCyclesPerByte * sent * std::ceil(units / share);
+      cycles = share * unit_cycles + (std::ceil(share / units) + 1) * tile + costs.leave +
+               costs.leave_byte * sent * std::ceil(units / share);
     } else {
       const auto turns = static_cast<double>(ceil_div(tiles, clusters));
       const auto units = static_cast<double>(ceil_div<int64_t>(layout_.units(), splits));
-      const double exchange = splits > 1 ? kExchangeCycles + kExchangeCyclesPerByte * sent : 0.0;
+      const double exchange = splits > 1 ? costs.exchange + costs.exchange_byte * sent : 0.0;
       cycles = turns * (units * unit_cycles + tile + exchange);
     }
     const double memory_us = static_cast<double>(layout_.bytes()) / kGpuBytesPerUs;
-    return kLaunchUs + kStartUs + std::max(cycles / kCyclesPerUs, memory_us);
+    const double flops = 2.0 * static_cast<double>(round_up<int64_t>(m_, shape.rows)) *
+                         static_cast<double>(layout_.rows() * kWarpgroupColumns) *
+                         static_cast<double>(layout_.k);
+    const double power_us = flops / kFlopsPerUs * (even_shares ? kSharesEnergy : 1.0);
+    const double busy_us = std::pow(
+        std::pow(cycles / kCyclesPerUs, kDegree) + std::pow(power_us, kDegree), 1 / kDegree);
+    return kLaunchUs + costs.start_us + (sharers > 1 ? costs.cluster_us : 0.0) +
+           std::max(busy_us, memory_us);
   }
 
   const w4::Layout& layout_;

@@ -30,14 +30,14 @@ inline constexpr int kMostSmemBytes = 227 * 1024;
   TILE(2, 64, 1048)                \
   TILE(3, 64, 1341)                \
   TILE(4, 64, 1669)                \
-  TILE(2, 96, 1176)                \
-  TILE(3, 96, 1569)                \
-  TILE(4, 96, 2060)                \
-  TILE(2, 128, 1358)               \
-  TILE(3, 128, 1831)               \
-  TILE(4, 128, 2478)               \
-  TILE(2, 192, 1713)               \
-  TILE(2, 256, 2260)
+  TILE(2, 96, 1222)                \
+  TILE(3, 96, 1594)                \
+  TILE(4, 96, 2086)                \
+  TILE(2, 128, 1329)               \
+  TILE(3, 128, 1806)               \
+  TILE(4, 128, 2417)               \
+  TILE(2, 192, 1582)               \
+  TILE(2, 256, 2053)
 
 // Whether CTAs may share K: they exchange sums in shared memory, of which a tile must leave enough.
 constexpr bool may_split(int consumers, int rows) { return consumers * rows <= 256; }
