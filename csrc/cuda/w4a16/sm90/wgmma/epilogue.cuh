@@ -125,7 +125,7 @@ class Epilogue {
       *flag = 0;
     }
     ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
-    constexpr int kRegisters = Config::kConsumers > 2 ? 32 : 64;
+    constexpr int kRegisters = Config::kConsumerRegisters < 160 ? 32 : 64;
     constexpr int kTogether = kRegisters > kRows / 2 ? kRegisters / (kRows / 2) : 1;
 #pragma unroll 1
     for (int first = 0; first < parts; first += kTogether) {

@@ -12,12 +12,16 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 namespace {
 
 struct Shape {
-  int consumers, rows;
+  int consumers, parts, rows;  // parts: warpgroups that share the K of 64 columns
   double unit_cycles;
   constexpr int columns() const { return consumers * kWarpgroupColumns; }
+  constexpr bool few_rows() const { return rows <= kMostFewRows; }
 };
-#define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS, CYCLES) {CONSUMERS, ROWS, CYCLES},
-constexpr Shape kShapes[] = {XGEMM_W4_WGMMA_TILES(XGEMM_W4_WGMMA_TILE)};
+#define XGEMM_W4_FEW_TILE(BLOCKS, PARTS, ROWS, CYCLES) {BLOCKS, PARTS, ROWS, CYCLES},
+#define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS, CYCLES) {CONSUMERS, 1, ROWS, CYCLES},
+constexpr Shape kShapes[] = {XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE)
+                                 XGEMM_W4_WGMMA_TILES(XGEMM_W4_WGMMA_TILE)};
+#undef XGEMM_W4_FEW_TILE
 #undef XGEMM_W4_WGMMA_TILE
 
 // All of these and the tiles' cycles are fitted to 2,000 times on an H200: 8 layers, M from 17 to
@@ -55,17 +59,31 @@ class Chooser {
   Chooser(const w4::Layout& layout, int64_t m, const DeviceInfo& device)
       : layout_(layout), m_(m), device_(device) {}
 
-  // `splits`: of K, or 0 for any way to share it.
-  bool choose(int splits) {
+  bool choose() {
     for (const Shape& shape : kShapes) {
-      for (int sharers = 1; sharers <= 2; ++sharers) {
-        for (int parts = 1; parts <= kMostSplits; parts *= 2) {
-          if (splits == 0 || parts == splits) consider({shape, sharers, parts, false});
+      for (int sharers = 1; sharers <= (shape.few_rows() ? 1 : 2); ++sharers) {
+        for (int splits = 1; splits <= kMostSplits; splits *= 2) {
+          consider({shape, sharers, splits, false});
         }
-        if (splits == 0) consider({shape, sharers, 1, true});
+        consider({shape, sharers, 1, true});
       }
     }
-    return us_ < std::numeric_limits<double>::infinity();
+    return found();
+  }
+
+  // Only ways that add up a row's products in one order, whatever M is: that of `like`, or any that
+  // could be such an order where there is none.
+  bool choose_invariant(const Candidate* like) {
+    for (const Shape& shape : kShapes) {
+      for (int splits = 1; splits <= kMostSplits; splits *= 2) {
+        if (!shape.few_rows()) continue;
+        if (like != nullptr && (splits != like->splits || shape.parts != like->shape.parts)) {
+          continue;
+        }
+        consider({shape, 1, splits, false});
+      }
+    }
+    return found();
   }
 
   const Candidate& best() const { return best_; }
@@ -77,6 +95,8 @@ class Chooser {
   }
 
  private:
+  bool found() const { return us_ < std::numeric_limits<double>::infinity(); }
+
   void consider(const Candidate& c) {
     const auto [shape, sharers, splits, even_shares] = c;
     if (even_shares) {
@@ -99,14 +119,16 @@ class Chooser {
         shape.unit_cycles * (sharers > 1 ? kSharing - kSharingPerRow * shape.rows : 1.0);
     double cycles = 0;
     if (even_shares) {
-      const double share = static_cast<double>(ceil_div(tiles * layout_.units(), clusters));
+      const auto share = static_cast<double>(
+          round_up<int64_t>(ceil_div(tiles * layout_.units(), clusters), shape.parts));
       const auto units = static_cast<double>(layout_.units());
       // A tile's parts are added by one CTA.
       cycles = share * unit_cycles + (std::ceil(share / units) + 1) * tile + kLeaveCycles +
                kLeaveCyclesPerByte * sent * std::ceil(units / share);
     } else {
       const auto turns = static_cast<double>(ceil_div(tiles, clusters));
-      const auto units = static_cast<double>(ceil_div<int64_t>(layout_.units(), splits));
+      const auto units = static_cast<double>(
+          round_up<int64_t>(ceil_div<int64_t>(layout_.units(), splits), shape.parts));
       const double exchange = splits > 1 ? kExchangeCycles + kExchangeCyclesPerByte * sent : 0.0;
       cycles = turns * (units * unit_cycles + tile + exchange);
     }
@@ -131,26 +153,24 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
 
   // How K is shared decides a row's bits: where they must not depend on M, it is as for few rows.
   constexpr int64_t kFewRows = 32;
-  int splits = 0;
+  Chooser few(layout, kFewRows, device), chooser(layout, p.m, device);
   if (p.batch_invariant) {
-    Chooser few(layout, kFewRows, device);
-    if (!few.choose(0)) return false;
-    splits = few.best().splits;
+    if (!few.choose_invariant(nullptr) || !chooser.choose_invariant(&few.best())) return false;
+  } else if (!chooser.choose()) {
+    return false;
   }
-  Chooser chooser(layout, p.m, device);
-  if (!chooser.choose(splits)) return false;
-  const auto& [shape, sharers, parts, even_shares] = chooser.best();
-  const int cluster = sharers * parts;
+  const auto& [shape, sharers, splits, even_shares] = chooser.best();
+  const int cluster = sharers * splits;
   const int64_t tiles = chooser.tiles_of(chooser.best());
   const int64_t most = most_clusters(device, cluster), turns = ceil_div(tiles, most);
   *estimate_us = chooser.us();
   *config = {.kernel = Kernel::kSm90Wgmma,
              .block_m = shape.rows,
              .block_n = shape.columns(),
-             .warps = (shape.consumers + 1) * kWarpgroup / 32,
+             .warps = (shape.consumers * shape.parts + 1) * kWarpgroup / 32,
              .stages = 0,
              .cluster = cluster,
-             .splits = parts,
+             .splits = splits,
              // As few as need the same number of turns: less power, the same time.
              .ctas = static_cast<int>(even_shares ? most : ceil_div(tiles, turns)) * cluster,
              .even_shares = even_shares,

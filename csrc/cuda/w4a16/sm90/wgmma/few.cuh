@@ -1,0 +1,335 @@
+// Tiles of up to 64 rows of X, where neither memory nor the tensor cores bind, but instructions and
+// what waits for what: the operand is made by two instructions for two codes, the scale multiplies
+// sums of a group, and W and X of 128 k share one barrier. Warpgroups may share the K of the same
+// columns, so that few columns, too, keep the CTA's schedulers busy.
+#pragma once
+
+#include "cuda/ptx/griddep.h"
+#include "cuda/ptx/setmaxnreg.h"
+#include "cuda/ptx/wgmma.h"
+#include "cuda/shared_memory.h"
+#include "cuda/w4a16/sm90/wgmma/epilogue.cuh"
+#include "cuda/w4a16/sm90/wgmma/few_dequant.cuh"
+#include "cuda/w4a16/sm90/wgmma/ring.cuh"
+
+namespace xgemm::cuda::w4a16::sm90::wgmma {
+
+// A stage is 128 k: the units of the tile's columns, and two boxes of X. Its barriers are those of
+// the weights' ring, which the threads that load W and X both keep.
+template <typename Config>
+struct FewStorage {
+  alignas(1024) uint8_t x[Config::kWStages][2][Config::kXBytes];
+  alignas(1024) uint8_t out[Config::kConsumers][Config::kOutBytes];
+  alignas(128) uint8_t w[Config::kWStages][Config::kConsumers][kUnitSlot];
+  // Sums of the warpgroups that share K with a block's first: [part][8 rows of X][thread].
+  float4 sums[Config::kConsumers][Config::kParts - 1 > 0 ? Config::kParts - 1 : 1]
+             [Config::kParts > 1 ? Config::kRows / 8 * kWarpgroup : 1];
+  uint64_t w_full[Config::kWStages], w_empty[Config::kWStages];
+  uint64_t inbox_full[Config::kConsumers], inbox_empty[Config::kConsumers];
+};
+template <typename Config>
+inline constexpr int kFewSmemBytes = sizeof(FewStorage<Config>) + 1024;  // + alignment
+
+// Loads X into the stages that WeightProducer loads W into.
+template <typename Config>
+class FewActivationProducer {
+ public:
+  __device__ FewActivationProducer(const Params& params, FewStorage<Config>& smem, Place place)
+      : params_(params), smem_(smem), scheduler_(params, place, Config::kRows) {}
+
+  __device__ void run() {
+    Segment segment;
+    while (scheduler_.next(&segment)) {
+      int k = segment.first * static_cast<int>(w4::kUnitK);
+#pragma unroll 1
+      for (int unit = 0; unit < segment.count; ++unit) {
+        ptx::mbarrier_wait(&smem_.w_empty[ring_.stage], ring_.parity ^ 1);
+        uint64_t* full = &smem_.w_full[ring_.stage];
+        ptx::mbarrier_arrive_expect_tx(full, 2 * Config::kXBytes);
+#pragma unroll 1
+        for (int half = 0; half < 2; ++half) {
+          ptx::tma_load_2d(smem_.x[ring_.stage][half], &params_.x, full, k, segment.m);
+          k += kStageK;
+        }
+        ring_.advance();
+      }
+    }
+  }
+
+ private:
+  const Params& params_;
+  FewStorage<Config>& smem_;
+  Scheduler scheduler_;
+  RingState<Config::kWStages> ring_;
+};
+
+template <typename T, typename Config>
+class FewConsumer {
+  static constexpr int kRows = Config::kRows, kParts = Config::kParts;
+
+ public:
+  // Warpgroup `part` of those that share block `block` of the tile's columns.
+  __device__ FewConsumer(const Params& params, FewStorage<Config>& smem, int block, int part,
+                         int thread)
+      : params_(params),
+        smem_(smem),
+        block_(block),
+        part_(part),
+        thread_(thread),
+        strip_(smem.w[0][block] + thread / 32 * params.strip_bytes),
+        x_base_(ptx::wgmma_descriptor(smem.x[0], 16, 1024)),
+        groups_(params.groups_per_unit) {}
+
+  // The scales of a tile whose columns have one group each.
+  __device__ void begin(const Segment& segment) {
+    if (groups_ > 0) return;
+    const int row = min(segment.column * Config::kConsumers + block_, params_.weight_rows - 1);
+    const ScaleSource source{params_.weight + row * params_.row_bytes +
+                                 static_cast<int64_t>(params_.units) * params_.unit_bytes +
+                                 (thread_ / 32 * 16 + thread_ % 32 / 4) * 2,
+                             kWarpgroupColumns * 2, params_.zeros};
+    if (params_.zeros) {
+      codes_.template load_group<true>(source, params_.bf16_scales);
+    } else {
+      codes_.template load_group<false>(source, params_.bf16_scales);
+    }
+  }
+
+  // total = W X^T over this warpgroup's part of `units` units of K.
+  __device__ void accumulate(float (&total)[kRows / 2], int units) {
+#pragma unroll
+    for (float& x : total) x = 0.0f;
+    if (params_.zeros) [[unlikely]] {
+      if (groups_ <= 1) {
+        run<false, true>(total, units);
+      } else {
+        run<true, true>(total, units);
+      }
+    } else if (groups_ <= 1) [[likely]] {
+      run<false, false>(total, units);
+    } else {
+      run<true, false>(total, units);
+    }
+  }
+
+ private:
+  // kFine: a unit has several groups.
+  template <bool kFine, bool kZeros>
+  __device__ void run(float (&total)[kRows / 2], int units) {
+    // Units of all tiles go around the warpgroups, so that a stage always has the same ones: its
+    // barrier's parity then tells phases apart.
+    const uint32_t first = (part_ - seen_) % kParts;
+    uint32_t stage = (seen_ + first) % Config::kWStages;
+    uint32_t parity = (seen_ + first) / Config::kWStages % 2;
+#pragma unroll 1
+    for (int unit = static_cast<int>(first); unit < units; unit += kParts) {
+      ptx::mbarrier_wait(&smem_.w_full[stage], parity);
+      const uint8_t* strip = strip_ + stage * Config::kWBytes;
+      const uint64_t x = x_base_ + stage * (2 * Config::kXBytes / 16);
+      if constexpr (kFine) {
+        // 32 k at a time: a group, or a part of one.
+#pragma unroll 1
+        for (int quarter = 0; quarter < 4; ++quarter) {
+          load_group<kZeros>(strip, quarter * groups_ / 4);
+          const uint2 words = *reinterpret_cast<const uint2*>(strip + quarter / 2 * 512 +
+                                                              thread_ % 32 * 16 + quarter % 2 * 8);
+          multiply<kZeros>(total, {words.x, words.y},
+                           x + quarter / 2 * (Config::kXBytes / 16) + quarter % 2 * 4);
+        }
+        if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
+      } else {
+        const uint4 first = *reinterpret_cast<const uint4*>(strip + thread_ % 32 * 16);
+        const uint4 second = *reinterpret_cast<const uint4*>(strip + 512 + thread_ % 32 * 16);
+        if (groups_ > 0) load_group<kZeros>(strip, 0);
+        multiply<kZeros>(
+            total, {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w}, x);
+        if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
+      }
+      stage += kParts;
+      if (stage >= Config::kWStages) stage -= Config::kWStages, parity ^= 1;
+    }
+    seen_ += units;
+  }
+
+  template <bool kZeros>
+  __device__ void load_group(const uint8_t* strip, int group) {
+    codes_.template load_group<kZeros>(
+        {strip + w4::kStripCodeBytes + group * 32 + thread_ % 32 / 4 * 2, groups_ * 32, kZeros},
+        params_.bf16_scales);
+  }
+
+  // total += scale * (the words' codes less their zero points) X, over 16 k for each word.
+  template <bool kZeros, int kWords>
+  __device__ void multiply(float (&total)[kRows / 2], const uint32_t (&words)[kWords],
+                           uint64_t x) const {
+    uint32_t a[kWords][4];
+    codes_.template expand<kZeros>(words, a);
+    float sums[kRows / 2];
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < kWords; ++j) {
+      ptx::wgmma<T, 0>(sums, a[j], x + j / 4 * (Config::kXBytes / 16) + j % 4 * 2, j > 0);
+    }
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) {
+      total[i] = fmaf(codes_.scale(i / 2 % 2), sums[i], total[i]);
+    }
+  }
+
+  const Params& params_;
+  FewStorage<Config>& smem_;
+  int block_, part_, thread_;
+  const uint8_t* strip_;  // this warp's, in the first stage
+  uint64_t x_base_;
+  int groups_;
+  Centered<T> codes_;
+  uint32_t seen_ = 0;  // units, of all warpgroups
+};
+
+// The sums of the warpgroups that share a block's K, to the first of them. Which of them has a
+// tile's first unit depends on the tiles before, but must not change the bits: of four, those that
+// take turns two units apart are added first.
+template <typename Config>
+class PartsExchange {
+  static constexpr int kRows = Config::kRows, kParts = Config::kParts;
+  static constexpr int kThreads = kParts * kWarpgroup;
+
+ public:
+  __device__ PartsExchange(FewStorage<Config>& smem, int block, int thread)
+      : sums_(smem.sums[block]), ready_(1 + Config::kConsumers + 2 * block), thread_(thread) {}
+
+  __device__ void give(const float (&acc)[kRows / 2], int part) {
+    if (started_) ptx::named_barrier_sync(ready_ + 1, kThreads);
+    started_ = true;
+    float4* to = sums_[part - 1] + thread_;
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      to[j * kWarpgroup] = make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
+    }
+    ptx::named_barrier_arrive(ready_, kThreads);
+  }
+
+  // `last`: nothing is given after this.
+  __device__ void take(float (&acc)[kRows / 2], bool last) {
+    ptx::named_barrier_sync(ready_, kThreads);
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      if constexpr (kParts == 2) {
+        add(acc + 4 * j, at(1, j));
+      } else {
+        add(acc + 4 * j, at(2, j));
+        float odd[4] = {};
+        add(odd, at(1, j));
+        add(odd, at(3, j));
+        add(acc + 4 * j, make_float4(odd[0], odd[1], odd[2], odd[3]));
+      }
+    }
+    if (!last) ptx::named_barrier_arrive(ready_ + 1, kThreads);
+  }
+
+ private:
+  static_assert(kParts == 1 || kParts == 2 || kParts == 4, "the order of sums");
+
+  __device__ float4 at(int part, int j) const { return sums_[part - 1][j * kWarpgroup + thread_]; }
+  __device__ static void add(float* to, const float4& x) {
+    to[0] += x.x, to[1] += x.y, to[2] += x.z, to[3] += x.w;
+  }
+
+  float4 (*sums_)[Config::kParts > 1 ? Config::kRows / 8 * kWarpgroup : 1];
+  int ready_;  // a barrier; the next one: the sums have been read
+  int thread_;
+  bool started_ = false;
+};
+
+template <typename T, typename Config>
+__device__ inline void consume_few(const Params& params, FewStorage<Config>& smem, Place place,
+                                   int warpgroup, int thread) {
+  const int block = warpgroup % Config::kConsumers, part = warpgroup / Config::kConsumers;
+  Scheduler scheduler(params, place, Config::kRows);
+  FewConsumer<T, Config> consumer(params, smem, block, part, thread);
+  PartsExchange<Config> parts(smem, block, thread);
+  Segment segment;
+  if (part > 0) {
+    while (scheduler.next(&segment)) {
+      float acc[Config::kRows / 2];
+      consumer.begin(segment);
+      consumer.accumulate(acc, segment.count);
+      parts.give(acc, part);
+    }
+    return;
+  }
+  Epilogue<T, Config> epilogue(params, smem.out[block], &smem.inbox_full[block],
+                               &smem.inbox_empty[block], place, block, thread);
+  while (scheduler.next(&segment)) {
+    float acc[Config::kRows / 2];
+    epilogue.begin(segment);
+    consumer.begin(segment);
+    consumer.accumulate(acc, segment.count);
+    if constexpr (Config::kParts > 1) parts.take(acc, scheduler.done());
+    epilogue.store(acc, segment, scheduler);
+  }
+  epilogue.finish();
+}
+
+// By one thread.
+template <typename Config>
+__device__ inline void set_up_few_barriers(const Params& params, FewStorage<Config>& smem) {
+#pragma unroll 1
+  for (int stage = 0; stage < Config::kWStages; ++stage) {
+    ptx::mbarrier_init(&smem.w_full[stage], 2);
+    ptx::mbarrier_init(&smem.w_empty[stage], Config::kConsumers);
+  }
+#pragma unroll 1
+  for (int i = 0; i < Config::kConsumers; ++i) {
+    ptx::mbarrier_init(&smem.inbox_full[i], 1);
+    ptx::mbarrier_init(&smem.inbox_empty[i], 1 << params.split_shift);
+  }
+  ptx::fence_mbarrier_init();
+}
+
+template <typename T, typename Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    few_kernel(const __grid_constant__ Params params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
+  auto& smem =
+      *reinterpret_cast<FewStorage<Config>*>(raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
+  // From lane 0, so that the compiler knows it to be the same for the whole warp.
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
+  const int thread = threadIdx.x % kWarpgroup;
+  const int rank = params.split_shift > 0 ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
+  const Place place{0, rank};
+  if (threadIdx.x == 32) ptx::prefetch_tensormap(&params.x);
+  WeightProducer<Config, FewStorage<Config>> weights(params, smem, place);
+  if (threadIdx.x == 0) {
+    set_up_few_barriers(params, smem);
+    weights.start();
+  }
+  ptx::griddep_launch_dependents();
+  if (params.split_shift > 0) {
+    __syncwarp();
+    ptx::cluster_arrive_relaxed();
+    ptx::cluster_wait();
+  } else {
+    __syncthreads();
+  }
+  if (warpgroup == 0) {
+    ptx::setmaxnreg_dec<Config::kProducerRegisters>();
+    if (thread == 0) {
+      weights.run();
+    } else if (thread == 32) {
+      ptx::griddep_wait();  // the weights do not depend on what ran before, X does
+      FewActivationProducer<Config>(params, smem, place).run();
+    }
+  } else {
+    ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
+    ptx::griddep_wait();
+    consume_few<T, Config>(params, smem, place, warpgroup - 1, thread);
+  }
+  // No barrier at the end: whatever others send to this CTA, it has waited for.
+#endif
+}
+
+}  // namespace xgemm::cuda::w4a16::sm90::wgmma
