@@ -63,6 +63,45 @@ class FewActivationProducer {
   RingState<Config::kWStages> ring_;
 };
 
+// Of even shares: only the first segment of a range may begin within a tile, whose sums are left for
+// others, and only the last end within one.
+//
+// Raises the flags: this waits until all SMs can see the sums, and the warpgroups go on meanwhile.
+template <typename Config>
+__device__ inline void raise_flags(const Params& params, Place place, int lane) {
+  Scheduler scheduler(params, place, Config::kRows);
+  Segment segment;
+  if (!scheduler.next(&segment) || segment.first == 0) return;
+#pragma unroll 1
+  for (int i = 0; i < Config::kConsumers; ++i) {
+    ptx::named_barrier_sync(kLeftBarrier + i, kWarpgroup + 32);
+    uint64_t* flag = params.flags + scheduler.cluster() * Config::kConsumers + i;
+    if (lane == 0) ptx::st_release_gpu(flag, params.nonce);
+  }
+}
+
+// Waits for others' flags while the warpgroups are still at work.
+template <typename Config>
+__device__ inline void find_flags(const Params& params, Place place, int lane) {
+  Scheduler scheduler(params, place, Config::kRows);
+  Segment segment{};
+  while (scheduler.next(&segment)) {
+  }
+  const uint32_t cluster = scheduler.cluster();
+  if (segment.first > 0) return;
+  const int flags = parts_behind(params, segment, cluster) * Config::kConsumers;
+  if (flags == 0) return;
+#pragma unroll 1
+  for (int i = lane; i < flags; i += 32) {
+    take_down(params.flags + cluster * Config::kConsumers - 1 - i, params.nonce);
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int i = 0; i < Config::kConsumers; ++i) {
+    ptx::named_barrier_arrive(kFoundBarrier + i, kWarpgroup + 32);
+  }
+}
+
 template <typename T, typename Config>
 class FewConsumer {
   static constexpr int kRows = Config::kRows, kParts = Config::kParts;
@@ -322,6 +361,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     } else if (thread == 32) {
       ptx::griddep_wait();  // the weights do not depend on what ran before, X does
       FewActivationProducer<Config>(params, smem, place).run();
+    } else if (thread / 32 == 2 && params.even_shares) {
+      raise_flags<Config>(params, place, thread % 32);
+    } else if (thread / 32 == 3 && params.even_shares) {
+      ptx::griddep_wait();  // the workspace may be another kernel's until then
+      find_flags<Config>(params, place, thread % 32);
     }
   } else {
     ptx::setmaxnreg_inc<Config::kConsumerRegisters>();

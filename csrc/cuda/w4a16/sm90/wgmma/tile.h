@@ -70,6 +70,7 @@ struct TileConfig {
   static constexpr int kColumns = kConsumers * kWarpgroupColumns;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr bool kMaySplit = may_split(kConsumers, kRows);
+  static constexpr bool kShareWarps = false;
   static_assert(kRows % 16 == 0, "a store takes 16 rows");
 
   // Of a warpgroup: its part of D, or what others send it of theirs and the slice it makes of it.
@@ -104,6 +105,7 @@ struct FewConfig {
   static constexpr int kColumns = kBlocks * kWarpgroupColumns;
   static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
   static constexpr bool kMaySplit = may_split(kBlocks, kRows);
+  static constexpr bool kShareWarps = true;
   static_assert(kRows % 16 == 0 && kRows <= kMostFewRows, "a store takes 16 rows");
 
   static constexpr int kInboxBytes = kRows * kWarpgroupColumns * 4;
