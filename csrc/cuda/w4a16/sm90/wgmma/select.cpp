@@ -12,13 +12,14 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 namespace {
 
 struct Shape {
-  int consumers, parts, rows;  // parts: warpgroups that share the K of 64 columns
+  int consumers, own, parts, rows;  // as in TILE of tile.h
   double unit_cycles;
   constexpr int columns() const { return consumers * kWarpgroupColumns; }
+  constexpr int warpgroups() const { return consumers / own * parts; }
   constexpr bool few_rows() const { return rows <= kMostFewRows; }
 };
-#define XGEMM_W4_FEW_TILE(BLOCKS, PARTS, ROWS, CYCLES) {BLOCKS, PARTS, ROWS, CYCLES},
-#define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS, CYCLES) {CONSUMERS, 1, ROWS, CYCLES},
+#define XGEMM_W4_FEW_TILE(BLOCKS, OWN, PARTS, ROWS, CYCLES) {BLOCKS, OWN, PARTS, ROWS, CYCLES},
+#define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS, CYCLES) {CONSUMERS, 1, 1, ROWS, CYCLES},
 constexpr Shape kShapes[] = {XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE)
                                  XGEMM_W4_WGMMA_TILES(XGEMM_W4_WGMMA_TILE)};
 #undef XGEMM_W4_FEW_TILE
@@ -167,7 +168,7 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
   *config = {.kernel = Kernel::kSm90Wgmma,
              .block_m = shape.rows,
              .block_n = shape.columns(),
-             .warps = (shape.consumers * shape.parts + 1) * kWarpgroup / 32,
+             .warps = (shape.warpgroups() + 1) * kWarpgroup / 32,
              .stages = 0,
              .cluster = cluster,
              .splits = splits,
