@@ -119,8 +119,15 @@ def test_splits(consumers: int, own: int, parts: int, rows: int, splits: int) ->
 @pytest.mark.parametrize("clusters", [1, 2, 3, 5, 7])
 @pytest.mark.parametrize(
     ("consumers", "own", "parts", "rows"),
-    [(2, 1, 2, 32), (2, 2, 2, 48), (1, 1, 4, 16), (4, 1, 1, 64), (4, 2, 1, 32)]
-    + [(2, 1, 1, 128), (2, 1, 1, 256)],
+    [
+        (2, 1, 2, 32),
+        (2, 2, 2, 48),
+        (1, 1, 4, 16),
+        (4, 1, 1, 64),
+        (4, 2, 1, 32),
+        (2, 1, 1, 128),
+        (2, 1, 1, 256),
+    ],
 )
 def test_even_shares(consumers: int, own: int, parts: int, rows: int, clusters: int) -> None:
     """Ranges that begin and end anywhere, also several within one tile."""

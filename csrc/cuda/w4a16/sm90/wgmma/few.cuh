@@ -132,11 +132,7 @@ class FewConsumer {
                                    static_cast<int64_t>(params_.units) * params_.unit_bytes +
                                    (thread_ / 32 * 16 + thread_ % 32 / 4) * 2,
                                kWarpgroupColumns * 2, params_.zeros};
-      if (params_.zeros) {
-        codes_[i].template load_group<true>(source, params_.bf16_scales);
-      } else {
-        codes_[i].template load_group<false>(source, params_.bf16_scales);
-      }
+      codes_[i].template load_group<false>(source, params_.bf16_scales);
     }
   }
 
@@ -147,22 +143,19 @@ class FewConsumer {
 #pragma unroll
       for (float& x : total[i]) x = 0.0f;
     }
-    if (params_.zeros) [[unlikely]] {
-      if (groups_ <= 1) {
-        run<false, true>(total, units);
-      } else {
-        run<true, true>(total, units);
-      }
-    } else if (groups_ <= 1) [[likely]] {
+    if (groups_ > 1) {
+      run<true, false>(total, units);
+    } else if (groups_ == 0 || params_.zeros ||
+               params_.bf16_scales != std::is_same_v<T, __nv_bfloat16>) {
       run<false, false>(total, units);
     } else {
-      run<true, false>(total, units);
+      run<false, true>(total, units);
     }
   }
 
  private:
-  // kFine: a unit has several groups.
-  template <bool kFine, bool kZeros>
+  // kFine: a unit has several groups. kPlain: it has one, of the commonest format.
+  template <bool kFine, bool kPlain>
   __device__ void run(float (&total)[kOwn][kRows / 2], int units) {
     // Units of all tiles go around the warpgroups, so that a stage always has the same ones: its
     // barrier's parity then tells phases apart.
@@ -175,17 +168,17 @@ class FewConsumer {
       const uint8_t* strip = strip_ + stage * Config::kWBytes;
       const uint64_t x = x_base_ + stage * (2 * Config::kXBytes / 16);
       if constexpr (kFine) {
-        by_quarters<kZeros>(total, strip, x);
+        by_quarters(total, strip, x);
         if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
       } else {
         float sums[kOwn][kRows / 2];
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) {
-          if (groups_ > 0) load_group<kZeros>(i, strip, 0);
+          if (kPlain || groups_ > 0) load_group<kPlain>(i, strip, 0);
           const uint8_t* codes = strip + i * kUnitSlot + thread_ % 32 * 16;
           const uint4 a = *reinterpret_cast<const uint4*>(codes);
           const uint4 b = *reinterpret_cast<const uint4*>(codes + 512);
-          start<kZeros>(sums[i], i, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x);
+          start<kPlain>(sums[i], i, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x);
         }
         // The sums of a block are taken in under the next one's wgmmas.
         if constexpr (kOwn == 2) {
@@ -203,38 +196,37 @@ class FewConsumer {
   }
 
   // 32 k at a time: a group, or a part of one.
-  template <bool kZeros>
   __device__ void by_quarters(float (&total)[kOwn][kRows / 2], const uint8_t* strip, uint64_t x) {
 #pragma unroll 1
     for (int quarter = 0; quarter < 4; ++quarter) {
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {
-        load_group<kZeros>(i, strip, quarter * groups_ / 4);
+        load_group<false>(i, strip, quarter * groups_ / 4);
         const uint2 words = *reinterpret_cast<const uint2*>(
             strip + i * kUnitSlot + quarter / 2 * 512 + thread_ % 32 * 16 + quarter % 2 * 8);
         float sums[kRows / 2];
-        start<kZeros>(sums, i, {words.x, words.y},
-                      x + quarter / 2 * (Config::kXBytes / 16) + quarter % 2 * 4);
+        start<false>(sums, i, {words.x, words.y},
+                     x + quarter / 2 * (Config::kXBytes / 16) + quarter % 2 * 4);
         ptx::wgmma_wait_group<0>();
         take_in(total[i], sums, i);
       }
     }
   }
 
-  template <bool kZeros>
+  template <bool kPlain>
   __device__ void load_group(int i, const uint8_t* strip, int group) {
-    codes_[i].template load_group<kZeros>(
+    codes_[i].template load_group<kPlain>(
         {strip + i * kUnitSlot + w4::kStripCodeBytes + group * 32 + thread_ % 32 / 4 * 2,
-         groups_ * 32, kZeros},
+         groups_ * 32, params_.zeros},
         params_.bf16_scales);
   }
 
   // sums = (the words' codes less their zero points) X, over 16 k for each word.
-  template <bool kZeros, int kWords>
+  template <bool kPlain, int kWords>
   __device__ void start(float (&sums)[kRows / 2], int i, const uint32_t (&words)[kWords],
                         uint64_t x) const {
     uint32_t a[kWords][4];
-    codes_[i].template expand<kZeros>(words, a);
+    codes_[i].template expand<kPlain>(words, a);
     ptx::wgmma_fence();
 #pragma unroll
     for (int j = 0; j < kWords; ++j) {

@@ -24,13 +24,14 @@ class Centered {
     for (int row = 0; row < 2; ++row) set_zero(row, 8.0f);
   }
 
-  template <bool kZeros>
+  // kPlain: no zero points are stored, and scales are of the activations' type.
+  template <bool kPlain>
   __device__ void load_group(const ScaleSource& source, bool bf16_scales) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const uint16_t* scale = reinterpret_cast<const uint16_t*>(source.scales) + row * 8;
-      scale_[row] = float_of(*scale, bf16_scales);
-      if constexpr (kZeros) {
+      scale_[row] = float_of(*scale, kPlain ? !kHalf : bf16_scales);
+      if (!kPlain && source.zeros) {
         const uint16_t zero = *reinterpret_cast<const uint16_t*>(
             reinterpret_cast<const uint8_t*>(scale) + source.zeros_apart);
         set_zero(row, float_of(zero, false));
@@ -41,7 +42,7 @@ class Centered {
   __device__ float scale(int row) const { return scale_[row]; }
 
   // Words of the packed layout, each a lane's part of a 16x16 operand.
-  template <bool kZeros, int kWords>
+  template <bool kPlain, int kWords>
   __device__ void expand(const uint32_t (&words)[kWords], uint32_t (&a)[kWords][4]) const {
 #pragma unroll
     for (int j = 0; j < kWords; ++j) {
@@ -58,7 +59,7 @@ class Centered {
         }
       }
     }
-    if constexpr (kZeros) {
+    if constexpr (!kPlain) {
       if (!__any_sync(~0u, (bits_of(rest_[0]) | bits_of(rest_[1])) != 0)) return;
 #pragma unroll
       for (int j = 0; j < kWords; ++j) {
