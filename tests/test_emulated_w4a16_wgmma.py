@@ -19,21 +19,15 @@ TILES = (
     *itertools.product((2, 3, 4), (96, 128)),
     *((2, rows) for rows in (192, 256)),
 )
-# (blocks of 64 columns, blocks of a warpgroup, warpgroups that share a block's K, rows of X)
+# (blocks of 64 columns, warpgroups that share the K of each, rows of X)
 FEW_TILES = tuple(
-    (blocks, own, parts, rows)
-    for blocks, own, parts, most in (
-        (4, 1, 1, 64),
-        (4, 2, 1, 64),
-        (2, 1, 2, 64),
-        (2, 2, 2, 64),
-        (1, 1, 4, 32),
-    )
+    (blocks, parts, rows)
+    for blocks, parts, most in ((4, 1, 64), (2, 2, 64), (1, 4, 32))
     for rows in range(16, most + 1, 16)
 )
 SPLIT_TILES = (
-    *((consumers, 1, 1, rows) for consumers, rows in TILES if consumers * rows <= 256),
-    *(tile for tile in FEW_TILES if tile[0] * tile[3] <= 128),
+    *((consumers, 1, rows) for consumers, rows in TILES if consumers * rows <= 256),
+    *(tile for tile in FEW_TILES if tile[0] * tile[2] <= 128),
 )
 
 
@@ -56,11 +50,10 @@ def config(
     splits: int,
     clusters: int,
     even_shares: bool = False,
-    own: int = 1,
     parts: int = 1,
 ) -> dict[str, Any]:
     return {
-        "warps": 4 * (consumers // own * parts + 1),
+        "warps": 4 * (consumers * parts + 1),
         "block_m": rows,
         "block_n": 64 * consumers,
         "cluster": sharers * splits,
@@ -92,49 +85,45 @@ def test_formats(dtype: torch.dtype, group: int, zeros: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("blocks", "own", "parts", "rows"), FEW_TILES)
-def test_tiles_of_few_rows(
-    blocks: int, own: int, parts: int, rows: int, dtype: torch.dtype
-) -> None:
+@pytest.mark.parametrize(("blocks", "parts", "rows"), FEW_TILES)
+def test_tiles_of_few_rows(blocks: int, parts: int, rows: int, dtype: torch.dtype) -> None:
     """The same of these, whose warpgroups share K; formats of which a unit has 1 and 4 groups."""
     for index, (m, group) in enumerate(itertools.product((rows, rows + 9), (32, 128))):
         q = random_weight(64 * blocks + 40, 700, group, "real", DTYPES[index % 2], seed=index)
         bias = randn((q.n,), dtype, 1) if index % 2 else None
-        tile = config(blocks, rows, 1, 1, 1 + index % 2, own=own, parts=parts)
+        tile = config(blocks, rows, 1, 1, 1 + index % 2, parts=parts)
         check(randn((m, 700), dtype), q, bias, ACTIVATIONS[index], machine_of(index), **tile)
 
 
 @pytest.mark.parametrize("splits", [2, 4])
-@pytest.mark.parametrize(("consumers", "own", "parts", "rows"), SPLIT_TILES)
-def test_splits(consumers: int, own: int, parts: int, rows: int, splits: int) -> None:
+@pytest.mark.parametrize(("consumers", "parts", "rows"), SPLIT_TILES)
+def test_splits(consumers: int, parts: int, rows: int, splits: int) -> None:
     """CTAs of a cluster that exchange sums, over several tiles each."""
     for index, sharers in enumerate((1, 1 if rows <= 64 else 2)):
         q = random_weight(64 * consumers + 44, 128 * splits + 1, 128, "integer", seed=index)
         bias = randn((q.n,), DTYPES[index], 1)
-        tile = config(consumers, rows, sharers, splits, 1 + index, own=own, parts=parts)
+        tile = config(consumers, rows, sharers, splits, 1 + index, parts=parts)
         x = randn((rows + 3, q.k), DTYPES[index])
         check(x, q, bias, "silu", machine_of(index, 16), **tile)
 
 
 @pytest.mark.parametrize("clusters", [1, 2, 3, 5, 7])
 @pytest.mark.parametrize(
-    ("consumers", "own", "parts", "rows"),
+    ("consumers", "parts", "rows"),
     [
-        (2, 1, 2, 32),
-        (2, 2, 2, 48),
-        (1, 1, 4, 16),
-        (4, 1, 1, 64),
-        (4, 2, 1, 32),
-        (2, 1, 1, 128),
-        (2, 1, 1, 256),
+        (2, 2, 32),
+        (1, 4, 16),
+        (4, 1, 64),
+        (2, 1, 128),
+        (2, 1, 256),
     ],
 )
-def test_even_shares(consumers: int, own: int, parts: int, rows: int, clusters: int) -> None:
+def test_even_shares(consumers: int, parts: int, rows: int, clusters: int) -> None:
     """Ranges that begin and end anywhere, also several within one tile."""
     for index, sharers in enumerate((1, 1 if rows <= 64 else 2)):
         q = random_weight(64 * consumers * 2 + 5, 700, 32, "integer", seed=index)
         bias = randn((q.n,), DTYPES[index], 1)
-        tile = config(consumers, rows, sharers, 1, clusters, True, own, parts)
+        tile = config(consumers, rows, sharers, 1, clusters, True, parts)
         x = randn((rows, q.k), DTYPES[index])
         check(x, q, bias, "gelu", machine_of(index + clusters, 16), **tile)
 
@@ -175,7 +164,7 @@ def test_batch_invariant(dtype: torch.dtype, group: int) -> None:
 def test_same_bits_in_any_order() -> None:
     q = random_weight(129, 1100)
     x = randn((40, 1100), torch.float16)
-    for tile in (config(2, 48, 1, 4, 1, False, 2, 2), config(2, 48, 1, 1, 5, True, 1, 2)):
+    for tile in (config(2, 48, 1, 4, 1, parts=2), config(2, 48, 1, 1, 5, True, 2)):
         first, *others = (check(x, q, machine=machine_of(index, 16), **tile) for index in range(4))
         assert all(torch.equal(first, other) for other in others)
 

@@ -57,7 +57,6 @@ inline constexpr int kLeftBarrier = 8, kFoundBarrier = 12;
 template <typename T, typename Config>
 class Epilogue {
   static constexpr int kRows = Config::kRows;
-  static constexpr int kOtherStores = Config::kOwn - 1;  // of the warpgroup's other blocks since
 
  public:
   // `inbox_full` and `inbox_empty` are this warpgroup's barriers, of 1 and `splits` arrivals.
@@ -178,7 +177,7 @@ class Epilogue {
     }
     if (params_.activation != Activation::kNone) [[unlikely]]
       activate_all(params_.activation, acc);
-    if (thread_ == 0) ptx::bulk_wait_group_read<kOtherStores>();  // the last tile's
+    if (thread_ == 0) ptx::bulk_wait_group_read<0>();  // the last tile's store
     ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
     const int lane = thread_ % 32, chunk = thread_ / 32 * 2 + lane / 8 % 2;
     const int row = lane / 16 * 8 + lane % 8;
@@ -197,7 +196,7 @@ class Epilogue {
   __device__ void exchange(const float (&acc)[kRows / 2], bool last) {
     uint8_t* slice = out_ + Config::kInboxBytes;
     if (thread_ == 0) {
-      ptx::bulk_wait_group_read<kOtherStores>();  // the last slice's store
+      ptx::bulk_wait_group_read<0>();  // the last slice's store
       ptx::mbarrier_arrive_expect_tx(inbox_full_, Config::kInboxBytes);
     }
     // All have read what they got last time. (Before the first, nothing is in the way.)

@@ -4,8 +4,6 @@
 // columns, so that few columns, too, keep the CTA's schedulers busy.
 #pragma once
 
-#include <utility>
-
 #include "cuda/ptx/griddep.h"
 #include "cuda/ptx/setmaxnreg.h"
 #include "cuda/ptx/wgmma.h"
@@ -106,10 +104,10 @@ __device__ inline void find_flags(const Params& params, Place place, int lane) {
 
 template <typename T, typename Config>
 class FewConsumer {
-  static constexpr int kRows = Config::kRows, kParts = Config::kParts, kOwn = Config::kOwn;
+  static constexpr int kRows = Config::kRows, kParts = Config::kParts;
 
  public:
-  // Warpgroup `part` of those that share the K of `block` and the blocks behind it that it has.
+  // Warpgroup `part` of those that share block `block` of the tile's columns.
   __device__ FewConsumer(const Params& params, FewStorage<Config>& smem, int block, int part,
                          int thread)
       : params_(params),
@@ -124,25 +122,19 @@ class FewConsumer {
   // The scales of a tile whose columns have one group each.
   __device__ void begin(const Segment& segment) {
     if (groups_ > 0) return;
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      const int row =
-          min(segment.column * Config::kConsumers + block_ + i, params_.weight_rows - 1);
-      const ScaleSource source{params_.weight + row * params_.row_bytes +
-                                   static_cast<int64_t>(params_.units) * params_.unit_bytes +
-                                   (thread_ / 32 * 16 + thread_ % 32 / 4) * 2,
-                               kWarpgroupColumns * 2, params_.zeros};
-      codes_[i].template load_group<false>(source, params_.bf16_scales);
-    }
+    const int row = min(segment.column * Config::kConsumers + block_, params_.weight_rows - 1);
+    codes_.template load_group<false>(
+        {params_.weight + row * params_.row_bytes +
+             static_cast<int64_t>(params_.units) * params_.unit_bytes +
+             (thread_ / 32 * 16 + thread_ % 32 / 4) * 2,
+         kWarpgroupColumns * 2, params_.zeros},
+        params_.bf16_scales);
   }
 
   // total = W X^T over this warpgroup's part of `units` units of K.
-  __device__ void accumulate(float (&total)[kOwn][kRows / 2], int units) {
+  __device__ void accumulate(float (&total)[kRows / 2], int units) {
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-#pragma unroll
-      for (float& x : total[i]) x = 0.0f;
-    }
+    for (float& x : total) x = 0.0f;
     if (groups_ > 1) {
       run<true, false>(total, units);
     } else if (groups_ == 0 || params_.zeros ||
@@ -156,7 +148,7 @@ class FewConsumer {
  private:
   // kFine: a unit has several groups. kPlain: it has one, of the commonest format.
   template <bool kFine, bool kPlain>
-  __device__ void run(float (&total)[kOwn][kRows / 2], int units) {
+  __device__ void run(float (&total)[kRows / 2], int units) {
     // Units of all tiles go around the warpgroups, so that a stage always has the same ones: its
     // barrier's parity then tells phases apart.
     const uint32_t first = (part_ - seen_) % kParts;
@@ -168,87 +160,64 @@ class FewConsumer {
       const uint8_t* strip = strip_ + stage * Config::kWBytes;
       const uint64_t x = x_base_ + stage * (2 * Config::kXBytes / 16);
       if constexpr (kFine) {
-        by_quarters(total, strip, x);
-        if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
+        // 32 k at a time: a group, or a part of one.
+#pragma unroll 1
+        for (int quarter = 0; quarter < 4; ++quarter) {
+          load_group<false>(strip, quarter * groups_ / 4);
+          const uint2 words = *reinterpret_cast<const uint2*>(strip + quarter / 2 * 512 +
+                                                              thread_ % 32 * 16 + quarter % 2 * 8);
+          multiply<false>(total, {words.x, words.y},
+                          x + quarter / 2 * (Config::kXBytes / 16) + quarter % 2 * 4);
+        }
       } else {
-        float sums[kOwn][kRows / 2];
-#pragma unroll
-        for (int i = 0; i < kOwn; ++i) {
-          if (kPlain || groups_ > 0) load_group<kPlain>(i, strip, 0);
-          const uint8_t* codes = strip + i * kUnitSlot + thread_ % 32 * 16;
-          const uint4 a = *reinterpret_cast<const uint4*>(codes);
-          const uint4 b = *reinterpret_cast<const uint4*>(codes + 512);
-          start<kPlain>(sums[i], i, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x);
-        }
-        // The sums of a block are taken in under the next one's wgmmas.
-        if constexpr (kOwn == 2) {
-          ptx::wgmma_wait_group<1>();
-          take_in(total[0], sums[0], 0);
-        }
-        ptx::wgmma_wait_group<0>();
-        if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
-        take_in(total[kOwn - 1], sums[kOwn - 1], kOwn - 1);
+        if (kPlain || groups_ > 0) load_group<kPlain>(strip, 0);
+        const uint8_t* codes = strip + thread_ % 32 * 16;
+        const uint4 a = *reinterpret_cast<const uint4*>(codes);
+        const uint4 b = *reinterpret_cast<const uint4*>(codes + 512);
+        multiply<kPlain>(total, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x);
       }
+      if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
       stage += kParts;
       if (stage >= Config::kWStages) stage -= Config::kWStages, parity ^= 1;
     }
     seen_ += units;
   }
 
-  // 32 k at a time: a group, or a part of one.
-  __device__ void by_quarters(float (&total)[kOwn][kRows / 2], const uint8_t* strip, uint64_t x) {
-#pragma unroll 1
-    for (int quarter = 0; quarter < 4; ++quarter) {
-#pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
-        load_group<false>(i, strip, quarter * groups_ / 4);
-        const uint2 words = *reinterpret_cast<const uint2*>(
-            strip + i * kUnitSlot + quarter / 2 * 512 + thread_ % 32 * 16 + quarter % 2 * 8);
-        float sums[kRows / 2];
-        start<false>(sums, i, {words.x, words.y},
-                     x + quarter / 2 * (Config::kXBytes / 16) + quarter % 2 * 4);
-        ptx::wgmma_wait_group<0>();
-        take_in(total[i], sums, i);
-      }
-    }
-  }
-
   template <bool kPlain>
-  __device__ void load_group(int i, const uint8_t* strip, int group) {
-    codes_[i].template load_group<kPlain>(
-        {strip + i * kUnitSlot + w4::kStripCodeBytes + group * 32 + thread_ % 32 / 4 * 2,
-         groups_ * 32, params_.zeros},
+  __device__ void load_group(const uint8_t* strip, int group) {
+    codes_.template load_group<kPlain>(
+        {strip + w4::kStripCodeBytes + group * 32 + thread_ % 32 / 4 * 2, groups_ * 32,
+         params_.zeros},
         params_.bf16_scales);
   }
 
-  // sums = (the words' codes less their zero points) X, over 16 k for each word.
+  // total += scale * (the words' codes less their zero points) X, over 16 k for each word.
   template <bool kPlain, int kWords>
-  __device__ void start(float (&sums)[kRows / 2], int i, const uint32_t (&words)[kWords],
-                        uint64_t x) const {
+  __device__ void multiply(float (&total)[kRows / 2], const uint32_t (&words)[kWords],
+                           uint64_t x) const {
     uint32_t a[kWords][4];
-    codes_[i].template expand<kPlain>(words, a);
+    codes_.template expand<kPlain>(words, a);
+    float sums[kRows / 2];
     ptx::wgmma_fence();
 #pragma unroll
     for (int j = 0; j < kWords; ++j) {
       ptx::wgmma<T, 0>(sums, a[j], x + j / 4 * (Config::kXBytes / 16) + j % 4 * 2, j > 0);
     }
     ptx::wgmma_commit_group();
-  }
-
-  __device__ void take_in(float (&total)[kRows / 2], const float (&sums)[kRows / 2], int i) const {
+    ptx::wgmma_wait_group<0>();
 #pragma unroll
-    for (int j = 0; j < kRows / 2; ++j) {
-      total[j] = fmaf(codes_[i].scale(j / 2 % 2), sums[j], total[j]);
+    for (int i = 0; i < kRows / 2; ++i) {
+      total[i] = fmaf(codes_.scale(i / 2 % 2), sums[i], total[i]);
     }
   }
 
   const Params& params_;
   FewStorage<Config>& smem_;
   int block_, part_, thread_;
-  const uint8_t* strip_;  // this warp's, of its first block in the first stage
+  const uint8_t* strip_;  // this warp's, in the first stage
   uint64_t x_base_;
   int groups_;
-  Centered<T> codes_[kOwn];
+  Centered<T> codes_;
   uint32_t seen_ = 0;  // units, of all warpgroups
 };
 
@@ -294,7 +263,7 @@ class PartsExchange {
   }
 
  private:
-  static_assert(kParts <= 4, "the order of sums");
+  static_assert(kParts == 1 || kParts == 2 || kParts == 4, "the order of sums");
 
   __device__ float4 at(int part, int j) const { return sums_[part - 1][j * kWarpgroup + thread_]; }
   __device__ static void add(float* to, const float4& x) {
@@ -307,38 +276,34 @@ class PartsExchange {
   bool started_ = false;
 };
 
-// kBlock: 0, ... of the blocks that a warpgroup has.
-template <typename T, typename Config, int... kBlock>
+template <typename T, typename Config>
 __device__ inline void consume_few(const Params& params, FewStorage<Config>& smem, Place place,
-                                   int warpgroup, int thread,
-                                   std::integer_sequence<int, kBlock...>) {
-  constexpr int kOwn = Config::kOwn, kTogether = Config::kConsumers / kOwn;
-  const int block = warpgroup % kTogether * kOwn, part = warpgroup / kTogether;
+                                   int warpgroup, int thread) {
+  const int block = warpgroup % Config::kConsumers, part = warpgroup / Config::kConsumers;
   Scheduler scheduler(params, place, Config::kRows);
   FewConsumer<T, Config> consumer(params, smem, block, part, thread);
-  PartsExchange<Config> parts[kOwn] = {PartsExchange<Config>(smem, block + kBlock, thread)...};
+  PartsExchange<Config> parts(smem, block, thread);
   Segment segment;
   if (part > 0) {
     while (scheduler.next(&segment)) {
-      float acc[kOwn][Config::kRows / 2];
+      float acc[Config::kRows / 2];
       consumer.begin(segment);
       consumer.accumulate(acc, segment.count);
-      (parts[kBlock].give(acc[kBlock], part), ...);
+      parts.give(acc, part);
     }
     return;
   }
-  Epilogue<T, Config> epilogues[kOwn] = {
-      Epilogue<T, Config>(params, smem.out[block + kBlock], &smem.inbox_full[block + kBlock],
-                          &smem.inbox_empty[block + kBlock], place, block + kBlock, thread)...};
+  Epilogue<T, Config> epilogue(params, smem.out[block], &smem.inbox_full[block],
+                               &smem.inbox_empty[block], place, block, thread);
   while (scheduler.next(&segment)) {
-    float acc[kOwn][Config::kRows / 2];
-    (epilogues[kBlock].begin(segment), ...);
+    float acc[Config::kRows / 2];
+    epilogue.begin(segment);
     consumer.begin(segment);
     consumer.accumulate(acc, segment.count);
-    if constexpr (Config::kParts > 1) (parts[kBlock].take(acc[kBlock], scheduler.done()), ...);
-    (epilogues[kBlock].store(acc[kBlock], segment, scheduler), ...);
+    if constexpr (Config::kParts > 1) parts.take(acc, scheduler.done());
+    epilogue.store(acc, segment, scheduler);
   }
-  epilogues[0].finish();
+  epilogue.finish();
 }
 
 // By one thread.
@@ -347,7 +312,7 @@ __device__ inline void set_up_few_barriers(const Params& params, FewStorage<Conf
 #pragma unroll 1
   for (int stage = 0; stage < Config::kWStages; ++stage) {
     ptx::mbarrier_init(&smem.w_full[stage], 2);
-    ptx::mbarrier_init(&smem.w_empty[stage], Config::kConsumers / Config::kOwn);
+    ptx::mbarrier_init(&smem.w_empty[stage], Config::kConsumers);
   }
 #pragma unroll 1
   for (int i = 0; i < Config::kConsumers; ++i) {
@@ -399,8 +364,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   } else {
     ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
     ptx::griddep_wait();
-    consume_few<T, Config>(params, smem, place, warpgroup - 1, thread,
-                           std::make_integer_sequence<int, Config::kOwn>());
+    consume_few<T, Config>(params, smem, place, warpgroup - 1, thread);
   }
   // No barrier at the end: whatever others send to this CTA, it has waited for.
 #endif

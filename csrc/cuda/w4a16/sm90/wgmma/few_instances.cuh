@@ -14,10 +14,9 @@ Status launch_few_tile(const Params& params, const Work& work, cudaStream_t stre
 template <typename T>
 Status launch_few(const Params& params, const Variant& variant, const Work& work,
                   cudaStream_t stream) {
-#define XGEMM_W4_FEW_TILE(BLOCKS, OWN, PARTS, ROWS, CYCLES)                               \
-  if (variant.consumers == BLOCKS && variant.warpgroups == BLOCKS / OWN * PARTS &&        \
-      variant.rows == ROWS) {                                                             \
-    return launch_few_tile<T, FewConfig<BLOCKS, OWN, PARTS, ROWS>>(params, work, stream); \
+#define XGEMM_W4_FEW_TILE(BLOCKS, PARTS, ROWS, CYCLES)                                 \
+  if (variant.consumers == BLOCKS && variant.parts == PARTS && variant.rows == ROWS) { \
+    return launch_few_tile<T, FewConfig<BLOCKS, PARTS, ROWS>>(params, work, stream);   \
   }
   XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE)
 #undef XGEMM_W4_FEW_TILE

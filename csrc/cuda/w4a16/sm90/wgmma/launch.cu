@@ -132,9 +132,10 @@ Status launch(const Problem& p, const Config& config, void* workspace, cudaStrea
         {p.d, p.m, layout.n, p.d_row_stride, config.block_m, kWarpgroupColumns / config.splits});
   }
   if (!encoded) return {cudaErrorInvalidValue, "encoding a tensor map of the W4A16 product"};
-  const Variant variant{.consumers = config.block_n / kWarpgroupColumns,
+  const int consumers = config.block_n / kWarpgroupColumns;
+  const Variant variant{.consumers = consumers,
                         .rows = config.block_m,
-                        .warpgroups = config.warps * 32 / kWarpgroup - 1,
+                        .parts = (config.warps * 32 / kWarpgroup - 1) / consumers,
                         .foreign_scales = p.weight.bf16_scales != (p.dtype == DType::kBF16)};
   const Work work{.clusters = config.ctas / config.cluster, .overlaps_previous = overlaps_previous};
   const bool few = config.block_m <= kMostFewRows, f16 = p.dtype == DType::kF16;

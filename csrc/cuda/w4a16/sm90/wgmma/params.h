@@ -54,7 +54,7 @@ struct Params {
 // What a kernel is compiled for, beside the type of the activations.
 struct Variant {
   int consumers, rows;
-  int warpgroups;       // that multiply
+  int parts;            // of tiles of few rows: warpgroups that share the K of 64 columns
   bool foreign_scales;  // of the 16-bit type that the activations do not have
 };
 

@@ -12,14 +12,14 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 namespace {
 
 struct Shape {
-  int consumers, own, parts, rows;  // as in TILE of tile.h
+  int consumers, parts, rows;  // parts: warpgroups that share the K of 64 columns
   double unit_cycles;
   constexpr int columns() const { return consumers * kWarpgroupColumns; }
-  constexpr int warpgroups() const { return consumers / own * parts; }
+  constexpr int warpgroups() const { return consumers * parts; }
   constexpr bool few_rows() const { return rows <= kMostFewRows; }
 };
-#define XGEMM_W4_FEW_TILE(BLOCKS, OWN, PARTS, ROWS, CYCLES) {BLOCKS, OWN, PARTS, ROWS, CYCLES},
-#define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS, CYCLES) {CONSUMERS, 1, 1, ROWS, CYCLES},
+#define XGEMM_W4_FEW_TILE(BLOCKS, PARTS, ROWS, CYCLES) {BLOCKS, PARTS, ROWS, CYCLES},
+#define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS, CYCLES) {CONSUMERS, 1, ROWS, CYCLES},
 constexpr Shape kShapes[] = {XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE)
                                  XGEMM_W4_WGMMA_TILES(XGEMM_W4_WGMMA_TILE)};
 #undef XGEMM_W4_FEW_TILE

@@ -32,28 +32,20 @@ inline constexpr int kMostSmemBytes = 227 * 1024;
   TILE(2, 192, 1713)               \
   TILE(2, 256, 2260)
 
-// Tiles of few rows (few.cuh). TILE(blocks of 64 columns, how many of them a warpgroup has,
-// warpgroups that share the K of a block, rows of X, cycles for a unit of K).
+// Tiles of few rows (few.cuh). TILE(blocks of 64 columns, warpgroups that share the K of each, rows
+// of X, cycles for a unit of K).
 inline constexpr int kMostFewRows = 64;
 #define XGEMM_W4_FEW_TILES(TILE) \
-  TILE(4, 1, 1, 16, 1070)        \
-  TILE(4, 2, 1, 16, 1070)        \
-  TILE(2, 1, 2, 16, 560)         \
-  TILE(2, 2, 2, 16, 560)         \
-  TILE(1, 1, 4, 16, 320)         \
-  TILE(4, 1, 1, 32, 1210)        \
-  TILE(4, 2, 1, 32, 1210)        \
-  TILE(2, 1, 2, 32, 640)         \
-  TILE(2, 2, 2, 32, 640)         \
-  TILE(1, 1, 4, 32, 380)         \
-  TILE(4, 1, 1, 48, 1400)        \
-  TILE(4, 2, 1, 48, 1400)        \
-  TILE(2, 1, 2, 48, 760)         \
-  TILE(2, 2, 2, 48, 760)         \
-  TILE(4, 1, 1, 64, 1610)        \
-  TILE(4, 2, 1, 64, 1610)        \
-  TILE(2, 1, 2, 64, 880)         \
-  TILE(2, 2, 2, 64, 880)
+  TILE(4, 1, 16, 1070)           \
+  TILE(2, 2, 16, 560)            \
+  TILE(1, 4, 16, 320)            \
+  TILE(4, 1, 32, 1210)           \
+  TILE(2, 2, 32, 640)            \
+  TILE(1, 4, 32, 380)            \
+  TILE(4, 1, 48, 1400)           \
+  TILE(2, 2, 48, 760)            \
+  TILE(4, 1, 64, 1610)           \
+  TILE(2, 2, 64, 880)
 
 // Whether CTAs may share K: they exchange sums in shared memory, of which a tile must leave enough.
 constexpr bool may_split(int consumers, int rows) {
@@ -74,7 +66,7 @@ constexpr int least(int a, int b) { return a < b ? a : b; }
 
 template <int kConsumers_, int kRows_>
 struct TileConfig {
-  static constexpr int kConsumers = kConsumers_, kOwn = 1, kRows = kRows_;
+  static constexpr int kConsumers = kConsumers_, kRows = kRows_;
   static constexpr int kColumns = kConsumers * kWarpgroupColumns;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr bool kMaySplit = may_split(kConsumers, kRows);
@@ -105,11 +97,11 @@ struct TileConfig {
   static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
 };
 
-// A tile of few rows; kConsumers: blocks of 64 columns, kOwn of which a warpgroup has.
-template <int kBlocks, int kOwn_, int kParts_, int kRows_>
+// A tile of few rows; kConsumers: warpgroups that store.
+template <int kBlocks, int kParts_, int kRows_>
 struct FewConfig {
-  static constexpr int kConsumers = kBlocks, kOwn = kOwn_, kParts = kParts_, kRows = kRows_;
-  static constexpr int kWarpgroups = kBlocks / kOwn * kParts;
+  static constexpr int kConsumers = kBlocks, kParts = kParts_, kRows = kRows_;
+  static constexpr int kWarpgroups = kBlocks * kParts;
   static constexpr int kColumns = kBlocks * kWarpgroupColumns;
   static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
   static constexpr bool kMaySplit = may_split(kBlocks, kRows);
@@ -131,9 +123,8 @@ struct FewConfig {
       least(kMostStages, kRingBytes / (2 * kXBytes + kWBytes)) / kParts * kParts;
   static_assert(kWStages >= 4, "a tile must leave room for a ring");
 
-  static_assert(kWarpgroups >= 2 && kWarpgroups <= 4, "registers of an SM");
-  static constexpr int kProducerRegisters = kWarpgroups == 4 ? 32 : 40;
-  static constexpr int kConsumerRegisters = kWarpgroups == 4 ? 112 : kWarpgroups == 3 ? 152 : 232;
+  static_assert(kWarpgroups == 4, "four have the registers of an SM");
+  static constexpr int kProducerRegisters = 32, kConsumerRegisters = 112;
 };
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma
