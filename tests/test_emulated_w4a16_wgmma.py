@@ -22,8 +22,8 @@ TILES = (
 # (blocks of 64 columns, warpgroups that share the K of each, rows of X)
 FEW_TILES = tuple(
     (blocks, parts, rows)
-    for blocks, parts, most in ((4, 1, 64), (2, 2, 64), (1, 4, 32))
-    for rows in range(16, most + 1, 16)
+    for blocks, parts in ((4, 1), (2, 2), (1, 4))
+    for rows in (16, 32, 48, 64)
 )
 SPLIT_TILES = (
     *((consumers, 1, rows) for consumers, rows in TILES if consumers * rows <= 256),

@@ -21,9 +21,8 @@ struct FewStorage {
   alignas(1024) uint8_t x[Config::kWStages][2][Config::kXBytes];
   alignas(1024) uint8_t out[Config::kConsumers][Config::kOutBytes];
   alignas(128) uint8_t w[Config::kWStages][Config::kConsumers][kUnitSlot];
-  // Sums of the warpgroups that share K with a block's first: [part][8 rows of X][thread].
-  float4 sums[Config::kConsumers][Config::kParts - 1 > 0 ? Config::kParts - 1 : 1]
-             [Config::kParts > 1 ? Config::kRows / 8 * kWarpgroup : 1];
+  // Of warpgroups that share K: [8 rows of X][thread] each.
+  float4 sums[Config::kConsumers][Config::kSumsSlots][Config::kSumsOfPart];
   uint64_t w_full[Config::kWStages], w_empty[Config::kWStages];
   uint64_t inbox_full[Config::kConsumers], inbox_empty[Config::kConsumers];
 };
@@ -223,56 +222,70 @@ class FewConsumer {
 
 // The sums of the warpgroups that share a block's K, to the first of them. Which of them has a
 // tile's first unit depends on the tiles before, but must not change the bits: of four, those that
-// take turns two units apart are added first.
+// take turns two units apart are added first. A thread meets those of its own place in the other
+// warpgroups only.
 template <typename Config>
 class PartsExchange {
   static constexpr int kRows = Config::kRows, kParts = Config::kParts;
-  static constexpr int kThreads = kParts * kWarpgroup;
+  static constexpr int kHalf = kParts / 2;
+  static constexpr int kPair = 2 * kWarpgroup;
+  static_assert(kParts == 1 || kParts == 2 || kParts == 4, "the order of sums");
 
  public:
-  __device__ PartsExchange(FewStorage<Config>& smem, int block, int thread)
-      : sums_(smem.sums[block]), ready_(1 + Config::kConsumers + 2 * block), thread_(thread) {}
+  __device__ PartsExchange(FewStorage<Config>& smem, int block, int part, int thread)
+      : sums_(smem.sums[block]),
+        barriers_(1 + Config::kConsumers + kBarriers * block),
+        part_(part),
+        thread_(thread) {}
 
-  __device__ void give(const float (&acc)[kRows / 2], int part) {
-    if (started_) ptx::named_barrier_sync(ready_ + 1, kThreads);
+  // Of all parts; afterwards that of part 0 is the sum. `last`: there is no tile after this.
+  __device__ void add_up(float (&acc)[kRows / 2], bool last) {
+    if (part_ > 0 && started_) ptx::named_barrier_sync(barriers_ + kFree, kParts * kWarpgroup);
     started_ = true;
-    float4* to = sums_[part - 1] + thread_;
-#pragma unroll
-    for (int j = 0; j < kRows / 8; ++j) {
-      to[j * kWarpgroup] = make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
+    if (part_ >= kHalf) {
+      give(acc, part_ - kHalf);
+      ptx::named_barrier_arrive(barriers_ + part_ - kHalf, kPair);
+      return;
     }
-    ptx::named_barrier_arrive(ready_, kThreads);
-  }
-
-  // `last`: nothing is given after this.
-  __device__ void take(float (&acc)[kRows / 2], bool last) {
-    ptx::named_barrier_sync(ready_, kThreads);
-#pragma unroll
-    for (int j = 0; j < kRows / 8; ++j) {
-      if constexpr (kParts == 2) {
-        add(acc + 4 * j, at(1, j));
-      } else {
-        add(acc + 4 * j, at(2, j));
-        float odd[4] = {};
-        add(odd, at(1, j));
-        add(odd, at(3, j));
-        add(acc + 4 * j, make_float4(odd[0], odd[1], odd[2], odd[3]));
+    ptx::named_barrier_sync(barriers_ + part_, kPair);
+    take(acc, part_);
+    if constexpr (kParts == 4) {
+      if (part_ == 1) {
+        give(acc, 1);
+        ptx::named_barrier_arrive(barriers_ + kSecond, kPair);
+        return;
       }
+      ptx::named_barrier_sync(barriers_ + kSecond, kPair);
+      take(acc, 1);
     }
-    if (!last) ptx::named_barrier_arrive(ready_ + 1, kThreads);
+    if (!last) ptx::named_barrier_arrive(barriers_ + kFree, kParts * kWarpgroup);
   }
 
  private:
-  static_assert(kParts == 1 || kParts == 2 || kParts == 4, "the order of sums");
+  // Barriers of a block: the sums of a part are there; those of two; all have been read.
+  static constexpr int kSecond = kHalf, kFree = kParts == 4 ? 3 : 1, kBarriers = kFree + 1;
+  static_assert(1 + Config::kConsumers + (kParts > 1 ? kBarriers * Config::kConsumers : 0) <=
+                    kLeftBarrier,
+                "barriers must be told apart");
 
-  __device__ float4 at(int part, int j) const { return sums_[part - 1][j * kWarpgroup + thread_]; }
-  __device__ static void add(float* to, const float4& x) {
-    to[0] += x.x, to[1] += x.y, to[2] += x.z, to[3] += x.w;
+  __device__ void give(const float (&acc)[kRows / 2], int slot) {
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      sums_[slot][j * kWarpgroup + thread_] =
+          make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
+    }
   }
 
-  float4 (*sums_)[Config::kParts > 1 ? Config::kRows / 8 * kWarpgroup : 1];
-  int ready_;  // a barrier; the next one: the sums have been read
-  int thread_;
+  __device__ void take(float (&acc)[kRows / 2], int slot) const {
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      const float4 x = sums_[slot][j * kWarpgroup + thread_];
+      acc[4 * j] += x.x, acc[4 * j + 1] += x.y, acc[4 * j + 2] += x.z, acc[4 * j + 3] += x.w;
+    }
+  }
+
+  float4 (*sums_)[Config::kSumsOfPart];
+  int barriers_, part_, thread_;
   bool started_ = false;
 };
 
@@ -282,14 +295,14 @@ __device__ inline void consume_few(const Params& params, FewStorage<Config>& sme
   const int block = warpgroup % Config::kConsumers, part = warpgroup / Config::kConsumers;
   Scheduler scheduler(params, place, Config::kRows);
   FewConsumer<T, Config> consumer(params, smem, block, part, thread);
-  PartsExchange<Config> parts(smem, block, thread);
+  PartsExchange<Config> parts(smem, block, part, thread);
   Segment segment;
   if (part > 0) {
     while (scheduler.next(&segment)) {
       float acc[Config::kRows / 2];
       consumer.begin(segment);
       consumer.accumulate(acc, segment.count);
-      parts.give(acc, part);
+      parts.add_up(acc, scheduler.done());
     }
     return;
   }
@@ -300,7 +313,7 @@ __device__ inline void consume_few(const Params& params, FewStorage<Config>& sme
     epilogue.begin(segment);
     consumer.begin(segment);
     consumer.accumulate(acc, segment.count);
-    if constexpr (Config::kParts > 1) parts.take(acc, scheduler.done());
+    if constexpr (Config::kParts > 1) parts.add_up(acc, scheduler.done());
     epilogue.store(acc, segment, scheduler);
   }
   epilogue.finish();

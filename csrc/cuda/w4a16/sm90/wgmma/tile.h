@@ -44,8 +44,10 @@ inline constexpr int kMostFewRows = 64;
   TILE(1, 4, 32, 380)            \
   TILE(4, 1, 48, 1400)           \
   TILE(2, 2, 48, 760)            \
+  TILE(1, 4, 48, 450)            \
   TILE(4, 1, 64, 1610)           \
-  TILE(2, 2, 64, 880)
+  TILE(2, 2, 64, 880)            \
+  TILE(1, 4, 64, 540)
 
 // Whether CTAs may share K: they exchange sums in shared memory, of which a tile must leave enough.
 constexpr bool may_split(int consumers, int rows) {
@@ -112,7 +114,10 @@ struct FewConfig {
   static constexpr int kSliceBytes = kRows * kWarpgroupColumns;
   static constexpr int kTileBytes = kRows * kWarpgroupColumns * 2;
   static constexpr int kOutBytes = kMaySplit ? kInboxBytes + kSliceBytes : kTileBytes;
-  static constexpr int kSumsBytes = kBlocks * (kParts - 1) * kRows * kWarpgroupColumns * 4;
+  // float4 that a warpgroup gives another of the same columns, and for how many there is room.
+  static constexpr int kSumsOfPart = kParts > 1 ? kRows / 8 * kWarpgroup : 1;
+  static constexpr int kSumsSlots = kParts > 1 ? kParts / 2 : 1;
+  static constexpr int kSumsBytes = kBlocks * kSumsSlots * kSumsOfPart * 16;
 
   static constexpr int kXBytes = kRows * kStageK * 2;  // of 64 k
   static constexpr int kWBytes = kBlocks * kUnitSlot;  // of 128 k
