@@ -25,19 +25,25 @@ constexpr Shape kShapes[] = {XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE)
 #undef XGEMM_W4_FEW_TILE
 #undef XGEMM_W4_WGMMA_TILE
 
-// All of these and the tiles' cycles are fitted to 2,000 times on an H200: 8 layers, M from 17 to
-// 1024, up to 28 ways for each, groups of 128. The estimate meets them to 6 % (rms), and what it
-// chooses takes 0.5 % longer than the best way.
-constexpr double kLaunchUs = 3.1, kStartUs = 3.0;  // until a CTA has its first operands
-constexpr double kCyclesPerUs = 1650;              // of the cycles below and in tile.h
-constexpr double kGpuBytesPerUs = 4.2e6;           // from memory, by all SMs
-// Of a tile, beside its units: the ring runs dry, D is stored.
-constexpr double kTileCycles = 1330, kTileCyclesPerRow = 1.3;
+constexpr double kLaunchUs = 3.1;
+constexpr double kCyclesPerUs = 1650;     // of the cycles below and in tile.h
+constexpr double kGpuBytesPerUs = 4.2e6;  // from memory, by all SMs
+
+// These and the tiles' cycles are fitted to times on an H200, groups of 128. kLarge: 2,000
+// times of 8 layers, M from 17 to 1024; the estimate meets them to 6 % (rms), and what it chooses
+// takes 0.5 % longer than the best way. kFew: 2,100 times of 21 layers, M from 4 to 64; 5 % and
+// 0.5 %.
+struct Costs {
+  double start_us;                 // until a CTA has its first operands
+  double tile, tile_per_row;       // beside its units: the ring runs dry, D is stored
+  double exchange, exchange_byte;  // where CTAs of a cluster share K
+  double leave, leave_byte;        // of sums that are left in memory for others
+};
+constexpr Costs kLarge{3.0, 1330, 1.3, 1350, 0.024, 3540, 0.014};
+constexpr Costs kFew{3.4, 116, 0, 0, 0.049, 2177, 0.028};
+
 // Of a unit where two CTAs share X: large tiles gain, small ones wait for each other.
 constexpr double kSharing = 1.012, kSharingPerRow = 1.1e-4;
-// Where K is shared: of a cluster's exchange, and of sums that are left in memory for others.
-constexpr double kExchangeCycles = 1350, kExchangeCyclesPerByte = 0.024;
-constexpr double kLeaveCycles = 3540, kLeaveCyclesPerByte = 0.014;
 // Of copying x so that TMA can read it.
 constexpr double kCopyLaunchUs = 3, kCopyBytesPerUs = 3e6;
 
@@ -115,7 +121,8 @@ class Chooser {
     const int64_t tiles = tiles_of(c);
     const int64_t clusters = most_clusters(device_, sharers * splits);
     const double sent = 4.0 * shape.columns() * shape.rows;
-    const double tile = kTileCycles + kTileCyclesPerRow * shape.rows;
+    const Costs& costs = shape.few_rows() ? kFew : kLarge;
+    const double tile = costs.tile + costs.tile_per_row * shape.rows;
     const double unit_cycles =
         shape.unit_cycles * (sharers > 1 ? kSharing - kSharingPerRow * shape.rows : 1.0);
     double cycles = 0;
@@ -124,17 +131,17 @@ class Chooser {
           round_up<int64_t>(ceil_div(tiles * layout_.units(), clusters), shape.parts));
       const auto units = static_cast<double>(layout_.units());
       // A tile's parts are added by one CTA.
-      cycles = share * unit_cycles + (std::ceil(share / units) + 1) * tile + kLeaveCycles +
-               kLeaveCyclesPerByte * sent * std::ceil(units / share);
+      cycles = share * unit_cycles + (std::ceil(share / units) + 1) * tile + costs.leave +
+               costs.leave_byte * sent * std::ceil(units / share);
     } else {
       const auto turns = static_cast<double>(ceil_div(tiles, clusters));
       const auto units = static_cast<double>(
           round_up<int64_t>(ceil_div<int64_t>(layout_.units(), splits), shape.parts));
-      const double exchange = splits > 1 ? kExchangeCycles + kExchangeCyclesPerByte * sent : 0.0;
+      const double exchange = splits > 1 ? costs.exchange + costs.exchange_byte * sent : 0.0;
       cycles = turns * (units * unit_cycles + tile + exchange);
     }
     const double memory_us = static_cast<double>(layout_.bytes()) / kGpuBytesPerUs;
-    return kLaunchUs + kStartUs + std::max(cycles / kCyclesPerUs, memory_us);
+    return kLaunchUs + costs.start_us + std::max(cycles / kCyclesPerUs, memory_us);
   }
 
   const w4::Layout& layout_;

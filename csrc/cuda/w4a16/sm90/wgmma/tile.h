@@ -36,18 +36,18 @@ inline constexpr int kMostSmemBytes = 227 * 1024;
 // of X, cycles for a unit of K).
 inline constexpr int kMostFewRows = 64;
 #define XGEMM_W4_FEW_TILES(TILE) \
-  TILE(4, 1, 16, 1070)           \
-  TILE(2, 2, 16, 560)            \
-  TILE(1, 4, 16, 320)            \
-  TILE(4, 1, 32, 1210)           \
-  TILE(2, 2, 32, 640)            \
-  TILE(1, 4, 32, 380)            \
-  TILE(4, 1, 48, 1400)           \
-  TILE(2, 2, 48, 760)            \
-  TILE(1, 4, 48, 450)            \
-  TILE(4, 1, 64, 1610)           \
-  TILE(2, 2, 64, 880)            \
-  TILE(1, 4, 64, 540)
+  TILE(4, 1, 16, 1114)           \
+  TILE(2, 2, 16, 620)            \
+  TILE(1, 4, 16, 352)            \
+  TILE(4, 1, 32, 1271)           \
+  TILE(2, 2, 32, 686)            \
+  TILE(1, 4, 32, 381)            \
+  TILE(4, 1, 48, 1465)           \
+  TILE(2, 2, 48, 791)            \
+  TILE(1, 4, 48, 422)            \
+  TILE(4, 1, 64, 1646)           \
+  TILE(2, 2, 64, 893)            \
+  TILE(1, 4, 64, 486)
 
 // Whether CTAs may share K: they exchange sums in shared memory, of which a tile must leave enough.
 constexpr bool may_split(int consumers, int rows) {
