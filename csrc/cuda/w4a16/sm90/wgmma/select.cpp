@@ -84,6 +84,8 @@ class Chooser {
     for (const Shape& shape : kShapes) {
       for (int splits = 1; splits <= kMostSplits; splits *= 2) {
         if (!shape.few_rows()) continue;
+        // Many rows shall find large tiles.
+        if (splits > 1 && !may_split(shape.consumers, kMostFewRows)) continue;
         if (like != nullptr && (splits != like->splits || shape.parts != like->shape.parts)) {
           continue;
         }
