@@ -16,12 +16,19 @@ from xgemm import QuantizedWeight, reference
 DTYPES = (torch.float16, torch.bfloat16)
 # (consumer warpgroups, rows of X), as in csrc/cuda/w4a16/sm90/wgmma/tile.h
 TILES = (
-    *itertools.product((2, 4), (32, 48, 64, 96)),
-    *((3, rows) for rows in (64, 96, 128)),
-    (4, 128),
-    *((2, rows) for rows in (128, 192, 256)),
+    *itertools.product((2, 3, 4), (96, 128)),
+    *((2, rows) for rows in (192, 256)),
 )
-SPLIT_TILES = [tile for tile in TILES if tile[0] * tile[1] <= 256]
+# (blocks of 64 columns, warpgroups that share the K of each, rows of X)
+FEW_TILES = tuple(
+    (blocks, parts, rows)
+    for blocks, parts in ((4, 1), (2, 2), (1, 4))
+    for rows in (16, 32, 48, 64)
+)
+SPLIT_TILES = (
+    *((consumers, 1, rows) for consumers, rows in TILES if consumers * rows <= 256),
+    *(tile for tile in FEW_TILES if tile[0] * tile[2] <= 128),
+)
 
 
 def check(
@@ -37,9 +44,16 @@ def check(
 
 
 def config(
-    consumers: int, rows: int, sharers: int, splits: int, clusters: int, even_shares: bool = False
+    consumers: int,
+    rows: int,
+    sharers: int,
+    splits: int,
+    clusters: int,
+    even_shares: bool = False,
+    parts: int = 1,
 ) -> dict[str, Any]:
     return {
+        "warps": 4 * (consumers * parts + 1),
         "block_m": rows,
         "block_n": 64 * consumers,
         "cluster": sharers * splits,
@@ -70,26 +84,46 @@ def test_formats(dtype: torch.dtype, group: int, zeros: str) -> None:
         check(randn((m, k), dtype), q, bias, ACTIVATIONS[index], machine_of(index))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("blocks", "parts", "rows"), FEW_TILES)
+def test_tiles_of_few_rows(blocks: int, parts: int, rows: int, dtype: torch.dtype) -> None:
+    """The same of these, whose warpgroups share K; formats of which a unit has 1 and 4 groups."""
+    for index, (m, group) in enumerate(itertools.product((rows, rows + 9), (32, 128))):
+        q = random_weight(64 * blocks + 40, 700, group, "real", DTYPES[index % 2], seed=index)
+        bias = randn((q.n,), dtype, 1) if index % 2 else None
+        tile = config(blocks, rows, 1, 1, 1 + index % 2, parts=parts)
+        check(randn((m, 700), dtype), q, bias, ACTIVATIONS[index], machine_of(index), **tile)
+
+
 @pytest.mark.parametrize("splits", [2, 4])
-@pytest.mark.parametrize(("consumers", "rows"), SPLIT_TILES)
-def test_splits(consumers: int, rows: int, splits: int) -> None:
+@pytest.mark.parametrize(("consumers", "parts", "rows"), SPLIT_TILES)
+def test_splits(consumers: int, parts: int, rows: int, splits: int) -> None:
     """CTAs of a cluster that exchange sums, over several tiles each."""
-    for index, sharers in enumerate((1, 2)):
+    for index, sharers in enumerate((1, 1 if rows <= 64 else 2)):
         q = random_weight(64 * consumers + 44, 128 * splits + 1, 128, "integer", seed=index)
         bias = randn((q.n,), DTYPES[index], 1)
-        tile = config(consumers, rows, sharers, splits, 1 + index)
+        tile = config(consumers, rows, sharers, splits, 1 + index, parts=parts)
         x = randn((rows + 3, q.k), DTYPES[index])
         check(x, q, bias, "silu", machine_of(index, 16), **tile)
 
 
 @pytest.mark.parametrize("clusters", [1, 2, 3, 5, 7])
-@pytest.mark.parametrize(("consumers", "rows"), [(2, 32), (4, 64), (2, 128), (2, 256)])
-def test_even_shares(consumers: int, rows: int, clusters: int) -> None:
+@pytest.mark.parametrize(
+    ("consumers", "parts", "rows"),
+    [
+        (2, 2, 32),
+        (1, 4, 16),
+        (4, 1, 64),
+        (2, 1, 128),
+        (2, 1, 256),
+    ],
+)
+def test_even_shares(consumers: int, parts: int, rows: int, clusters: int) -> None:
     """Ranges that begin and end anywhere, also several within one tile."""
-    for index, sharers in enumerate((1, 2)):
+    for index, sharers in enumerate((1, 1 if rows <= 64 else 2)):
         q = random_weight(64 * consumers * 2 + 5, 700, 32, "integer", seed=index)
         bias = randn((q.n,), DTYPES[index], 1)
-        tile = config(consumers, rows, sharers, 1, clusters, even_shares=True)
+        tile = config(consumers, rows, sharers, 1, clusters, True, parts)
         x = randn((rows, q.k), DTYPES[index])
         check(x, q, bias, "gelu", machine_of(index + clusters, 16), **tile)
 
@@ -130,7 +164,7 @@ def test_batch_invariant(dtype: torch.dtype, group: int) -> None:
 def test_same_bits_in_any_order() -> None:
     q = random_weight(129, 1100)
     x = randn((40, 1100), torch.float16)
-    for tile in (config(2, 48, 2, 4, 1), config(2, 48, 1, 1, 5, even_shares=True)):
+    for tile in (config(2, 48, 1, 4, 1, parts=2), config(2, 48, 1, 1, 5, True, 2)):
         first, *others = (check(x, q, machine=machine_of(index, 16), **tile) for index in range(4))
         assert all(torch.equal(first, other) for other in others)
 

@@ -32,6 +32,25 @@ __device__ inline void activate_all(Activation activation, float (&x)[kSize]) {
   }
 }
 
+// Waits for the flag of sums that another CTA leaves. It is taken down: in a graph the next launch
+// has the same nonce.
+__device__ inline void take_down(uint64_t* flag, uint64_t nonce) {
+  while (ptx::ld_acquire_gpu(flag) != nonce) {
+  }
+  *flag = 0;
+}
+
+// Clusters that have later parts of the K of `segment`, the last that `cluster` has.
+__device__ inline int parts_behind(const Params& params, const Segment& segment, uint32_t cluster) {
+  uint32_t last = cluster;
+  while (last > 0 && range_of(params, last).end < segment.end_of_k) --last;
+  return static_cast<int>(cluster - last);
+}
+
+// Where Config::kShareWarps, warps of their own raise flags and wait for them. They meet the
+// warpgroups at these barriers, one for each: sums have been left; sums of others are there.
+inline constexpr int kLeftBarrier = 8, kFoundBarrier = 12;
+
 // One for each consumer warpgroup. Where CTAs share K, each gets the sums of 64 / splits of the
 // warpgroup's columns from all of them, and adds them in the order of their ranks: no global
 // memory, no locks, and the same bits in every run.
@@ -103,8 +122,12 @@ class Epilogue {
     for (int j = 0; j < kRows / 8; ++j) {
       to[j * kWarpgroup] = make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
     }
-    ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
-    if (thread_ == 0) ptx::st_release_gpu(params_.flags + index_of(cluster), params_.nonce);
+    if constexpr (Config::kShareWarps) {
+      ptx::named_barrier_arrive(kLeftBarrier + consumer_, kWarpgroup + 32);
+    } else {
+      ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
+      if (thread_ == 0) ptx::st_release_gpu(params_.flags + index_of(cluster), params_.nonce);
+    }
   }
 
   // Adds what others have of the tile, in the order of k: all flags are waited for at once, and
@@ -113,19 +136,18 @@ class Epilogue {
   // nonce.
   __device__ void complete(float (&acc)[kRows / 2], const Segment& segment,
                            uint32_t cluster) const {
-    uint32_t last = cluster;
-    while (last > 0 && range_of(params_, last).end < segment.end_of_k) --last;
-    const int parts = static_cast<int>(cluster - last);
+    const int parts = parts_behind(params_, segment, cluster);
     if (parts == 0) return;
+    if constexpr (Config::kShareWarps) {
+      ptx::named_barrier_sync(kFoundBarrier + consumer_, kWarpgroup + 32);
+    } else {
 #pragma unroll 1
-    for (int i = thread_; i < parts; i += kWarpgroup) {
-      uint64_t* flag = params_.flags + index_of(cluster - 1 - i);
-      while (ptx::ld_acquire_gpu(flag) != params_.nonce) {
+      for (int i = thread_; i < parts; i += kWarpgroup) {
+        take_down(params_.flags + index_of(cluster - 1 - i), params_.nonce);
       }
-      *flag = 0;
+      ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
     }
-    ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
-    constexpr int kRegisters = Config::kConsumers > 2 ? 32 : 64;
+    constexpr int kRegisters = Config::kConsumerRegisters < 160 ? 32 : 64;
     constexpr int kTogether = kRegisters > kRows / 2 ? kRegisters / (kRows / 2) : 1;
 #pragma unroll 1
     for (int first = 0; first < parts; first += kTogether) {

@@ -1,57 +1,25 @@
 // From a variant to the kernel compiled for it.
 #pragma once
 
-#include <algorithm>
-
-#include "cuda/active_clusters.h"
-#include "cuda/launch.h"
-#include "cuda/shared_memory_limit.h"
 #include "cuda/w4a16/sm90/wgmma/kernel.cuh"
+#include "cuda/w4a16/sm90/wgmma/launch_kernel.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
-inline int log2_of(int x) {
-  int log2 = 0;
-  while (1 << log2 < x) ++log2;
-  return log2;
-}
-
 template <typename T, typename Config, bool kForeign>
-Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
-  constexpr const char* kName = "the W4A16 product by wgmma";
-  const auto kernel = wgmma_kernel<T, Config, kForeign>;
-  const void* address = reinterpret_cast<const void*>(kernel);
-  constexpr int kSmem = kSmemBytes<Config>;
-  static_assert(kSmem <= kMostSmemBytes, "a CTA has 227 KB of shared memory");
-  static SharedMemoryLimit limit;
-  static ActiveClusters active;
-  const cudaError_t set = limit.raise(address, kSmem);
-  if (set != cudaSuccess) return {set, kName};
-  const int cluster = params.sharers << params.split_shift;
-  params.clusters = work.clusters;
-  if (cluster > 1) {
-    const int most = active.most(address, Config::kThreads, kSmem, log2_of(cluster));
-    if (most > 0) params.clusters = std::min(params.clusters, most);
-  }
-  const uint32_t units = params.tiles * params.units;  // of even shares, which see to its range
-  params.units_each = units / params.clusters, params.units_extra = units % params.clusters;
-  const Grid grid{.blocks = dim3(params.clusters * cluster),
-                  .threads = dim3(Config::kThreads),
-                  .shared_bytes = kSmem,
-                  .stream = stream,
-                  .cluster = dim3(cluster),
-                  .overlaps_previous = work.overlaps_previous};
-  return launch_grid(kName, grid, kernel, params);
+Status launch_variant(const Params& params, const Work& work, cudaStream_t stream) {
+  return launch_kernel<wgmma_kernel<T, Config, kForeign>, Config, kSmemBytes<Config>>(params, work,
+                                                                                      stream);
 }
 
 template <typename T>
 Status launch_tile(const Params& params, const Variant& variant, const Work& work,
                    cudaStream_t stream) {
-#define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS, CYCLES)                                         \
-  if (variant.consumers == CONSUMERS && variant.rows == ROWS) {                              \
-    return variant.foreign_scales                                                            \
-               ? launch_kernel<T, TileConfig<CONSUMERS, ROWS>, true>(params, work, stream)   \
-               : launch_kernel<T, TileConfig<CONSUMERS, ROWS>, false>(params, work, stream); \
+#define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS, CYCLES)                                          \
+  if (variant.consumers == CONSUMERS && variant.rows == ROWS) {                               \
+    return variant.foreign_scales                                                             \
+               ? launch_variant<T, TileConfig<CONSUMERS, ROWS>, true>(params, work, stream)   \
+               : launch_variant<T, TileConfig<CONSUMERS, ROWS>, false>(params, work, stream); \
   }
   XGEMM_W4_WGMMA_TILES(XGEMM_W4_WGMMA_TILE)
 #undef XGEMM_W4_WGMMA_TILE

@@ -84,7 +84,7 @@ Params params_of(const Problem& p, const Config& config) {
   params.strip_bytes = static_cast<int>(layout.strip_bytes());
   params.weight_rows = static_cast<int>(layout.rows());
   params.groups_per_unit = static_cast<int>(layout.groups_per_unit());
-  params.zeros = layout.zeros;
+  params.zeros = layout.zeros, params.bf16_scales = p.weight.bf16_scales;
   params.m = static_cast<int>(p.m), params.n = static_cast<int>(layout.n);
   params.units = static_cast<int>(layout.units());
   while (1 << params.split_shift < config.splits) ++params.split_shift;
@@ -132,11 +132,15 @@ Status launch(const Problem& p, const Config& config, void* workspace, cudaStrea
         {p.d, p.m, layout.n, p.d_row_stride, config.block_m, kWarpgroupColumns / config.splits});
   }
   if (!encoded) return {cudaErrorInvalidValue, "encoding a tensor map of the W4A16 product"};
-  const Variant variant{.consumers = config.block_n / kWarpgroupColumns,
+  const int consumers = config.block_n / kWarpgroupColumns;
+  const Variant variant{.consumers = consumers,
                         .rows = config.block_m,
+                        .parts = (config.warps * 32 / kWarpgroup - 1) / consumers,
                         .foreign_scales = p.weight.bf16_scales != (p.dtype == DType::kBF16)};
   const Work work{.clusters = config.ctas / config.cluster, .overlaps_previous = overlaps_previous};
-  const auto run = p.dtype == DType::kF16 ? launch_f16 : launch_bf16;
+  const bool few = config.block_m <= kMostFewRows, f16 = p.dtype == DType::kF16;
+  const auto run =
+      few ? (f16 ? launch_few_f16 : launch_few_bf16) : (f16 ? launch_f16 : launch_bf16);
   return run(params, variant, work, stream);
 }
 

@@ -22,6 +22,7 @@ struct Params {
   int weight_rows;              // of qweight
   int groups_per_unit;          // 0: one group for all of K, whose scales end a row
   bool zeros;                   // the format has zero points
+  bool bf16_scales;             // else fp16
   uint64_t weight_policy;       // L2's
   int m, n;
   int units;  // of K
@@ -53,6 +54,7 @@ struct Params {
 // What a kernel is compiled for, beside the type of the activations.
 struct Variant {
   int consumers, rows;
+  int parts;            // of tiles of few rows: warpgroups that share the K of 64 columns
   bool foreign_scales;  // of the 16-bit type that the activations do not have
 };
 
@@ -66,5 +68,9 @@ Status launch_f16(const Params& params, const Variant& variant, const Work& work
                   cudaStream_t stream);
 Status launch_bf16(const Params& params, const Variant& variant, const Work& work,
                    cudaStream_t stream);
+Status launch_few_f16(const Params& params, const Variant& variant, const Work& work,
+                      cudaStream_t stream);
+Status launch_few_bf16(const Params& params, const Variant& variant, const Work& work,
+                       cudaStream_t stream);
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma

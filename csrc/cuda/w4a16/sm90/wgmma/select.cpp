@@ -12,12 +12,17 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 namespace {
 
 struct Shape {
-  int consumers, rows;
+  int consumers, parts, rows;  // parts: warpgroups that share the K of 64 columns
   double unit_cycles;
   constexpr int columns() const { return consumers * kWarpgroupColumns; }
+  constexpr int warpgroups() const { return consumers * parts; }
+  constexpr bool few_rows() const { return rows <= kMostFewRows; }
 };
-#define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS, CYCLES) {CONSUMERS, ROWS, CYCLES},
-constexpr Shape kShapes[] = {XGEMM_W4_WGMMA_TILES(XGEMM_W4_WGMMA_TILE)};
+#define XGEMM_W4_FEW_TILE(BLOCKS, PARTS, ROWS, CYCLES) {BLOCKS, PARTS, ROWS, CYCLES},
+#define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS, CYCLES) {CONSUMERS, 1, ROWS, CYCLES},
+constexpr Shape kShapes[] = {XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE)
+                                 XGEMM_W4_WGMMA_TILES(XGEMM_W4_WGMMA_TILE)};
+#undef XGEMM_W4_FEW_TILE
 #undef XGEMM_W4_WGMMA_TILE
 
 constexpr double kLaunchUs = 3.1;
@@ -30,7 +35,8 @@ constexpr double kFlopsPerUs = 838e6, kSharesEnergy = 1.06, kDegree = 6;
 
 // These and the tiles' cycles are fitted to times on an H200, groups of 128. kLarge: 4,200 times of
 // 8 layers, M from 96 to 2048; the estimate meets them to 4.5 % (rms), and what it chooses takes
-// 0.3 % longer than the best way (at most 2.8 %). kFew: 2,000 times, M from 17 on; 6 % and 0.5 %.
+// 0.3 % longer than the best way (at most 2.8 %). kFew, without the power limit: 2,100 times of 21
+// layers, M from 4 to 64; 5 % and 0.5 %.
 struct Costs {
   double start_us, cluster_us;     // until a CTA, and one that shares X, has its first operands
   double tile, tile_per_row;       // beside its units: the ring runs dry, D is stored
@@ -39,8 +45,7 @@ struct Costs {
   double sharing, sharing_row;     // of a unit where two CTAs share X: large tiles gain
 };
 constexpr Costs kLarge{2.5, 0.062, 85.9, 5.95, 641, 0.0718, 4979, 0.0208, 1.0235, 1.853e-4};
-constexpr Costs kFew{3.0, 0, 1330, 1.3, 1350, 0.024, 3540, 0.014, 1.012, 1.1e-4};
-constexpr int kMostFewRows = 64;  // of a tile
+constexpr Costs kFew{3.4, 0, 116, 0, 0, 0.049, 2177, 0.028, 1.012, 1.1e-4};
 
 // Of copying x so that TMA can read it.
 constexpr double kCopyLaunchUs = 3, kCopyBytesPerUs = 3e6;
@@ -64,17 +69,33 @@ class Chooser {
   Chooser(const w4::Layout& layout, int64_t m, const DeviceInfo& device)
       : layout_(layout), m_(m), device_(device) {}
 
-  // `splits`: of K, or 0 for any way to share it.
-  bool choose(int splits) {
+  bool choose() {
     for (const Shape& shape : kShapes) {
-      for (int sharers = 1; sharers <= 2; ++sharers) {
-        for (int parts = 1; parts <= kMostSplits; parts *= 2) {
-          if (splits == 0 || parts == splits) consider({shape, sharers, parts, false});
+      for (int sharers = 1; sharers <= (shape.few_rows() ? 1 : 2); ++sharers) {
+        for (int splits = 1; splits <= kMostSplits; splits *= 2) {
+          consider({shape, sharers, splits, false});
         }
-        if (splits == 0) consider({shape, sharers, 1, true});
+        consider({shape, sharers, 1, true});
       }
     }
-    return us_ < std::numeric_limits<double>::infinity();
+    return found();
+  }
+
+  // Only ways that add up a row's products in one order, whatever M is: that of `like`, or any that
+  // could be such an order where there is none.
+  bool choose_invariant(const Candidate* like) {
+    for (const Shape& shape : kShapes) {
+      for (int splits = 1; splits <= kMostSplits; splits *= 2) {
+        if (!shape.few_rows()) continue;
+        // Many rows shall find large tiles.
+        if (splits > 1 && !may_split(shape.consumers, kMostFewRows)) continue;
+        if (like != nullptr && (splits != like->splits || shape.parts != like->shape.parts)) {
+          continue;
+        }
+        consider({shape, 1, splits, false});
+      }
+    }
+    return found();
   }
 
   const Candidate& best() const { return best_; }
@@ -86,6 +107,8 @@ class Chooser {
   }
 
  private:
+  bool found() const { return us_ < std::numeric_limits<double>::infinity(); }
+
   void consider(const Candidate& c) {
     const auto [shape, sharers, splits, even_shares] = c;
     if (even_shares) {
@@ -103,30 +126,34 @@ class Chooser {
     const int64_t tiles = tiles_of(c);
     const int64_t clusters = most_clusters(device_, sharers * splits);
     const double sent = 4.0 * shape.columns() * shape.rows;
-    const Costs& costs = shape.rows <= kMostFewRows ? kFew : kLarge;
+    const Costs& costs = shape.few_rows() ? kFew : kLarge;
     const double tile = costs.tile + costs.tile_per_row * shape.rows;
     const double unit_cycles =
         shape.unit_cycles * (sharers > 1 ? costs.sharing - costs.sharing_row * shape.rows : 1.0);
     double cycles = 0;
     if (even_shares) {
-      const double share = static_cast<double>(ceil_div(tiles * layout_.units(), clusters));
+      const auto share = static_cast<double>(
+          round_up<int64_t>(ceil_div(tiles * layout_.units(), clusters), shape.parts));
       const auto units = static_cast<double>(layout_.units());
       // A tile's parts are added by one CTA.
       cycles = share * unit_cycles + (std::ceil(share / units) + 1) * tile + costs.leave +
                costs.leave_byte * sent * std::ceil(units / share);
     } else {
       const auto turns = static_cast<double>(ceil_div(tiles, clusters));
-      const auto units = static_cast<double>(ceil_div<int64_t>(layout_.units(), splits));
+      const auto units = static_cast<double>(
+          round_up<int64_t>(ceil_div<int64_t>(layout_.units(), splits), shape.parts));
       const double exchange = splits > 1 ? costs.exchange + costs.exchange_byte * sent : 0.0;
       cycles = turns * (units * unit_cycles + tile + exchange);
     }
     const double memory_us = static_cast<double>(layout_.bytes()) / kGpuBytesPerUs;
-    const double flops = 2.0 * static_cast<double>(round_up<int64_t>(m_, shape.rows)) *
-                         static_cast<double>(layout_.rows() * kWarpgroupColumns) *
-                         static_cast<double>(layout_.k);
-    const double power_us = flops / kFlopsPerUs * (even_shares ? kSharesEnergy : 1.0);
-    const double busy_us = std::pow(
-        std::pow(cycles / kCyclesPerUs, kDegree) + std::pow(power_us, kDegree), 1 / kDegree);
+    double busy_us = cycles / kCyclesPerUs;
+    if (!shape.few_rows()) {
+      const double flops = 2.0 * static_cast<double>(round_up<int64_t>(m_, shape.rows)) *
+                           static_cast<double>(layout_.rows() * kWarpgroupColumns) *
+                           static_cast<double>(layout_.k);
+      const double power_us = flops / kFlopsPerUs * (even_shares ? kSharesEnergy : 1.0);
+      busy_us = std::pow(std::pow(busy_us, kDegree) + std::pow(power_us, kDegree), 1 / kDegree);
+    }
     return kLaunchUs + costs.start_us + (sharers > 1 ? costs.cluster_us : 0.0) +
            std::max(busy_us, memory_us);
   }
@@ -148,26 +175,24 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
 
   // How K is shared decides a row's bits: where they must not depend on M, it is as for few rows.
   constexpr int64_t kFewRows = 32;
-  int splits = 0;
+  Chooser few(layout, kFewRows, device), chooser(layout, p.m, device);
   if (p.batch_invariant) {
-    Chooser few(layout, kFewRows, device);
-    if (!few.choose(0)) return false;
-    splits = few.best().splits;
+    if (!few.choose_invariant(nullptr) || !chooser.choose_invariant(&few.best())) return false;
+  } else if (!chooser.choose()) {
+    return false;
   }
-  Chooser chooser(layout, p.m, device);
-  if (!chooser.choose(splits)) return false;
-  const auto& [shape, sharers, parts, even_shares] = chooser.best();
-  const int cluster = sharers * parts;
+  const auto& [shape, sharers, splits, even_shares] = chooser.best();
+  const int cluster = sharers * splits;
   const int64_t tiles = chooser.tiles_of(chooser.best());
   const int64_t most = most_clusters(device, cluster), turns = ceil_div(tiles, most);
   *estimate_us = chooser.us();
   *config = {.kernel = Kernel::kSm90Wgmma,
              .block_m = shape.rows,
              .block_n = shape.columns(),
-             .warps = (shape.consumers + 1) * kWarpgroup / 32,
+             .warps = (shape.warpgroups() + 1) * kWarpgroup / 32,
              .stages = 0,
              .cluster = cluster,
-             .splits = parts,
+             .splits = splits,
              // As few as need the same number of turns: less power, the same time.
              .ctas = static_cast<int>(even_shares ? most : ceil_div(tiles, turns)) * cluster,
              .even_shares = even_shares,

@@ -23,13 +23,6 @@ inline constexpr int kMostSmemBytes = 227 * 1024;
 // registers for more rows; three fit where neither fills the SMs. The cycles, all warpgroups'
 // together, are what an H200 takes at 1650 MHz (select.cpp).
 #define XGEMM_W4_WGMMA_TILES(TILE) \
-  TILE(2, 32, 908)                 \
-  TILE(4, 32, 1399)                \
-  TILE(2, 48, 966)                 \
-  TILE(4, 48, 1520)                \
-  TILE(2, 64, 1048)                \
-  TILE(3, 64, 1341)                \
-  TILE(4, 64, 1669)                \
   TILE(2, 96, 1222)                \
   TILE(3, 96, 1594)                \
   TILE(4, 96, 2086)                \
@@ -39,8 +32,27 @@ inline constexpr int kMostSmemBytes = 227 * 1024;
   TILE(2, 192, 1582)               \
   TILE(2, 256, 2053)
 
+// Tiles of few rows (few.cuh). TILE(blocks of 64 columns, warpgroups that share the K of each, rows
+// of X, cycles for a unit of K).
+inline constexpr int kMostFewRows = 64;
+#define XGEMM_W4_FEW_TILES(TILE) \
+  TILE(4, 1, 16, 1114)           \
+  TILE(2, 2, 16, 620)            \
+  TILE(1, 4, 16, 352)            \
+  TILE(4, 1, 32, 1271)           \
+  TILE(2, 2, 32, 686)            \
+  TILE(1, 4, 32, 381)            \
+  TILE(4, 1, 48, 1465)           \
+  TILE(2, 2, 48, 791)            \
+  TILE(1, 4, 48, 422)            \
+  TILE(4, 1, 64, 1646)           \
+  TILE(2, 2, 64, 893)            \
+  TILE(1, 4, 64, 486)
+
 // Whether CTAs may share K: they exchange sums in shared memory, of which a tile must leave enough.
-constexpr bool may_split(int consumers, int rows) { return consumers * rows <= 256; }
+constexpr bool may_split(int consumers, int rows) {
+  return consumers * rows <= (rows <= kMostFewRows ? 128 : 256);
+}
 
 // The workspace of CTAs that complete each other's sums: a flag for each warpgroup, then its sums.
 struct SharesPlan {
@@ -52,12 +64,15 @@ constexpr SharesPlan shares_plan(int rows, int columns, int ctas) {
   return {round_up<int64_t>(warpgroups * 8, 256), int64_t{ctas} * columns * rows * 4};
 }
 
+constexpr int least(int a, int b) { return a < b ? a : b; }
+
 template <int kConsumers_, int kRows_>
 struct TileConfig {
   static constexpr int kConsumers = kConsumers_, kRows = kRows_;
   static constexpr int kColumns = kConsumers * kWarpgroupColumns;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr bool kMaySplit = may_split(kConsumers, kRows);
+  static constexpr bool kShareWarps = false;
   static_assert(kRows % 16 == 0, "a store takes 16 rows");
 
   // Of a warpgroup: its part of D, or what others send it of theirs and the slice it makes of it.
@@ -71,7 +86,6 @@ struct TileConfig {
   static constexpr int kControlBytes = 1024;              // barriers
   static constexpr int kRingBytes =
       kMostSmemBytes - 1024 - kControlBytes - kConsumers * kOutBytes;  // 1024: alignment
-  static constexpr int least(int a, int b) { return a < b ? a : b; }
   // Whole units of K.
   static constexpr int kXStages = least(kMostStages, kRingBytes / (kXBytes * 2 + kWBytes) * 2);
   static constexpr int kWStages = least(8, (kRingBytes - kXStages * kXBytes) / kWBytes);
@@ -83,6 +97,39 @@ struct TileConfig {
   // Registers of a thread: of the 64 K, in multiples of 8.
   static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
+};
+
+// A tile of few rows; kConsumers: warpgroups that store.
+template <int kBlocks, int kParts_, int kRows_>
+struct FewConfig {
+  static constexpr int kConsumers = kBlocks, kParts = kParts_, kRows = kRows_;
+  static constexpr int kWarpgroups = kBlocks * kParts;
+  static constexpr int kColumns = kBlocks * kWarpgroupColumns;
+  static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
+  static constexpr bool kMaySplit = may_split(kBlocks, kRows);
+  static constexpr bool kShareWarps = true;
+  static_assert(kRows % 16 == 0 && kRows <= kMostFewRows, "a store takes 16 rows");
+
+  static constexpr int kInboxBytes = kRows * kWarpgroupColumns * 4;
+  static constexpr int kSliceBytes = kRows * kWarpgroupColumns;
+  static constexpr int kTileBytes = kRows * kWarpgroupColumns * 2;
+  static constexpr int kOutBytes = kMaySplit ? kInboxBytes + kSliceBytes : kTileBytes;
+  // float4 that a warpgroup gives another of the same columns, and for how many there is room.
+  static constexpr int kSumsOfPart = kParts > 1 ? kRows / 8 * kWarpgroup : 1;
+  static constexpr int kSumsSlots = kParts > 1 ? kParts / 2 : 1;
+  static constexpr int kSumsBytes = kBlocks * kSumsSlots * kSumsOfPart * 16;
+
+  static constexpr int kXBytes = kRows * kStageK * 2;  // of 64 k
+  static constexpr int kWBytes = kBlocks * kUnitSlot;  // of 128 k
+  static constexpr int kControlBytes = 1024;           // barriers
+  static constexpr int kRingBytes =
+      kMostSmemBytes - 1024 - kControlBytes - kBlocks * kOutBytes - kSumsBytes;
+  static constexpr int kWStages =  // a stage has the same warpgroups at every pass
+      least(kMostStages, kRingBytes / (2 * kXBytes + kWBytes)) / kParts * kParts;
+  static_assert(kWStages >= 4, "a tile must leave room for a ring");
+
+  static_assert(kWarpgroups == 4, "four have the registers of an SM");
+  static constexpr int kProducerRegisters = 32, kConsumerRegisters = 112;
 };
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma

@@ -1,0 +1,386 @@
+// Tiles of up to 64 rows of X, where neither memory nor the tensor cores bind, but instructions and
+// what waits for what: the operand is made by two instructions for two codes, the scale multiplies
+// sums of a group, and W and X of 128 k share one barrier. Warpgroups may share the K of the same
+// columns, so that few columns, too, keep the CTA's schedulers busy.
+#pragma once
+
+#include "cuda/ptx/griddep.h"
+#include "cuda/ptx/setmaxnreg.h"
+#include "cuda/ptx/wgmma.h"
+#include "cuda/shared_memory.h"
+#include "cuda/w4a16/sm90/wgmma/epilogue.cuh"
+#include "cuda/w4a16/sm90/wgmma/few_dequant.cuh"
+#include "cuda/w4a16/sm90/wgmma/ring.cuh"
+
+namespace xgemm::cuda::w4a16::sm90::wgmma {
+
+// A stage is 128 k: the units of the tile's columns, and two boxes of X. Its barriers are those of
+// the weights' ring, which the threads that load W and X both keep.
+template <typename Config>
+struct FewStorage {
+  alignas(1024) uint8_t x[Config::kWStages][2][Config::kXBytes];
+  alignas(1024) uint8_t out[Config::kConsumers][Config::kOutBytes];
+  alignas(128) uint8_t w[Config::kWStages][Config::kConsumers][kUnitSlot];
+  // Of warpgroups that share K: [8 rows of X][thread] each.
+  float4 sums[Config::kConsumers][Config::kSumsSlots][Config::kSumsOfPart];
+  uint64_t w_full[Config::kWStages], w_empty[Config::kWStages];
+  uint64_t inbox_full[Config::kConsumers], inbox_empty[Config::kConsumers];
+};
+template <typename Config>
+inline constexpr int kFewSmemBytes = sizeof(FewStorage<Config>) + 1024;  // + alignment
+
+// Loads X into the stages that WeightProducer loads W into.
+template <typename Config>
+class FewActivationProducer {
+ public:
+  __device__ FewActivationProducer(const Params& params, FewStorage<Config>& smem, Place place)
+      : params_(params), smem_(smem), scheduler_(params, place, Config::kRows) {}
+
+  __device__ void run() {
+    Segment segment;
+    while (scheduler_.next(&segment)) {
+      int k = segment.first * static_cast<int>(w4::kUnitK);
+#pragma unroll 1
+      for (int unit = 0; unit < segment.count; ++unit) {
+        ptx::mbarrier_wait(&smem_.w_empty[ring_.stage], ring_.parity ^ 1);
+        uint64_t* full = &smem_.w_full[ring_.stage];
+        ptx::mbarrier_arrive_expect_tx(full, 2 * Config::kXBytes);
+#pragma unroll 1
+        for (int half = 0; half < 2; ++half) {
+          ptx::tma_load_2d(smem_.x[ring_.stage][half], &params_.x, full, k, segment.m);
+          k += kStageK;
+        }
+        ring_.advance();
+      }
+    }
+  }
+
+ private:
+  const Params& params_;
+  FewStorage<Config>& smem_;
+  Scheduler scheduler_;
+  RingState<Config::kWStages> ring_;
+};
+
+// Of even shares: only the first segment of a range may begin within a tile, whose sums are left
+// for others, and only the last end within one.
+//
+// Raises the flags: this waits until all SMs can see the sums, and the warpgroups go on meanwhile.
+template <typename Config>
+__device__ inline void raise_flags(const Params& params, Place place, int lane) {
+  Scheduler scheduler(params, place, Config::kRows);
+  Segment segment;
+  if (!scheduler.next(&segment) || segment.first == 0) return;
+#pragma unroll 1
+  for (int i = 0; i < Config::kConsumers; ++i) {
+    ptx::named_barrier_sync(kLeftBarrier + i, kWarpgroup + 32);
+    uint64_t* flag = params.flags + scheduler.cluster() * Config::kConsumers + i;
+    if (lane == 0) ptx::st_release_gpu(flag, params.nonce);
+  }
+}
+
+// Waits for others' flags while the warpgroups are still at work.
+template <typename Config>
+__device__ inline void find_flags(const Params& params, Place place, int lane) {
+  Scheduler scheduler(params, place, Config::kRows);
+  Segment segment{};
+  while (scheduler.next(&segment)) {
+  }
+  const uint32_t cluster = scheduler.cluster();
+  if (segment.first > 0) return;
+  const int flags = parts_behind(params, segment, cluster) * Config::kConsumers;
+  if (flags == 0) return;
+#pragma unroll 1
+  for (int i = lane; i < flags; i += 32) {
+    take_down(params.flags + cluster * Config::kConsumers - 1 - i, params.nonce);
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int i = 0; i < Config::kConsumers; ++i) {
+    ptx::named_barrier_arrive(kFoundBarrier + i, kWarpgroup + 32);
+  }
+}
+
+template <typename T, typename Config>
+class FewConsumer {
+  static constexpr int kRows = Config::kRows, kParts = Config::kParts;
+
+ public:
+  // Warpgroup `part` of those that share block `block` of the tile's columns.
+  __device__ FewConsumer(const Params& params, FewStorage<Config>& smem, int block, int part,
+                         int thread)
+      : params_(params),
+        smem_(smem),
+        block_(block),
+        part_(part),
+        thread_(thread),
+        strip_(smem.w[0][block] + thread / 32 * params.strip_bytes),
+        x_base_(ptx::wgmma_descriptor(smem.x[0], 16, 1024)),
+        groups_(params.groups_per_unit) {}
+
+  // The scales of a tile whose columns have one group each.
+  __device__ void begin(const Segment& segment) {
+    if (groups_ > 0) return;
+    const int row = min(segment.column * Config::kConsumers + block_, params_.weight_rows - 1);
+    codes_.template load_group<false>(
+        {params_.weight + row * params_.row_bytes +
+             static_cast<int64_t>(params_.units) * params_.unit_bytes +
+             (thread_ / 32 * 16 + thread_ % 32 / 4) * 2,
+         kWarpgroupColumns * 2, params_.zeros},
+        params_.bf16_scales);
+  }
+
+  // total = W X^T over this warpgroup's part of `units` units of K.
+  __device__ void accumulate(float (&total)[kRows / 2], int units) {
+#pragma unroll
+    for (float& x : total) x = 0.0f;
+    if (groups_ > 1) {
+      run<true, false>(total, units);
+    } else if (groups_ == 0 || params_.zeros ||
+               params_.bf16_scales != std::is_same_v<T, __nv_bfloat16>) {
+      run<false, false>(total, units);
+    } else {
+      run<false, true>(total, units);
+    }
+  }
+
+ private:
+  // kFine: a unit has several groups. kPlain: it has one, of the commonest format.
+  template <bool kFine, bool kPlain>
+  __device__ void run(float (&total)[kRows / 2], int units) {
+    // Units of all tiles go around the warpgroups, so that a stage always has the same ones: its
+    // barrier's parity then tells phases apart.
+    const uint32_t first = (part_ - seen_) % kParts;
+    uint32_t stage = (seen_ + first) % Config::kWStages;
+    uint32_t parity = (seen_ + first) / Config::kWStages % 2;
+#pragma unroll 1
+    for (int unit = static_cast<int>(first); unit < units; unit += kParts) {
+      ptx::mbarrier_wait(&smem_.w_full[stage], parity);
+      const uint8_t* strip = strip_ + stage * Config::kWBytes;
+      const uint64_t x = x_base_ + stage * (2 * Config::kXBytes / 16);
+      if constexpr (kFine) {
+        // 32 k at a time: a group, or a part of one.
+#pragma unroll 1
+        for (int quarter = 0; quarter < 4; ++quarter) {
+          load_group<false>(strip, quarter * groups_ / 4);
+          const uint2 words = *reinterpret_cast<const uint2*>(strip + quarter / 2 * 512 +
+                                                              thread_ % 32 * 16 + quarter % 2 * 8);
+          multiply<false>(total, {words.x, words.y},
+                          x + quarter / 2 * (Config::kXBytes / 16) + quarter % 2 * 4);
+        }
+      } else {
+        if (kPlain || groups_ > 0) load_group<kPlain>(strip, 0);
+        const uint8_t* codes = strip + thread_ % 32 * 16;
+        const uint4 a = *reinterpret_cast<const uint4*>(codes);
+        const uint4 b = *reinterpret_cast<const uint4*>(codes + 512);
+        multiply<kPlain>(total, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x);
+      }
+      if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
+      stage += kParts;
+      if (stage >= Config::kWStages) stage -= Config::kWStages, parity ^= 1;
+    }
+    seen_ += units;
+  }
+
+  template <bool kPlain>
+  __device__ void load_group(const uint8_t* strip, int group) {
+    codes_.template load_group<kPlain>(
+        {strip + w4::kStripCodeBytes + group * 32 + thread_ % 32 / 4 * 2, groups_ * 32,
+         params_.zeros},
+        params_.bf16_scales);
+  }
+
+  // total += scale * (the words' codes less their zero points) X, over 16 k for each word.
+  template <bool kPlain, int kWords>
+  __device__ void multiply(float (&total)[kRows / 2], const uint32_t (&words)[kWords],
+                           uint64_t x) const {
+    uint32_t a[kWords][4];
+    codes_.template expand<kPlain>(words, a);
+    float sums[kRows / 2];
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < kWords; ++j) {
+      ptx::wgmma<T, 0>(sums, a[j], x + j / 4 * (Config::kXBytes / 16) + j % 4 * 2, j > 0);
+    }
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) {
+      total[i] = fmaf(codes_.scale(i / 2 % 2), sums[i], total[i]);
+    }
+  }
+
+  const Params& params_;
+  FewStorage<Config>& smem_;
+  int block_, part_, thread_;
+  const uint8_t* strip_;  // this warp's, in the first stage
+  uint64_t x_base_;
+  int groups_;
+  Centered<T> codes_;
+  uint32_t seen_ = 0;  // units, of all warpgroups
+};
+
+// The sums of the warpgroups that share a block's K, to the first of them. Which of them has a
+// tile's first unit depends on the tiles before, but must not change the bits: of four, those that
+// take turns two units apart are added first. A thread meets those of its own place in the other
+// warpgroups only.
+template <typename Config>
+class PartsExchange {
+  static constexpr int kRows = Config::kRows, kParts = Config::kParts;
+  static constexpr int kHalf = kParts / 2;
+  static constexpr int kPair = 2 * kWarpgroup;
+  static_assert(kParts == 1 || kParts == 2 || kParts == 4, "the order of sums");
+
+ public:
+  __device__ PartsExchange(FewStorage<Config>& smem, int block, int part, int thread)
+      : sums_(smem.sums[block]),
+        barriers_(1 + Config::kConsumers + kBarriers * block),
+        part_(part),
+        thread_(thread) {}
+
+  // Of all parts; afterwards that of part 0 is the sum. `last`: there is no tile after this.
+  __device__ void add_up(float (&acc)[kRows / 2], bool last) {
+    if (part_ > 0 && started_) ptx::named_barrier_sync(barriers_ + kFree, kParts * kWarpgroup);
+    started_ = true;
+    if (part_ >= kHalf) {
+      give(acc, part_ - kHalf);
+      ptx::named_barrier_arrive(barriers_ + part_ - kHalf, kPair);
+      return;
+    }
+    ptx::named_barrier_sync(barriers_ + part_, kPair);
+    take(acc, part_);
+    if constexpr (kParts == 4) {
+      if (part_ == 1) {
+        give(acc, 1);
+        ptx::named_barrier_arrive(barriers_ + kSecond, kPair);
+        return;
+      }
+      ptx::named_barrier_sync(barriers_ + kSecond, kPair);
+      take(acc, 1);
+    }
+    if (!last) ptx::named_barrier_arrive(barriers_ + kFree, kParts * kWarpgroup);
+  }
+
+ private:
+  // Barriers of a block: the sums of a part are there; those of two; all have been read.
+  static constexpr int kSecond = kHalf, kFree = kParts == 4 ? 3 : 1, kBarriers = kFree + 1;
+  static_assert(1 + Config::kConsumers + (kParts > 1 ? kBarriers * Config::kConsumers : 0) <=
+                    kLeftBarrier,
+                "barriers must be told apart");
+
+  __device__ void give(const float (&acc)[kRows / 2], int slot) {
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      sums_[slot][j * kWarpgroup + thread_] =
+          make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
+    }
+  }
+
+  __device__ void take(float (&acc)[kRows / 2], int slot) const {
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      const float4 x = sums_[slot][j * kWarpgroup + thread_];
+      acc[4 * j] += x.x, acc[4 * j + 1] += x.y, acc[4 * j + 2] += x.z, acc[4 * j + 3] += x.w;
+    }
+  }
+
+  float4 (*sums_)[Config::kSumsOfPart];
+  int barriers_, part_, thread_;
+  bool started_ = false;
+};
+
+template <typename T, typename Config>
+__device__ inline void consume_few(const Params& params, FewStorage<Config>& smem, Place place,
+                                   int warpgroup, int thread) {
+  const int block = warpgroup % Config::kConsumers, part = warpgroup / Config::kConsumers;
+  Scheduler scheduler(params, place, Config::kRows);
+  FewConsumer<T, Config> consumer(params, smem, block, part, thread);
+  PartsExchange<Config> parts(smem, block, part, thread);
+  Segment segment;
+  if (part > 0) {
+    while (scheduler.next(&segment)) {
+      float acc[Config::kRows / 2];
+      consumer.begin(segment);
+      consumer.accumulate(acc, segment.count);
+      parts.add_up(acc, scheduler.done());
+    }
+    return;
+  }
+  Epilogue<T, Config> epilogue(params, smem.out[block], &smem.inbox_full[block],
+                               &smem.inbox_empty[block], place, block, thread);
+  while (scheduler.next(&segment)) {
+    float acc[Config::kRows / 2];
+    epilogue.begin(segment);
+    consumer.begin(segment);
+    consumer.accumulate(acc, segment.count);
+    if constexpr (Config::kParts > 1) parts.add_up(acc, scheduler.done());
+    epilogue.store(acc, segment, scheduler);
+  }
+  epilogue.finish();
+}
+
+// By one thread.
+template <typename Config>
+__device__ inline void set_up_few_barriers(const Params& params, FewStorage<Config>& smem) {
+#pragma unroll 1
+  for (int stage = 0; stage < Config::kWStages; ++stage) {
+    ptx::mbarrier_init(&smem.w_full[stage], 2);
+    ptx::mbarrier_init(&smem.w_empty[stage], Config::kConsumers);
+  }
+#pragma unroll 1
+  for (int i = 0; i < Config::kConsumers; ++i) {
+    ptx::mbarrier_init(&smem.inbox_full[i], 1);
+    ptx::mbarrier_init(&smem.inbox_empty[i], 1 << params.split_shift);
+  }
+  ptx::fence_mbarrier_init();
+}
+
+template <typename T, typename Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    few_kernel(const __grid_constant__ Params params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
+  auto& smem =
+      *reinterpret_cast<FewStorage<Config>*>(raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
+  // From lane 0, so that the compiler knows it to be the same for the whole warp.
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
+  const int thread = threadIdx.x % kWarpgroup;
+  const int rank = params.split_shift > 0 ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
+  const Place place{0, rank};
+  if (threadIdx.x == 32) ptx::prefetch_tensormap(&params.x);
+  WeightProducer<Config, FewStorage<Config>> weights(params, smem, place);
+  if (threadIdx.x == 0) {
+    set_up_few_barriers(params, smem);
+    weights.start();
+  }
+  ptx::griddep_launch_dependents();
+  if (params.split_shift > 0) {
+    __syncwarp();
+    ptx::cluster_arrive_relaxed();
+    ptx::cluster_wait();
+  } else {
+    __syncthreads();
+  }
+  if (warpgroup == 0) {
+    ptx::setmaxnreg_dec<Config::kProducerRegisters>();
+    if (thread == 0) {
+      weights.run();
+    } else if (thread == 32) {
+      ptx::griddep_wait();  // the weights do not depend on what ran before, X does
+      FewActivationProducer<Config>(params, smem, place).run();
+    } else if (thread / 32 == 2 && params.even_shares) {
+      raise_flags<Config>(params, place, thread % 32);
+    } else if (thread / 32 == 3 && params.even_shares) {
+      ptx::griddep_wait();  // the workspace may be another kernel's until then
+      find_flags<Config>(params, place, thread % 32);
+    }
+  } else {
+    ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
+    ptx::griddep_wait();
+    consume_few<T, Config>(params, smem, place, warpgroup - 1, thread);
+  }
+  // No barrier at the end: whatever others send to this CTA, it has waited for.
+#endif
+}
+
+}  // namespace xgemm::cuda::w4a16::sm90::wgmma

@@ -1,0 +1,93 @@
+// From codes to the operand of tiles of few rows: code - zero, exactly, and the scale for the sums.
+#pragma once
+
+#include "cuda/ptx/lop3.h"
+#include "cuda/w4a16/sm90/wgmma/dequant.cuh"
+
+namespace xgemm::cuda::w4a16::sm90::wgmma {
+
+// A lane's columns: gid (0) and gid + 8 (1) of its warp's strip. The operand is the code less its
+// zero point, which needs one instruction less for every two codes than the weight itself; the
+// scale, of either 16-bit type, multiplies a group's fp32 sums.
+//
+// A nibble becomes a number by the bits of 1024 (128 in bf16) above it. That and the integer next
+// to the zero point are subtracted exactly. What a zero point is off that integer is added only
+// where there is such a zero point in the warp.
+template <typename T>
+class Centered {
+  using P = typename Pair<T>::Type;
+  static constexpr bool kHalf = std::is_same_v<T, __half>;
+
+ public:
+  __device__ Centered() {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) set_zero(row, 8.0f);
+  }
+
+  // kPlain: no zero points are stored, and scales are of the activations' type.
+  template <bool kPlain>
+  __device__ void load_group(const ScaleSource& source, bool bf16_scales) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const uint16_t* scale = reinterpret_cast<const uint16_t*>(source.scales) + row * 8;
+      scale_[row] = float_of(*scale, kPlain ? !kHalf : bf16_scales);
+      if (!kPlain && source.zeros) {
+        const uint16_t zero = *reinterpret_cast<const uint16_t*>(
+            reinterpret_cast<const uint8_t*>(scale) + source.zeros_apart);
+        set_zero(row, float_of(zero, false));
+      }
+    }
+  }
+
+  __device__ float scale(int row) const { return scale_[row]; }
+
+  // Words of the packed layout, each a lane's part of a 16x16 operand.
+  template <bool kPlain, int kWords>
+  __device__ void expand(const uint32_t (&words)[kWords], uint32_t (&a)[kWords][4]) const {
+#pragma unroll
+    for (int j = 0; j < kWords; ++j) {
+      const uint32_t word = words[j], upper = word >> 8;
+      if constexpr (kHalf) {
+        a[j][0] = centered(0, ptx::lop3_and_or(word, 0x000f000f, 0x64006400));
+        a[j][1] = centered(1, ptx::lop3_and_or(word, 0x00f000f0, 0x64006400));
+        a[j][2] = centered(0, ptx::lop3_and_or(upper, 0x000f000f, 0x64006400));
+        a[j][3] = centered(1, ptx::lop3_and_or(upper, 0x00f000f0, 0x64006400));
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          a[j][i] = centered(i % 2, ptx::lop3_and_or(word >> (4 * i), 0x000f000f, 0x43004300));
+        }
+      }
+    }
+    if constexpr (!kPlain) {
+      if (!__any_sync(~0u, (bits_of(rest_[0]) | bits_of(rest_[1])) != 0)) return;
+#pragma unroll
+      for (int j = 0; j < kWords; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[j][i] = bits_of(__hadd2(pair_of<P>(a[j][i]), rest_[i % 2]));
+      }
+    }
+  }
+
+ private:
+  static constexpr float kMostNear = 100.0f;  // bf16 has all integers up to 256
+
+  // In fp16 the numbers of row 1 are 16 codes above 1024, of which a 16th is taken first.
+  __device__ uint32_t centered(int row, uint32_t bits) const {
+    const P number = pair_of<P>(bits);
+    return bits_of(kHalf && row == 1 ? __hfma2(number, Pair<T>::both(0.0625f), offset_[row])
+                                     : __hadd2(number, offset_[row]));
+  }
+
+  __device__ void set_zero(int row, float zero) {
+    const float near = rintf(fminf(fmaxf(zero, -kMostNear), kMostNear));
+    constexpr float kMagic = kHalf ? 1024.0f : 128.0f;
+    offset_[row] = Pair<T>::both(-(kHalf && row == 1 ? kMagic / 16 : kMagic) - near);
+    rest_[row] = Pair<T>::both(near == zero ? 0.0f : near - zero);
+  }
+
+  float scale_[2];
+  P offset_[2], rest_[2];
+};
+
+}  // namespace xgemm::cuda::w4a16::sm90::wgmma
