@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 # (compute capability, multiprocessors), and the shared memory a CTA may have.
 DEVICES = {(80, 108): 163, (86, 82): 99, (89, 128): 99, (90, 132): 227, (100, 148): 227}
 HALF_TYPES = ("float16", "bfloat16")
-TMA_KERNELS = {"SM90", "SM90_ROWS"}
+TMA_KERNELS = {"SM90", "SM90_ROWS", "SM90_SMALL"}
 MOST_EXTENT = 2**31 - 1  # of a tensor map, as the kernels' 32-bit coordinates reach it
 MOST_STRIDE_BYTES = 2**40
 MOST_BOX = 256
