@@ -92,6 +92,13 @@ class WarpStore {
   int lane_;
 };
 
+// What the functions below want to have of shared memory.
+template <typename T, int kColumns, int kSharers>
+constexpr int staging_bytes() {
+  const int sums = kSharers > 1 ? kColumns / 8 * 128 * 16 : 0;
+  return sums + 8 * WarpStore<T, kColumns / kSharers>::kBytes;
+}
+
 // acc: 64 rows of D from m on, this warpgroup's own. Both have `staging`, which is free.
 template <typename T, int kColumns>
 __device__ inline void store(const Params& params, void* staging, float (&acc)[kColumns / 2],

@@ -14,16 +14,18 @@ namespace xgemm::cuda::gemm::sm90::small {
 template <typename T, typename Tile, bool kAMn, bool kBMn>
 Status launch_kernel(const Params& params, cudaStream_t stream) {
   const auto kernel = small_kernel<T, Tile, kAMn, kBMn>;
-  constexpr int kSmem = sizeof(SharedStorage<T, Tile>) + 1024;  // + alignment
-  static_assert(kSmem <= 227 * 1024, "a CTA has 227 KB of shared memory");
+  using Storage = SharedStorage<T, Tile>;
+  constexpr int kMostBytes = Storage::bytes_of(Tile::kStages);
+  static_assert(kMostBytes <= 227 * 1024, "a CTA has 227 KB of shared memory");
   static SharedMemoryLimit limit;
-  const cudaError_t set = limit.raise(reinterpret_cast<const void*>(kernel), kSmem);
+  const cudaError_t set = limit.raise(reinterpret_cast<const void*>(kernel), kMostBytes);
   if (set != cudaSuccess) return {set, "shared memory of the sm_90a GEMM for small products"};
+  const int bytes = Storage::bytes_of(ceil_div(params.k, kChunkK));
   const auto columns = static_cast<unsigned>(ceil_div(params.n, Tile::kBlockN));
   const auto rows = static_cast<unsigned>(ceil_div(params.m, Tile::kBlockM));
   const Grid grid{.blocks = dim3(columns, rows, params.batch),
                   .threads = dim3(kThreads),
-                  .shared_bytes = kSmem,
+                  .shared_bytes = static_cast<size_t>(bytes),
                   .stream = stream,
                   .overlaps_previous = true};
   return launch_grid("the sm_90a GEMM for small products", grid, kernel, params);

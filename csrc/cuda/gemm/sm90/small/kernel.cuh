@@ -24,10 +24,26 @@ struct TileConfig {
 };
 
 template <typename T, typename Tile>
+struct Stage {
+  T a[Tile::kBlockM * kChunkK];
+  T b[Tile::kBlockN * kChunkK];
+};
+
+// As many stages as there are chunks of K, up to kStages: less shared memory leaves room for more
+// CTAs.
+template <typename T, typename Tile>
 struct SharedStorage {
-  alignas(1024) T a[Tile::kStages][Tile::kBlockM * kChunkK];
-  alignas(1024) T b[Tile::kStages][Tile::kBlockN * kChunkK];
   uint64_t full[Tile::kStages], empty[Tile::kStages];
+  alignas(1024) Stage<T, Tile> stages[Tile::kStages];
+
+  static constexpr int bytes_of(int chunks) {
+    using Storage = SharedStorage;
+    const int stages = chunks < Tile::kStages ? chunks : Tile::kStages;
+    const int used = stages * static_cast<int>(sizeof(Stage<T, Tile>));
+    constexpr int kSums = staging_bytes<T, Tile::kBlockN, Tile::kSharers>();
+    constexpr int kBefore = sizeof(Storage) - Tile::kStages * sizeof(Stage<T, Tile>);
+    return kBefore + (used > kSums ? used : kSums) + 1024;  // + alignment
+  }
 };
 
 // Of a CTA: its tile's corner in D, and which product of the batch it is of.
@@ -53,14 +69,14 @@ template <typename T, typename Tile, bool kAMn, bool kBMn>
 __device__ inline void load(const Params& params, SharedStorage<T, Tile>& smem, const Place& place,
                             int stage, int chunk) {
   uint64_t* full = &smem.full[stage];
-  ptx::mbarrier_arrive_expect_tx(full, sizeof(smem.a[0]) + sizeof(smem.b[0]));
+  ptx::mbarrier_arrive_expect_tx(full, sizeof(smem.stages[0]));
   const auto batch = [&](const bool (&batched)[2]) -> BatchPosition {
     return {batched[0] ? place.batch.inner : 0, batched[1] ? place.batch.outer : 0};
   };
-  load_operand<Tile::kBlockM, kAMn, 1>(smem.a[stage], &params.a, params.a_chunked, full, place.m,
-                                       chunk * kChunkK, batch(params.a_batched), 0);
-  load_operand<Tile::kBlockN, kBMn, 1>(smem.b[stage], &params.b, params.b_chunked, full, place.n,
-                                       chunk * kChunkK, batch(params.b_batched), 0);
+  load_operand<Tile::kBlockM, kAMn, 1>(smem.stages[stage].a, &params.a, params.a_chunked, full,
+                                       place.m, chunk * kChunkK, batch(params.a_batched), 0);
+  load_operand<Tile::kBlockN, kBMn, 1>(smem.stages[stage].b, &params.b, params.b_chunked, full,
+                                       place.n, chunk * kChunkK, batch(params.b_batched), 0);
 }
 
 // acc = this warpgroup's part of the tile.
@@ -71,16 +87,17 @@ __device__ inline void multiply(SharedStorage<T, Tile>& smem, int chunks, int wa
   const int row = Tile::kSharers == 1 ? warpgroup * 64 : 0;
   const int step = Tile::kSharers > 1 ? warpgroup * kSteps : 0;
   const uint64_t a_base =
-      operand_descriptor<kAMn>(smem.a[0], row) + step * kDescriptorStepK16<kAMn>;
-  const uint64_t b_base = operand_descriptor<kBMn>(smem.b[0], 0) + step * kDescriptorStepK16<kBMn>;
+      operand_descriptor<kAMn>(smem.stages[0].a, row) + step * kDescriptorStepK16<kAMn>;
+  const uint64_t b_base =
+      operand_descriptor<kBMn>(smem.stages[0].b, 0) + step * kDescriptorStepK16<kBMn>;
   RingState<Tile::kStages> ring;
   int previous = 0;
 #pragma unroll 1
   for (int chunk = 0; chunk < chunks; ++chunk) {
     ptx::mbarrier_wait(&smem.full[ring.stage], ring.parity);
     ptx::wgmma_fence();
-    const uint64_t a = a_base + ring.stage * static_cast<int>(sizeof(smem.a[0]) / 16);
-    const uint64_t b = b_base + ring.stage * static_cast<int>(sizeof(smem.b[0]) / 16);
+    const int offset = ring.stage * static_cast<int>(sizeof(smem.stages[0]) / 16);
+    const uint64_t a = a_base + offset, b = b_base + offset;
 #pragma unroll
     for (int k16 = 0; k16 < kSteps; ++k16) {
       ptx::wgmma<T, kAMn, kBMn>(acc, a + k16 * kDescriptorStepK16<kAMn>,
@@ -140,9 +157,10 @@ __global__ void __launch_bounds__(kThreads, 1) small_kernel(const __grid_constan
   T* d = static_cast<T*>(params.d) + place.batch.inner * params.d_batch_stride[0] +
          place.batch.outer * params.d_batch_stride[1];
   if constexpr (Tile::kSharers == 1) {
-    store<T, Tile::kBlockN>(params, smem.a, acc, warpgroup, place.m + warpgroup * 64, place.n, d);
+    store<T, Tile::kBlockN>(params, smem.stages, acc, warpgroup, place.m + warpgroup * 64, place.n,
+                            d);
   } else {
-    add_and_store<T, Tile::kBlockN>(params, smem.a, acc, warpgroup, place.m, place.n, d);
+    add_and_store<T, Tile::kBlockN>(params, smem.stages, acc, warpgroup, place.m, place.n, d);
   }
 #endif
 }
