@@ -131,7 +131,7 @@ double read_us(double megabytes) {
 // The read time, by how near to it the kernel came on an H200; and at least the latency of the
 // steps that a warp takes one after the other.
 double estimate(const View& view, const DeviceInfo& device, int splits) {
-  constexpr double kLaunchUs = 3, kUnalignedFactor = 1.3;
+  constexpr double kUnalignedFactor = 1.3;
   constexpr double kTailUs = 0.25;  // of a step that is not whole, for each vector
   const Shape& shape = *view.shape;
   const bool k_major = shape.layout == Layout::kKMajor;
@@ -142,15 +142,16 @@ double estimate(const View& view, const DeviceInfo& device, int splits) {
   const double other_bytes =
       2.0 * static_cast<double>(q.batches) * q.few * (static_cast<double>(q.k) + q.wide);
   double factor = k_major ? 1.01 + 0.007 * q.few : q.few == 1 ? 1.08 : 1.25;
-  double step_us = k_major || shape.few == 1 ? 0.9 : 1.4;
+  double step_us = k_major || shape.few == 1 ? 0.9 : 1.9;
   if (!view.aligned) factor *= kUnalignedFactor, step_us *= kUnalignedFactor;
   const double waves = std::ceil(static_cast<double>(ctas_of(view)) * splits /
                                  (device.sm_count * shape.ctas_per_sm));
   const double steps =
       std::ceil(static_cast<double>(q.k) / splits / (shape.step_k * shape.most_warps));
+  const double launch_us = k_major && shape.few == 8 ? 6.5 : 3;
   const double tail = k_major && q.k % shape.step_k != 0 ? kTailUs * shape.few : 0;
   return tail + std::max(factor * read_us((w_bytes + other_bytes) * 1e-6),
-                         kLaunchUs + step_us * waves * steps + (splits > 1 ? 2 * step_us : 0));
+                         launch_us + step_us * waves * steps + (splits > 1 ? 2 * step_us : 0));
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ constexpr double efficiency_of(int block_n, int cluster) {
 constexpr Tile kTiles[] = {XGEMM_SM90_TILES(XGEMM_SM90_TILE)};
 #undef XGEMM_SM90_TILE
 
-constexpr double kLaunchUs = 4.82;     // and until a CTA's first operands are there
+constexpr double kLaunchUs = 5.9;      // and until a CTA's first operands are there
 constexpr double kCyclesPerUs = 1650;  // the clock that an H200 holds under load
 constexpr double kTurnUs = 0.48;       // of a tile after the first
 constexpr double kStoreCyclesPerColumn = 16, kElementStoreCyclesPerColumn = 89;  // of a last tile
@@ -41,7 +41,7 @@ constexpr double kAMnLoss = 0.029, kBMnLoss = 0.019;
 constexpr int kMostColumnsOfLoss = 128;
 // Of memory, the time until it is reached, and lines of 128 bytes that L2 gives. A row that begins
 // within a line takes parts of two of them for every 128 bytes.
-constexpr double kMemoryBytesPerUs = 3.65e6, kRampUs = 1.36, kRampBytes = 32e6;
+constexpr double kMemoryBytesPerUs = 3.65e6, kRampUs = 0.3, kRampBytes = 32e6;
 constexpr double kLinesOfUnevenRow = 1.77;
 constexpr double kL2LinesPerUs = 134e3;
 // Of equal shares, for each part of a tile's sums that one cluster leaves to another, and for each

@@ -1,8 +1,8 @@
 #include "common/math.h"
 #include "cuda/gemm/sm90/operand_map.h"
 #include "cuda/gemm/sm90/small/instances.h"
-#include "cuda/gemm/sm90/tiles.h"
 #include "cuda/gemm/sm90/small/launch.h"
+#include "cuda/gemm/sm90/tiles.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 
 namespace xgemm::cuda::gemm::sm90::small {

@@ -15,9 +15,9 @@ struct Params {
   CUtensorMap a, b;  // 5-D, as those of ../params.h
   bool a_chunked, b_chunked;
   bool batched, a_batched[2], b_batched[2];
-  FastDivisor batch_inner;
+  int batch;                // products; the grid's third dimension runs over them
+  FastDivisor batch_inner;  // of them, those along the inner dimension
   int m, n, k;
-  int batch;  // products
   void* d;
   int64_t d_row_stride, d_col_stride, d_batch_stride[2];
   bool vector_store;  // D takes 8 elements at once along its rows

@@ -19,4 +19,5 @@ inline constexpr Shape kShapes[] = {
 
 // Warpgroups that share k and rows: both, where a tile has the 64 rows of one.
 constexpr int sharers_of(int block_m) { return block_m == 64 ? 2 : 1; }
+
 }  // namespace xgemm::cuda::gemm::sm90::small
