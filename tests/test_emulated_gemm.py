@@ -214,6 +214,48 @@ def test_sm90_rows(columns: int, layout: str) -> None:
         )  # fmt: skip
 
 
+def small_shapes() -> list[tuple[int, int, int]]:
+    text = (GEMM / "sm90" / "small" / "tile.h").read_text()
+    found = re.findall(r"^    \{(\d+), (\d+), (\d+)\},", text, re.MULTILINE)
+    assert found
+    return [(int(m), int(n), int(stages)) for m, n, stages in found]
+
+
+def small_shapes_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
+    """Tiles that are not a multiple of 64 wide take a K-major B only."""
+    both = itertools.product(small_shapes(), LAYOUTS)
+    return [(shape, layout) for shape, layout in both if layout[1] == "t" or shape[1] % 64 == 0]
+
+
+@pytest.mark.parametrize(("shape", "layout"), small_shapes_and_layouts(), ids=str)
+def test_sm90_small(shape: tuple[int, int, int], layout: str) -> None:
+    block_m, block_n, stages = shape
+    config = Config("sm90_small", block_m, block_n, stages, ctas=0)
+    # m, n, k: ragged; less than a tile, and little more than a stage; whole tiles, more K than the
+    # ring; less K than a stage.
+    shapes = (
+        (block_m + 40, 2 * block_n + (21 if layout[1] == "t" else 24), 200),
+        (40, 24, 72),
+        (block_m, block_n, 64 * (stages + 3)),
+        (2 * block_m, block_n, 8),
+    )
+    for index, (m, n, k) in enumerate(shapes):
+        dtype = DTYPES[index % 2]
+        check(
+            machine_of(index),
+            config,
+            matrix(m, k, dtype, layout[0], pad=8),
+            matrix(k, n, dtype, layout[1], pad=8),
+            d_layout="nt"[index == 1],
+            d_pad=8 + -n % 8 if index != 1 else 8,
+            bias=torch.randn(n).to(dtype) if index == 0 else None,
+            activation="gelu" if index == 0 else "none",
+        )
+    batch = torch.randn(2, 3, 72, 136).half(), torch.randn(3, 136, 40).half()
+    a, b = (x if of == "n" else x.mT.contiguous().mT for x, of in zip(batch, layout, strict=True))
+    check(machine_of(3), config, a, b)
+
+
 @pytest.mark.parametrize("capability", [90, 80])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gemv(dtype: torch.dtype, capability: int) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 # (compute capability, multiprocessors), and the shared memory a CTA may have.
 DEVICES = {(80, 108): 163, (86, 82): 99, (89, 128): 99, (90, 132): 227, (100, 148): 227}
 HALF_TYPES = ("float16", "bfloat16")
-TMA_KERNELS = {"SM90", "SM90_ROWS"}
+TMA_KERNELS = {"SM90", "SM90_ROWS", "SM90_SMALL"}
 MOST_EXTENT = 2**31 - 1  # of a tensor map, as the kernels' 32-bit coordinates reach it
 MOST_STRIDE_BYTES = 2**40
 MOST_BOX = 256
@@ -204,7 +204,7 @@ def check_grid(case: Case, config: Any, sm_count: int) -> None:
 
 def check_shared_memory(config: Any, kib: int) -> None:
     # The stages alone; an epilogue and barriers come on top. mma.sync's have 32 of K or more.
-    block_k = {"SM90": 64, "SM90_ROWS": 64, "SM80": 32}.get(config.kernel.name, 0)
+    block_k = {"SM90": 64, "SM90_ROWS": 64, "SM90_SMALL": 64, "SM80": 32}.get(config.kernel.name, 0)
     ring = config.stages * (config.block_m + config.block_n) * block_k * 2
     assert ring <= kib * 1024
     if config.kernel.name in TMA_KERNELS:
@@ -315,6 +315,17 @@ def test_large_aligned_products_use_wgmma_on_hopper_only(
     for device in DEVICES:
         kernel = check(cpp, case, device).kernel.name
         assert (kernel == "SM90") == (device[0] == 90)
+
+
+@pytest.mark.parametrize("size", [64, 256, 512, 1024])
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_small_products_have_a_kernel_of_their_own_on_hopper(
+    cpp: ModuleType, size: int, layout: str
+) -> None:
+    case = Case(matrix(size, size), matrix(size, size, layout), matrix(size, size), HALF_TYPES[0])
+    for device in DEVICES:
+        kernel = check(cpp, case, device).kernel.name
+        assert (kernel == "SM90_SMALL") == (device[0] == 90)
 
 
 @pytest.mark.parametrize("side", ["a", "b"])

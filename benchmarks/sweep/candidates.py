@@ -110,7 +110,19 @@ def gemv(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
         )  # fmt: skip
 
 
-FAMILIES = {"sm90": sm90, "sm80": sm80, "gemv": gemv}
+def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
+    """The choice in other tiles."""
+    text = (ROOT / "csrc/cuda/gemm/sm90/small/tile.h").read_text()
+    for found in re.findall(r"^    \{(\d+), (\d+), (\d+)\},", text, re.MULTILINE):
+        block_m, block_n, stages = map(int, found)
+        if shape.layout[1] == "t" or block_n % 64 == 0:
+            ctas = ceil_div(shape.m, block_m) * ceil_div(shape.n, block_n)
+            yield replace(
+                chosen, block_m=block_m, block_n=block_n, stages=stages, ctas=ctas, estimate_us=0.0
+            )
+
+
+FAMILIES = {"sm90": sm90, "sm80": sm80, "gemv": gemv, "sm90_small": sm90_small}
 
 
 def candidates(shape: Shape, device: Device, families: list[Config]) -> list[Config]:

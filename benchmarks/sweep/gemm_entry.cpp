@@ -11,6 +11,7 @@
 #include "cuda/gemm/sm80/select.h"
 #include "cuda/gemm/sm90/rows/select.h"
 #include "cuda/gemm/sm90/select.h"
+#include "cuda/gemm/sm90/small/select.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 
 namespace {
@@ -91,7 +92,7 @@ void sweep_select(const SweepProblem* given, int sm_count, int capability, Sweep
   *chosen = to_sweep(gemm::select_config(to_problem(*given), device));
 }
 
-// What each family that takes the problem would choose itself; returns how many do (at most 4).
+// What each family that takes the problem would choose itself; returns how many do (at most 5).
 int sweep_families(const SweepProblem* given, int sm_count, int capability, SweepConfig* chosen) {
   const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
   const Problem problem = to_problem(*given);
@@ -104,6 +105,9 @@ int sweep_families(const SweepProblem* given, int sm_count, int capability, Swee
     config = sm90_choice(problem, device, &us);
     chosen[count++] = to_sweep(config, us);
     if (gemm::sm90::rows::select(problem, device, &config, &us)) {
+      chosen[count++] = to_sweep(config, us);
+    }
+    if (gemm::sm90::small::select(problem, device, &config, &us)) {
       chosen[count++] = to_sweep(config, us);
     }
   }

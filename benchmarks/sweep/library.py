@@ -16,10 +16,11 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build" / "sweep" / "libxgemm_sweep.so"
 FLAGS = ("tma_store", "copy_a", "copy_b", "even_shares", "swapped")
-MOST_FAMILIES = 4  # that sweep_families of gemm_entry.cpp writes
+MOST_FAMILIES = 5  # that sweep_families of gemm_entry.cpp writes
 # enum Kernel of csrc/cuda/gemm/problem.h
 KERNELS = (
     "sm90", "sm90_rows", "gemv", "sm80", "simt", "fp32", "tf32", "tf32_swapped", "tf32_sm80",
+    "sm90_small",
 )  # fmt: skip
 TYPES = ("fp16", "bf16", "ieee", "tf32x3", "tf32")
 

@@ -115,6 +115,7 @@ void bind_gemm(py::module_& m) {
   py::enum_<gemm::Kernel>(m, "GemmKernel")
       .value("SM90", gemm::Kernel::kSm90)
       .value("SM90_ROWS", gemm::Kernel::kSm90Rows)
+      .value("SM90_SMALL", gemm::Kernel::kSm90Small)
       .value("GEMV", gemm::Kernel::kGemv)
       .value("SM80", gemm::Kernel::kSm80)
       .value("TF32", gemm::Kernel::kTf32)

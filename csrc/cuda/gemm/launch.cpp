@@ -7,6 +7,7 @@
 #include "cuda/gemm/sm80/launch.h"
 #include "cuda/gemm/sm90/launch.h"
 #include "cuda/gemm/sm90/rows/launch.h"
+#include "cuda/gemm/sm90/small/launch.h"
 #include "cuda/gemm/tf32/launch.h"
 
 namespace xgemm::cuda::gemm {
@@ -51,6 +52,8 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
       return sm90::launch(problem, config, workspace, stream);
     case Kernel::kSm90Rows:
       return sm90::rows::launch(problem, config, stream);
+    case Kernel::kSm90Small:
+      return sm90::small::launch(problem, config, stream);
     case Kernel::kGemv:
       return gemv::launch(problem, config, workspace, stream);
     case Kernel::kSm80:

@@ -12,6 +12,7 @@
 #include "cuda/gemm/sm80/select.h"
 #include "cuda/gemm/sm90/rows/select.h"
 #include "cuda/gemm/sm90/select.h"
+#include "cuda/gemm/sm90/small/select.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 #include "cuda/gemm/tf32/select.h"
 
@@ -51,6 +52,7 @@ void consider_tma(const Problem& p, const DeviceInfo& device, Best* best) {
   Config config = sm90::select(p, device, &us);
   best->consider(config, us);
   if (sm90::rows::select(p, device, &config, &us)) best->consider(config, us);
+  if (sm90::small::select(p, device, &config, &us)) best->consider(config, us);
 }
 
 // The same after copies of the operands that need one.
@@ -78,6 +80,8 @@ const char* name_of(Kernel kernel) {
       return "sm90 (wgmma + TMA)";
     case Kernel::kSm90Rows:
       return "sm90 rows (wgmma + TMA, operands swapped, K split over a cluster)";
+    case Kernel::kSm90Small:
+      return "sm90 small (wgmma + cp.async, all of K at once)";
     case Kernel::kGemv:
       return "gemv (a stream over the matrix)";
     case Kernel::kSm80:

@@ -44,9 +44,11 @@ Status launch_shape(const Params& params, const Shape& shape, const Grid& grid,
     case 3:
       return run.template operator()<KMajorStream<T, kAccess, 8, 2>, 3>();
     case 4:
-      return run.template operator()<WideMajorFma<T, kAccess>, 4>();
+      return run.template operator()<WideMajorFma<T, kAccess, 1>, 4>();
+    case 5:
+      return run.template operator()<WideMajorFma<T, kAccess, 2>, 5>();
     default:
-      return run.template operator()<WideMajorMma<T, kAccess>, 5>();
+      return run.template operator()<WideMajorMma<T, kAccess>, 6>();
   }
 }
 

@@ -33,9 +33,9 @@ Side side_of(const Problem& p, bool swapped) {
           p.m};
 }
 
-const Shape* find_shape(Layout layout, int64_t few) {
+const Shape* find_shape(Layout layout, int64_t few, int64_t k) {
   return std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& shape) {
-    return shape.layout == layout && few <= shape.few;
+    return shape.layout == layout && few <= shape.few && k >= shape.least_k;
   });
 }
 
@@ -51,7 +51,7 @@ std::optional<View> view_of_side(const Problem& p, bool swapped) {
 
   View view{};
   view.swapped = swapped;
-  view.shape = find_shape(k_major ? Layout::kKMajor : Layout::kWideMajor, side.few);
+  view.shape = find_shape(k_major ? Layout::kKMajor : Layout::kWideMajor, side.few, p.k);
   Params& q = view.params;
   q.w = side.w.data, q.x = side.x.data, q.d = p.d;
   q.w_stride = k_major ? side.w.col_stride : side.w.row_stride;
@@ -96,7 +96,11 @@ int64_t ctas_of(const View& view) {
 int choose_splits(const View& view, const DeviceInfo& device) {
   const Shape& shape = *view.shape;
   const bool k_major = shape.layout == Layout::kKMajor;
-  const int64_t most = device.sm_count * (k_major ? int64_t{2} * shape.ctas_per_sm : 3) / 2;
+  const int64_t most = device.sm_count *
+                       (k_major            ? int64_t{2} * shape.ctas_per_sm
+                        : shape.tile > 128 ? 2
+                                           : 3) /
+                       2;
   const int64_t least_k = int64_t{shape.step_k} * shape.most_warps * (k_major ? 2 : 1);
   int splits = 1;
   while (splits < kMostSplits && ctas_of(view) * splits * 2 <= most &&
@@ -127,22 +131,27 @@ double read_us(double megabytes) {
 // The read time, by how near to it the kernel came on an H200; and at least the latency of the
 // steps that a warp takes one after the other.
 double estimate(const View& view, const DeviceInfo& device, int splits) {
-  constexpr double kLaunchUs = 3, kStepUs = 0.9, kUnalignedFactor = 1.3;
+  constexpr double kUnalignedFactor = 1.3;
+  constexpr double kTailUs = 0.25;  // of a step that is not whole, for each vector
   const Shape& shape = *view.shape;
+  const bool k_major = shape.layout == Layout::kKMajor;
   const Params& q = view.params;
   int64_t matrices = 1;  // of W
   for (int i = 0; i < q.batch_dims; ++i) matrices *= q.batch[i].w != 0 ? q.batch[i].size : 1;
   const double w_bytes = 2.0 * static_cast<double>(matrices) * q.wide * q.k;
   const double other_bytes =
       2.0 * static_cast<double>(q.batches) * q.few * (static_cast<double>(q.k) + q.wide);
-  double factor = shape.layout == Layout::kKMajor ? 1.01 + 0.007 * q.few : q.few == 1 ? 1.08 : 1.2;
-  if (!view.aligned) factor *= kUnalignedFactor;
+  double factor = k_major ? 1.01 + 0.007 * q.few : q.few == 1 ? 1.08 : 1.25;
+  double step_us = k_major || shape.few == 1 ? 0.9 : 1.9;
+  if (!view.aligned) factor *= kUnalignedFactor, step_us *= kUnalignedFactor;
   const double waves = std::ceil(static_cast<double>(ctas_of(view)) * splits /
                                  (device.sm_count * shape.ctas_per_sm));
   const double steps =
       std::ceil(static_cast<double>(q.k) / splits / (shape.step_k * shape.most_warps));
-  return std::max(factor * read_us((w_bytes + other_bytes) * 1e-6),
-                  kLaunchUs + kStepUs * waves * steps + (splits > 1 ? 2 * kStepUs : 0));
+  const double launch_us = k_major && shape.few == 8 ? 6.5 : 3;
+  const double tail = k_major && q.k % shape.step_k != 0 ? kTailUs * shape.few : 0;
+  return tail + std::max(factor * read_us((w_bytes + other_bytes) * 1e-6),
+                         launch_us + step_us * waves * steps + (splits > 1 ? 2 * step_us : 0));
 }
 
 }  // namespace

@@ -45,18 +45,20 @@ class WideMajorOperands {
   const uint16_t *w_, *x_;
 };
 
-// One vector: multiply-adds on the CUDA cores. A load covers two rows of 128 columns.
-template <typename T, Access kAccess>
+// One vector: multiply-adds on the CUDA cores. A load covers kRows rows of 256 / kRows columns.
+template <typename T, Access kAccess, int kRows>
 class WideMajorFma : WideMajorOperands<kAccess> {
   using Operands = WideMajorOperands<kAccess>;
+  static constexpr int kLanes = 32 / kRows;  // of a row
 
  public:
-  static constexpr int kTile = 128;
-  static constexpr int kStepK = 16;
+  static constexpr int kTile = 8 * kLanes;
+  static constexpr int kStepK = 8 * kRows;
 
   __device__ WideMajorFma(const Params& params, const uint16_t* w, const uint16_t* x, int tile,
                           int lane)
-      : Operands(params, w, x, tile * kTile + lane % 16 * 8, lane / 16 * 8, 0), lane_(lane) {}
+      : Operands(params, w, x, tile * kTile + lane % kLanes * 8, lane / kLanes * 8, 0),
+        lane_(lane) {}
 
   template <bool kWhole>
   __device__ void step(int k, int end) {
@@ -82,8 +84,12 @@ class WideMajorFma : WideMajorOperands<kAccess> {
   __device__ void store(float* sums) const {
     float y[8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) y[i] = acc_[i] + __shfl_xor_sync(~0u, acc_[i], 16);
-    if (lane_ >= 16) return;
+    for (int i = 0; i < 8; ++i) {
+      y[i] = acc_[i];
+#pragma unroll
+      for (int mask = kLanes; mask < 32; mask *= 2) y[i] += __shfl_xor_sync(~0u, y[i], mask);
+    }
+    if (lane_ >= kLanes) return;
     auto* to = reinterpret_cast<float4*>(sums + lane_ * 8);
     to[0] = {y[0], y[1], y[2], y[3]};
     to[1] = {y[4], y[5], y[6], y[7]};

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "cuda/gemm/sm90/launch.h"
+#include "cuda/gemm/sm90/operand_map.h"
 #include "cuda/gemm/sm90/params.h"
 #include "cuda/gemm/sm90/swap.h"
 #include "cuda/gemm/sm90/tensor_map.h"
@@ -13,40 +14,6 @@ namespace {
 // Neighbouring tiles run over this many rows of D before the next columns (measured: 1024 to 4096
 // make no difference beyond noise).
 constexpr int kGroupRows = 2048;
-
-// A batch's dimensions along one operand, the inner one first: extents and strides. Where the
-// stride is 0 the operand is the same all along the dimension.
-struct Batch {
-  int64_t extent[2], stride[2];
-};
-
-// An operand as the kernel sees it: its MN extent, its strides, and how a load takes it.
-struct Loads {
-  const void* data;
-  int64_t mn, mn_stride, k_stride;
-  Batch batch;
-  bool mn_major, chunked;
-  int rows, sharers;
-};
-
-bool encode_operand(CUtensorMap* map, const Problem& problem, const Loads& o) {
-  MapShape shape{};
-  if (!o.mn_major) {
-    shape = {5, {problem.k, o.mn, 1}, {1, o.mn_stride, 0}, {kBlockK, o.rows / o.sharers, 1, 1, 1}};
-  } else if (o.chunked) {
-    shape = {5,
-             {kSwizzleElements, problem.k, o.mn / kSwizzleElements},
-             {1, o.k_stride, kSwizzleElements},
-             {kSwizzleElements, kBlockK, chunks_per_load(o.rows, o.sharers), 1, 1}};
-  } else {
-    shape = {5, {o.mn, problem.k, 1}, {1, o.k_stride, 0}, {kSwizzleElements, kBlockK, 1, 1, 1}};
-  }
-  for (int i = 0; i < 2; ++i) {
-    shape.extent[3 + i] = o.batch.stride[i] != 0 ? o.batch.extent[i] : 1;
-    shape.stride[3 + i] = o.batch.stride[i];
-  }
-  return encode_tensor_map(map, o.data, problem.dtype, shape);
-}
 
 bool encode_result(CUtensorMap* map, const Problem& problem, const Batch& batch, int block_n,
                    bool transposed) {
@@ -63,16 +30,6 @@ bool encode_result(CUtensorMap* map, const Problem& problem, const Batch& batch,
     shape.swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
   }
   return encode_tensor_map(map, problem.d, problem.dtype, shape);
-}
-
-Batch batch_of(const Problem& problem, int64_t BatchDim::* stride) {
-  Batch batch{{1, 1}, {0, 0}};
-  for (int i = 0; i < problem.batch_dims; ++i) {
-    const BatchDim& dim = problem.batch[problem.batch_dims - 1 - i];
-    batch.extent[i] = dim.size;
-    batch.stride[i] = dim.*stride;
-  }
-  return batch;
 }
 
 // The walk over the tiles, for the number of clusters that `config` has.

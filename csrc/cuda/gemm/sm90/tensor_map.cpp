@@ -22,7 +22,7 @@ bool encode_tensor_map(CUtensorMap* map, const void* data, DType dtype, const Ma
   const auto encoder = tensor_map_encoder();
   return encoder != nullptr &&
          encoder(map, type, shape.dims, const_cast<void*>(data), extent, stride + 1, box, steps,
-                 CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                 CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 

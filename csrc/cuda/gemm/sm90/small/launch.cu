@@ -1,0 +1,43 @@
+#include "common/math.h"
+#include "cuda/gemm/sm90/operand_map.h"
+#include "cuda/gemm/sm90/small/instances.h"
+#include "cuda/gemm/sm90/small/launch.h"
+#include "cuda/gemm/sm90/tiles.h"
+#include "cuda/gemm/sm90/tma_fit.h"
+
+namespace xgemm::cuda::gemm::sm90::small {
+
+Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
+  const Batch a_batch = batch_of(p, &BatchDim::a), b_batch = batch_of(p, &BatchDim::b);
+  const Batch d_batch = batch_of(p, &BatchDim::d);
+  const bool a_mn = !a_k_major(p), b_mn = !b_k_major(p);
+  Params params{};
+  params.m = static_cast<int>(p.m), params.n = static_cast<int>(p.n);
+  params.k = static_cast<int>(p.k);
+  params.batch = static_cast<int>(d_batch.extent[0] * d_batch.extent[1]);
+  params.batched = params.batch > 1;
+  params.batch_inner = FastDivisor(static_cast<uint32_t>(d_batch.extent[0]));
+  for (int i = 0; i < 2; ++i) {
+    params.a_batched[i] = a_batch.stride[i] != 0, params.b_batched[i] = b_batch.stride[i] != 0;
+    params.d_batch_stride[i] = d_batch.stride[i];
+  }
+  params.d = p.d, params.d_row_stride = p.d_row_stride, params.d_col_stride = p.d_col_stride;
+  params.vector_store = d_fits_tma(p);
+  params.bias = p.bias, params.bias_stride = p.bias_stride;
+  params.activation = p.activation;
+  params.a_chunked = a_mn && p.m % kSwizzleElements == 0;
+  params.b_chunked = b_mn && p.n % kSwizzleElements == 0;
+  const bool encoded = encode_operand(&params.a, p,
+                                      {p.a.data, p.m, p.a.row_stride, p.a.col_stride, a_batch, a_mn,
+                                       params.a_chunked, config.block_m, 1}) &&
+                       encode_operand(&params.b, p,
+                                      {p.b.data, p.n, p.b.col_stride, p.b.row_stride, b_batch, b_mn,
+                                       params.b_chunked, config.block_n, 1});
+  if (!encoded) {
+    return {cudaErrorInvalidValue, "encoding a tensor map of the sm_90a GEMM for small products"};
+  }
+  const auto run = p.dtype == DType::kF16 ? launch_f16 : launch_bf16;
+  return run(params, {config.block_m, config.block_n, a_mn, b_mn}, stream);
+}
+
+}  // namespace xgemm::cuda::gemm::sm90::small

@@ -1,0 +1,29 @@
+// What the host tells the kernel for small products.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "common/fast_divisor.h"
+#include "cuda/gemm/problem.h"
+#include "cuda/gemm/sm90/small/tile.h"
+
+namespace xgemm::cuda::gemm::sm90::small {
+
+struct Params {
+  CUtensorMap a, b;  // 5-D, as those of ../params.h
+  bool a_chunked, b_chunked;
+  bool batched, a_batched[2], b_batched[2];
+  int batch;                // products; the grid's third dimension runs over them
+  FastDivisor batch_inner;  // of them, those along the inner dimension
+  int m, n, k;
+  void* d;
+  int64_t d_row_stride, d_col_stride, d_batch_stride[2];
+  bool vector_store;  // D takes 8 elements at once along its rows
+  const void* bias;   // [n], bias_stride apart, or null
+  int64_t bias_stride;
+  Activation activation;
+};
+
+}  // namespace xgemm::cuda::gemm::sm90::small
