@@ -30,6 +30,12 @@ __device__ inline void init_barriers(const Params& p, Barriers& barriers) {
   ptx::fence_mbarrier_init();
 }
 
+// Of the whole CTA. Its warps come here from two places, and __syncthreads is one place's barrier.
+__device__ inline void wait_for_barriers() {
+  constexpr int kBarrier = 1;
+  ptx::named_barrier_sync(kBarrier, static_cast<int>(blockDim.x));
+}
+
 template <typename T, int kTiles, bool kFine>
 __global__ void __launch_bounds__((most_warps(kTiles) + kTiles * (kMmaRows / kReducerRows)) * 32, 1)
     rows_kernel(const __grid_constant__ Params p) {
@@ -43,7 +49,7 @@ __global__ void __launch_bounds__((most_warps(kTiles) + kTiles * (kMmaRows / kRe
     // The way to the first copies is short: a CTA starts with an empty cache of instructions.
     Stream<T, kTiles, kFine> stream(p, cta, smem, warp, lane);
     stream.start();
-    __syncthreads();  // all barriers stand
+    wait_for_barriers();
     ptx::griddep_launch_dependents();
     if (p.log2_cluster > 0) ptx::cluster_arrive_relaxed();
     stream.run();
@@ -51,7 +57,7 @@ __global__ void __launch_bounds__((most_warps(kTiles) + kTiles * (kMmaRows / kRe
   } else {
     if (warp == p.warps && lane == 0) init_barriers(p, barriers);
     ptx::griddep_wait();
-    __syncthreads();
+    wait_for_barriers();
     ptx::griddep_launch_dependents();
     if (p.log2_cluster > 0) {
       ptx::cluster_arrive_relaxed();
