@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t k31Bits = int64_t{1} << 31;
 constexpr int kShortThreads = 64, kTeamThreads = 128, kColumnThreads = 256, kStridedThreads = 256;
-constexpr int kMostRowThreads = 512, kRowsResident = 1024;
+constexpr int kMostRowThreads = 32 * kMostRowWarps, kRowsResident = 1024;
 constexpr int kMostVectors = 8;  // of a row that a lane of short rows takes at once
 constexpr int kMostCluster = 8;  // what every GPU with clusters has
 constexpr int kNarrowest = 32;   // the least part of the widest lanes that is considered
@@ -125,6 +125,7 @@ struct Cut {
   int batch;                // loads in flight
   int resident;             // threads of an SM
   int64_t run;              // bytes that lie behind one another
+  bool one_shift = false;
 };
 
 // Estimates in us, but for what all ways to cut a problem have in common. The form is a guess; the
@@ -181,6 +182,7 @@ struct Choice {
     cost = cost_of_cut;
     config.threads = cut.threads, config.lanes = cut.lanes, config.tiles = cut.tiles;
     config.pieces = cut.pieces, config.cluster = cluster, config.mail = mail;
+    config.one_shift = cut.one_shift;
   }
 };
 
@@ -317,14 +319,18 @@ Config columns(const View& v) {
   const auto widest = static_cast<int>(std::min<int64_t>(pow2_ceil(across), kColumnThreads));
   for (int lanes = widest; lanes >= std::max(1, widest / kNarrowest); lanes /= 2) {
     for (int threads = std::max(lanes, kFewestThreads); threads <= kColumnThreads; threads *= 2) {
-      const Config largest{.threads = threads, .lanes = lanes, .cluster = kMostCluster};
-      const bool clusters =
-          v.clusters() && !shifted && v.bytes < kClusteredBytes &&
-          shared_bytes(largest, v.kind, static_cast<int>(v.vector)) <= kSharedBytes;
-      const Config alone{.threads = threads, .lanes = lanes};
-      if (shared_bytes(alone, v.kind, static_cast<int>(v.vector)) > kSharedBytes) continue;
+      const auto vector = static_cast<int>(v.vector);
+      Config alone{.kernel = tiled.config.kernel, .threads = threads, .lanes = lanes};
+      alone.one_shift = has_one_shift(alone, v.plan, vector);
+      if (shared_bytes(alone, v.kind, vector) > kSharedBytes) alone.one_shift = false;
+      if (shared_bytes(alone, v.kind, vector) > kSharedBytes) continue;
+      Config largest = alone;
+      largest.cluster = kMostCluster;
+      const bool clusters = v.clusters() && !shifted && v.bytes < kClusteredBytes &&
+                            shared_bytes(largest, v.kind, vector) <= kSharedBytes;
       cut.threads = threads, cut.lanes = lanes, cut.run = 16 * lanes;
-      cut.tiles = outer * ceil_div<int64_t>(across, lanes);
+      cut.one_shift = alone.one_shift;
+      cut.tiles = outer * ceil_div<int64_t>(v.kept().size, tile_columns(alone, vector));
       cut.outputs_of_tile = lanes * v.vector;
       const int64_t groups = threads / lanes;
       consider_pieces(
