@@ -77,20 +77,26 @@ def find_visits(explain: Explain, most_work: int = MOST_WORK) -> tuple[Visit, ..
     return least(problems())
 
 
+def of_compiled(visits: Iterable[Visit]) -> tuple[Visit, ...]:
+    """Of those that differ in the number of stages or a cluster's size alone one each."""
+
+    def compiled(kernel: str) -> str:
+        return re.sub(r"clusters of \d+", "clusters", re.sub(r", \d+ stages", "", kernel))
+
+    return least(((compiled(v.kernel), v.transa, v.transb), v) for v in visits)
+
+
 def find_w4_visits(explain: Callable[[int, int, int], str]) -> tuple[Visit, ...]:
-    """The same of products with a packed weight, of any number of stages."""
+    """The same of products with a packed weight, of any number of warps and stages."""
 
     def problems() -> Iterator[tuple[Hashable, Visit]]:
         for n in W4_N:
             for k in W4_K:
                 for m in W4_M if n * k <= MOST_W4_WEIGHT else ():
                     visit = Visit(kernel_of(explain(m, n, k)), m, n, k)
-                    kernel = re.sub(r", \d+ (stages|warps)", "", visit.kernel)
-                    yield (kernel if "rows" not in kernel else rows_kernel(kernel, m)), visit
+                    key = re.sub(r", \d+ (stages|warps)", "", visit.kernel)
+                    if "rows" in key:  # it names them all, and is compiled for every 8
+                        key = re.sub(r"tile \d+x\d+", f"{-(-m // 8)} tiles", key)
+                    yield key, visit
 
     return least(problems())
-
-
-def rows_kernel(kernel: str, m: int) -> str:
-    """That for few rows names them all, and is compiled for every 8."""
-    return re.sub(r"tile \d+x\d+", f"{-(-m // 8)} tiles", kernel)

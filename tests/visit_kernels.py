@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
-from kernel_visits import MOST_WORK, Visit, find_visits, find_w4_visits
+from kernel_visits import MOST_WORK, Visit, find_visits, find_w4_visits, of_compiled
 
 import xgemm
 
@@ -71,7 +71,7 @@ def dense_visits(dtype: str, precision: str, most_work: int) -> tuple[Visit, ...
         options = {"dtype": dtype, "device": "cuda", "transa": transa, "transb": transb}
         return torch.ops.xgemm.explain("mul", m, n, k, precision=precision, **options)
 
-    return find_visits(explain, most_work)
+    return of_compiled(find_visits(explain, most_work))
 
 
 def dense() -> Iterator[Job]:
@@ -178,12 +178,13 @@ def reduce() -> Iterator[Job]:
             lambda: reduction(op, operand(shape, dtype, offset), dims),
         )
 
+    others = itertools.cycle((torch.bfloat16, torch.float64, *INTEGERS))
     for shape, dims in REDUCTIONS:
-        for dtype in (*FLOATS, *INTEGERS):
+        for dtype in (torch.float16, torch.float32, next(others), next(others)):
             yield job("sum", shape, dims, dtype)
-        for op in ("mean", "amax", "argmin", "norm", "prod"):
-            for dtype in (torch.float16, torch.float32):
-                yield job(op, shape, dims, dtype)
+        halves = itertools.cycle((torch.float16, torch.float32))
+        for op, dtype in zip(("mean", "amax", "argmin", "norm", "prod"), halves, strict=False):
+            yield job(op, shape, dims, dtype)
     for dtype in (*FLOATS, torch.int32):
         x = ((40, 30, 200), dtype)
         yield (

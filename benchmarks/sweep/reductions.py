@@ -255,7 +255,9 @@ class Candidates:
             for threads in (64, 128, 256):
                 if lanes >= 2 * across or lanes > threads:
                     continue
-                one_shift = not aligned and lanes >= 4 and threads // lanes % of.vector == 0
+                rows = threads // lanes
+                one_shift = not aligned and lanes >= 4 and rows % of.vector == 0
+                one_shift = one_shift and of.extent > rows
                 tile = (lanes - one_shift) * of.vector
                 config = Config(
                     "columns" if aligned else "shifted", threads, lanes,

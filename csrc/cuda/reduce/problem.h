@@ -103,10 +103,11 @@ constexpr int64_t shared_bytes(const Config& config, Kind kind, int of_thread) {
 
 // Shifted columns: whether all rows of a thread are equally far from a multiple of 16 bytes. Then
 // it loads such multiples, which hold other columns in each row of threads, and a tile has 16 bytes
-// of columns less than it has lanes.
+// of columns less than it has lanes. It takes longer at the end: not worth it for one row each.
 constexpr bool has_one_shift(const Config& config, const Plan& plan, int vector) {
+  const int rows = config.threads / config.lanes;
   return config.kernel == Kernel::kShifted && plan.reduced.count == 1 && config.lanes >= 4 &&
-         config.threads / config.lanes * plan.reduced.dims[0].in_stride % vector == 0;
+         plan.extent > rows && rows * plan.reduced.dims[0].in_stride % vector == 0;
 }
 constexpr int tile_columns(const Config& config, int vector) {
   return (config.one_shift ? config.lanes - 1 : config.lanes) * vector;

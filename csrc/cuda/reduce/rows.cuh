@@ -86,14 +86,11 @@ __device__ inline typename Op::Lane meet_lanes(typename Op::Lane lane, uint32_t 
   return lane;
 }
 
-template <typename Acc>
-struct WarpAccs {
-  Acc of_row[kMostRowWarps], of_mail[kMostRowWarps];
-};
-
 // Of the block's warps, of which all lanes have `acc`, for thread 0.
 template <typename Op>
-__device__ inline typename Op::Acc meet_warps(typename Op::Acc acc, typename Op::Acc* shared) {
+__device__ inline typename Op::Acc meet_warps(typename Op::Acc acc) {
+  XGEMM_DYNAMIC_SHARED(char, raw, 16);
+  auto* shared = reinterpret_cast<typename Op::Acc*>(raw);
   const uint32_t warps = blockDim.x / 32;
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = acc;
   __syncthreads();
@@ -106,50 +103,9 @@ __device__ inline typename Op::Acc meet_warps(typename Op::Acc acc, typename Op:
   return acc;
 }
 
-// A row's pieces, of which thread 0 has `acc`: its whole, where this block is the one to store it.
-template <typename Op, bool kSm90>
-__device__ inline bool meet_pieces(const Params& p, uint32_t piece, int64_t output,
-                                   typename Op::Acc* acc, typename Op::Acc* shared) {
-  using Acc = typename Op::Acc;
-  const uint32_t thread = threadIdx.x, last = p.pieces.divisor - 1;
-  if constexpr (kSm90) {
-    if (p.cluster > 1) {
-      XGEMM_DYNAMIC_SHARED(char, raw, 16);
-      const ClusterMeeting<Acc> meeting(raw, p, 1, piece);
-      meeting.wait_for_all();
-      if (thread == 0) meeting.send(0, *acc);
-      if (thread != 0 || piece != 0) return false;
-      meeting.wait_for_mail();
-      *acc = meeting.from(0, 0);
-#pragma unroll 4
-      for (uint32_t rank = 1; rank < p.cluster; ++rank) {
-        *acc = Op::combine(*acc, meeting.from(rank, 0));
-      }
-      return true;
-    }
-  }
-  if (p.mail == nullptr) {
-    if (thread == 0) static_cast<Acc*>(p.partials)[piece * p.outputs + output] = *acc;
-    return false;
-  }
-  const Mail<Acc> mail(p, piece, 1);
-  if (piece != last) {
-    if (thread == 0) mail.send(piece, 0, *acc);
-    return false;
-  }
-  Acc met = thread == 0 ? *acc : Op::widen(Op::identity(), 0);
-  mail.receive(thread, blockDim.x, last, 0, [&](const Acc& a) { met = Op::combine(met, a); });
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) met = Op::combine(met, shuffle_xor(met, mask));
-  *acc = meet_warps<Op>(met, shared);
-  return thread == 0;
-}
-
 template <typename Op, bool kSm90, bool kRuns>
 __global__ void __launch_bounds__(kMostRowWarps * 32, 2)
     rows_kernel(const __grid_constant__ Params p) {
-  using Acc = typename Op::Acc;
-  XGEMM_STATIC_SHARED(WarpAccs<Acc>, shared);
   uint32_t tile = blockIdx.x, piece = 0;
   if (p.pieces.divisor > 1) {
     tile = p.pieces.divide(blockIdx.x, &piece);
@@ -164,12 +120,15 @@ __global__ void __launch_bounds__(kMostRowWarps * 32, 2)
   const auto lane =
       fold_row<Op, kRuns>(p, static_cast<const typename Op::Element*>(p.in) + offsets.in, true,
                           threadIdx.x, blockDim.x, piece, p.pieces.divisor);
-  Acc acc = meet_warps<Op>(Op::widen(meet_lanes<Op>(lane, 32), 0), shared.of_row);
-  bool stores = threadIdx.x == 0;
-  if (p.pieces.divisor > 1) {
-    stores = meet_pieces<Op, kSm90>(p, piece, offsets.out, &acc, shared.of_mail);
+  if (kRuns || p.pieces.divisor > 1) {
+    typename Op::Acc acc[1] = {Op::widen(lane, 0)};
+    finish_block<Op, 1, kSm90, false>(p, piece, acc, 1, {}, [&](int) { return offsets.out; });
+    return;
   }
-  if (stores) static_cast<typename Op::Out*>(p.out)[offsets.out] = Op::finish(acc, p);
+  const auto acc = meet_warps<Op>(Op::widen(meet_lanes<Op>(lane, 32), 0));
+  if (threadIdx.x == 0) {
+    static_cast<typename Op::Out*>(p.out)[offsets.out] = Op::finish(acc, p);
+  }
 }
 
 // A row by a team of `lanes` lanes of a warp, which are at least two vectors' elements.

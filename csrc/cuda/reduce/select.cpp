@@ -125,6 +125,7 @@ struct Cut {
   int batch;                // loads in flight
   int resident;             // threads of an SM
   int64_t run;              // bytes that lie behind one another
+  int best_threads = 128;   // all else being equal
   bool one_shift = false;
 };
 
@@ -154,8 +155,8 @@ double estimate(const View& v, const Cut& cut) {
   double uneven = 1 + kImbalance * (std::ceil(blocks / sms) * sms / blocks - 1);
   if (waves > 1) uneven = 1 + kImbalance / waves;
   const double traffic = kBytes * v.bytes * uneven * (1 + kRun / static_cast<double>(cut.run));
-  const int odd_threads =
-      std::abs(static_cast<int>(std::bit_width(static_cast<unsigned>(cut.threads))) - 8);
+  const auto log2 = [](int n) { return static_cast<int>(std::bit_width(unsigned(n))); };
+  const int odd_threads = std::abs(log2(cut.threads) - log2(cut.best_threads));
   return std::sqrt(latency * latency + traffic * traffic) + kThreads * odd_threads;
 }
 
@@ -224,7 +225,7 @@ Config short_rows(const View& v) {
     if (!whole && !v.few_rows()) config.vectors = std::min({slots, kMostVectors, v.batch});
     config.lanes = std::max(slots / (whole ? 4 : config.vectors), 1);
   } else {
-    config.vectors = slots <= 8 || vectors == 16 ? std::min(slots, 2) : 4;
+    config.vectors = vectors == slots && slots <= 16 ? 1 : std::min(slots, 2);
     config.lanes = slots / config.vectors;
   }
   config.threads = kShortThreads;
@@ -266,7 +267,8 @@ Config rows(const View& v) {
                   .outputs_of_tile = 1,
                   .batch = v.batch,
                   .resident = kRowsResident,
-                  .run = threads * 16};
+                  .run = threads * 16,
+                  .best_threads = 256};
     consider_pieces(
         v, cut, ceil_div<int64_t>(vectors, threads), v.clusters() && !runs,
         [&](int64_t pieces) { return ceil_div(vectors, pieces * threads); }, &choice);
@@ -315,7 +317,7 @@ Config columns(const View& v) {
   }
   Choice tiled{.config = {.kernel = shifted ? Kernel::kShifted : Kernel::kColumns},
                .cost = choice.cost};
-  cut.batch = in_flight(tiled.config.kernel, v.kind, v.problem.in_dtype);
+  if (shifted) cut.best_threads = 256, cut.resident = v.vector > 4 ? 512 : 1024;
   const auto widest = static_cast<int>(std::min<int64_t>(pow2_ceil(across), kColumnThreads));
   for (int lanes = widest; lanes >= std::max(1, widest / kNarrowest); lanes /= 2) {
     for (int threads = std::max(lanes, kFewestThreads); threads <= kColumnThreads; threads *= 2) {
@@ -329,13 +331,18 @@ Config columns(const View& v) {
       const bool clusters = v.clusters() && !shifted && v.bytes < kClusteredBytes &&
                             shared_bytes(largest, v.kind, vector) <= kSharedBytes;
       cut.threads = threads, cut.lanes = lanes, cut.run = 16 * lanes;
+      // Two loads and a shift for each 16 bytes take as long as four loads, of which fewer are
+      // under way.
+      const bool twice = shifted && !alone.one_shift;
+      cut.batch = in_flight(alone.kernel, v.kind, v.problem.in_dtype) / (twice ? 2 : 1);
+      const int64_t each = twice ? 4 : 1;
       cut.one_shift = alone.one_shift;
       cut.tiles = outer * ceil_div<int64_t>(v.kept().size, tile_columns(alone, vector));
       cut.outputs_of_tile = lanes * v.vector;
       const int64_t groups = threads / lanes;
       consider_pieces(
           v, cut, ceil_div(v.plan.extent, groups), clusters,
-          [&](int64_t pieces) { return ceil_div(v.plan.extent, pieces * groups); }, &tiled);
+          [&](int64_t pieces) { return each * ceil_div(v.plan.extent, pieces * groups); }, &tiled);
     }
   }
   Config config = tiled.cost < choice.cost ? tiled.config : choice.config;

@@ -111,11 +111,13 @@ __global__ void __launch_bounds__(256, sizeof(typename Op::Lane) == 4 && !kGener
     static_cast<typename Op::Out*>(p.out)[offset_of(row, &KeptDim::out_stride)] =
         Op::finish_lane(lane, p);
   };
-  if (lanes == 1) {
-    for_each<kSlots>([&](auto slot) {
-      if ((slot & (vectors - 1)) == 0) store(first_row + (slot >> log_vectors) * 32, best[slot]);
-    });
-    return;
+  if constexpr (sizeof(Lane) == 4) {  // as many results as loads: their code is worth its size
+    if (lanes == 1) {
+      for_each<kSlots>([&](auto slot) {
+        if ((slot & (vectors - 1)) == 0) store(first_row + (slot >> log_vectors) * 32, best[slot]);
+      });
+      return;
+    }
   }
   // All lanes of a team have its results, and store one each: adjacent lanes, adjacent outputs.
 #pragma unroll 1
