@@ -161,9 +161,8 @@ __device__ inline void finish_block(const Params& p, uint32_t piece, typename Op
       mail.receive(first, blockDim.x >> __popc(columns - 1), last, column,
                    [&](const Acc& acc) { met[0] = Op::combine(met[0], acc); });
       __syncthreads();  // shared memory is used again
-      finish_block<Op, 1, false, true>(p, 0, met, columns, {}, [&](int i) {
-        return i < existing ? output_of(i) : int64_t{-1};
-      });
+      finish_block<Op, 1, false, true>(
+          p, 0, met, columns, {}, [&](int i) { return i < existing ? output_of(i) : int64_t{-1}; });
       return;
     }
   }

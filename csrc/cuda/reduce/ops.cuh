@@ -79,8 +79,9 @@ struct Sum : Additive<T, SumLane<T>> {
   }
 };
 
-// Norms of order 2, and of 1 and 0. Squares of fp16 are in fp32's range. Those of bf16 and fp32 may not be: where the sum of a load's
-// squares is so large or small that some may have overflowed or vanished, it is made in double.
+// Norms of order 2, and of 1 and 0. Squares of fp16 are in fp32's range. Those of bf16 and fp32 may
+// not be: where the sum of a load's squares is so large or small that some may have overflowed or
+// vanished, it is made in double.
 template <typename T>
 struct Squares : Additive<T, std::conditional_t<std::is_same_v<T, __half>, float, double>> {
   using Base = Additive<T, std::conditional_t<std::is_same_v<T, __half>, float, double>>;

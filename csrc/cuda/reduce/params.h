@@ -37,8 +37,8 @@ struct Params {
   void* out;
   BitTransform transform;
   uint32_t filler_low, filler_high;  // elements that change no result
-  int64_t first_tile;  // of this launch
-  uint32_t lanes;      // a power of 2 up to 32
+  int64_t first_tile;                // of this launch
+  uint32_t lanes;                    // a power of 2 up to 32
   int kept_count;
   double divisor;          // of the mean, else 1
   int64_t row_out_stride;  // kept[0].out_stride
@@ -59,7 +59,7 @@ struct Params {
 
   static constexpr int kMaxKept = 4;
   KeptDim kept[kMaxKept];  // outermost first
-  void* partials;  // [pieces][outputs] accumulators, where pieces meet in a second launch
+  void* partials;          // [pieces][outputs] accumulators, where pieces meet in a second launch
   // The reduced extent as runs: element (outer, inner) at outer * outer_stride + inner *
   // inner_stride. Rows count `inner` in vectors of 16 bytes, and inner_stride is 1 element.
   FastDivmod runs;

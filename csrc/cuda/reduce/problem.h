@@ -44,8 +44,8 @@ struct Config {
   int64_t pieces = 1;     // of the reduced extent
   int cluster = 1;    // pieces that meet in a cluster: all of them, or 1 where they meet in memory
   bool mail = false;  // they meet there in the same launch, and not in a second one
-  bool streams = true;  // L2 drops what was read first, and keeps what else it holds
-  bool sm90 = false;    // of the build for Hopper
+  bool streams = true;     // L2 drops what was read first, and keeps what else it holds
+  bool sm90 = false;       // of the build for Hopper
   bool one_shift = false;  // shifted columns: see has_one_shift
   int64_t workspace_bytes = 0;
   const char* reason = "";

@@ -213,6 +213,13 @@ void consider_pieces(const View& v, Cut cut, int64_t most, bool clusters, const 
   }
 }
 
+// Whether an Op's Lane (ops.cuh) is a 32-bit number.
+bool four_byte_lanes(const View& v) {
+  if (v.kind == Kind::kSquares) return v.problem.in_dtype == DType::kF16;
+  if (v.kind == Kind::kSum) return is_floating(v.problem.in_dtype) && v.element < 8;
+  return v.kind == Kind::kExtreme && v.element < 8;
+}
+
 // Rows of up to 32 loads: several a warp.
 Config short_rows(const View& v) {
   const bool whole =
@@ -225,7 +232,12 @@ Config short_rows(const View& v) {
     if (!whole && !v.few_rows()) config.vectors = std::min({slots, kMostVectors, v.batch});
     config.lanes = std::max(slots / (whole ? 4 : config.vectors), 1);
   } else {
-    config.vectors = vectors == slots && slots <= 16 ? 1 : std::min(slots, 2);
+    // One load of each of 8 rows, or more of fewer where what lanes hand each other is 8 bytes.
+    if (four_byte_lanes(v)) {
+      config.vectors = vectors == slots && slots <= 16 ? 1 : std::min(slots, 2);
+    } else {
+      config.vectors = slots <= 8 || vectors == 16 ? std::min(slots, 2) : 4;
+    }
     config.lanes = slots / config.vectors;
   }
   config.threads = kShortThreads;
