@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from kernel_visits import find_visits, kernel_of
+from kernel_visits import find_visits, find_w4_visits, kernel_of
 
 CSRC = Path(__file__).parents[1] / "csrc" / "cuda" / "gemm"
 BASE = 1 << 20  # an address aligned to anything
@@ -65,3 +65,24 @@ def test_an_explanation_is_cut_to_what_is_compiled():
     said = "dense GEMM: m=1\nkernel: sm80 (mma.sync), tile 64x64, 4 stages, K in 12 parts, 99 CTAs"
     said += ", workspace of 12345 bytes\nbecause: x"
     assert kernel_of(said) == "sm80 (mma.sync), tile 64x64, 4 stages, K in parts"
+
+
+def test_every_kernel_for_packed_weights_is_visited(cpp):
+    def explain(m: int, n: int, k: int) -> str:
+        problem = cpp.W4A16Problem(
+            m=m, n=n, k=k, group_size=128, zeros=False, dtype="float16"
+        )  # fmt: skip
+        return cpp.explain_w4a16(problem, cpp.select_w4a16(problem, capability=90, sm_count=132))
+
+    visits = find_w4_visits(explain)
+    rows = {-(-visit.m // 8) for visit in visits if visit.kernel.startswith("sm90 rows")}
+    assert rows == {1, 2, 3}
+    wide = [visit.kernel for visit in visits if visit.kernel.startswith("sm90 wgmma")]
+    for part in ("x copied first", "clusters of 2", "K in parts"):
+        assert any(part in kernel for kernel in wide)
+    text = (CSRC.parent / "w4a16" / "sm90" / "wgmma" / "tile.h").read_text()
+    listed = re.findall(r"^\s*TILE\((\d+), (\d+), ", text, re.MULTILINE)
+    assert listed
+    for consumers, rows_of_x in listed:
+        tile = f"tile {rows_of_x}x{64 * int(consumers)},"
+        assert any(tile in kernel for kernel in wide), tile

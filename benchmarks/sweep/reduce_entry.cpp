@@ -21,7 +21,7 @@ struct SweepProblem {
 
 struct SweepConfig {
   int64_t kernel, threads, lanes, vectors, tiles, row_loads, pieces, cluster, mail, streams, sm90;
-  int64_t workspace_bytes;
+  int64_t one_shift, workspace_bytes;
 };
 
 xgemm::ReduceProblem to_problem(const SweepProblem& given) {
@@ -51,6 +51,7 @@ SweepConfig to_sweep(const Config& c) {
           c.mail,
           c.streams,
           c.sm90,
+          c.one_shift,
           c.workspace_bytes};
 }
 
@@ -66,6 +67,7 @@ Config to_config(const SweepConfig& c) {
           .mail = c.mail != 0,
           .streams = c.streams != 0,
           .sm90 = c.sm90 != 0,
+          .one_shift = c.one_shift != 0,
           .workspace_bytes = c.workspace_bytes};
 }
 

@@ -94,6 +94,7 @@ class Config:
     mail: bool = False
     streams: bool = True
     sm90: bool = False
+    one_shift: bool = False
     workspace_bytes: int = 0
 
     @property
@@ -146,7 +147,7 @@ class Library:
             ctypes.byref(problem), device.sm_count, device.capability, ctypes.byref(found)
         )
         values = {name: getattr(found, name) for name in Config.__dataclass_fields__}
-        values |= {name: bool(values[name]) for name in ("mail", "streams", "sm90")}
+        values |= {name: bool(values[name]) for name in ("mail", "streams", "sm90", "one_shift")}
         return Config(**values | {"kernel": KERNELS[found.kernel]})
 
     def launch(
@@ -254,15 +255,20 @@ class Candidates:
             for threads in (64, 128, 256):
                 if lanes >= 2 * across or lanes > threads:
                     continue
-                tiles = of.outputs // of.inner * ceil_div(across, lanes)
+                rows = threads // lanes
+                one_shift = not aligned and lanes >= 4 and rows % of.vector == 0
+                one_shift = one_shift and of.extent > rows
+                tile = (lanes - one_shift) * of.vector
                 config = Config(
-                    "columns" if aligned else "shifted", threads, lanes, tiles=tiles,
-                    sm90=aligned and self.device.capability == 90,
+                    "columns" if aligned else "shifted", threads, lanes,
+                    tiles=of.outputs // of.inner * ceil_div(of.inner, tile),
+                    sm90=aligned and self.device.capability == 90, one_shift=one_shift,
                 )  # fmt: skip
                 for cut in self.in_pieces(
                     config, ceil_div(of.extent * lanes, threads), lanes * of.vector
                 ):
-                    own = self.acc * threads // max(lanes, 32) * lanes * (of.vector + 1)
+                    span = lanes if one_shift else max(lanes, 32)
+                    own = self.acc * threads // span * lanes * (of.vector + 1)
                     if (cut.cluster > 1) * 16 * lanes * of.vector + own <= SHARED_BYTES - 64:
                         yield cut
 

@@ -81,19 +81,27 @@ __device__ inline void start_block(const Params& p, const Place& place, int colu
   }
 }
 
+// `exists`: each of a block's rows of threads has other outputs, `by` places before the usual ones.
+struct Shift {
+  bool exists = false;
+  int by = 0;
+};
+
 // kFinal: there are no pieces, or they have met. Thread t has outputs t % lanes * V and following.
 template <typename Op, int V, bool kSm90, bool kFinal, typename OutputOf>
 __device__ inline void finish_block(const Params& p, uint32_t piece, typename Op::Acc (&acc)[V],
-                                    int lanes, const OutputOf& output_of) {
+                                    int lanes, Shift shift, const OutputOf& output_of) {
   using Acc = typename Op::Acc;
   XGEMM_DYNAMIC_SHARED(char, raw, 16);
   constexpr int kPitch = accumulator_pitch(V);
   Acc* shared = reinterpret_cast<Acc*>(raw + cluster_bytes(p.cluster, lanes * V));
   // Threads that have the same outputs are adjacent in a warp, or `lanes` apart.
-  const int thread = threadIdx.x, columns = lanes * V, span = max(lanes, 32);
+  const int thread = threadIdx.x, columns = lanes * V;
+  const int span = shift.exists ? lanes : max(lanes, 32);
+  const int existing = shift.exists ? columns - V : columns;
   const int groups = blockDim.x / span, log_span = __popc(span - 1);
   const auto slot_of = [=](int column) { return column / V * kPitch + column % V; };
-  for (int mask = 16; mask >= lanes; mask /= 2) {
+  for (int mask = 16; mask >= lanes && !shift.exists; mask /= 2) {
 #pragma unroll
     for (int i = 0; i < V; ++i) acc[i] = Op::combine(acc[i], shuffle_xor(acc[i], mask));
   }
@@ -101,12 +109,14 @@ __device__ inline void finish_block(const Params& p, uint32_t piece, typename Op
   if (in_span < lanes) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      shared[((thread >> log_span) * lanes + in_span) * kPitch + i] = acc[i];
+      const int column = in_span * V + i - shift.by;
+      if (column >= 0) shared[(thread >> log_span) * lanes * kPitch + slot_of(column)] = acc[i];
     }
   }
   __syncthreads();
   const auto combine_groups = [&](int column) {
     Acc sum = Op::widen(Op::identity(), 0);
+    if (column >= existing) return sum;
 #pragma unroll 4
     for (int group = 0; group < groups; ++group) {
       sum = Op::combine(sum, shared[group * lanes * kPitch + slot_of(column)]);
@@ -114,7 +124,7 @@ __device__ inline void finish_block(const Params& p, uint32_t piece, typename Op
     return sum;
   };
   const auto store_result = [&](int column, Acc sum) {
-    const int64_t output = output_of(column);
+    const int64_t output = column < existing ? output_of(column) : -1;
     if (output >= 0) static_cast<typename Op::Out*>(p.out)[output] = Op::finish(sum, p);
   };
   if constexpr (kSm90) {
@@ -151,13 +161,14 @@ __device__ inline void finish_block(const Params& p, uint32_t piece, typename Op
       mail.receive(first, blockDim.x >> __popc(columns - 1), last, column,
                    [&](const Acc& acc) { met[0] = Op::combine(met[0], acc); });
       __syncthreads();  // shared memory is used again
-      finish_block<Op, 1, false, true>(p, 0, met, columns, output_of);
+      finish_block<Op, 1, false, true>(
+          p, 0, met, columns, {}, [&](int i) { return i < existing ? output_of(i) : int64_t{-1}; });
       return;
     }
   }
   Acc* partials = static_cast<Acc*>(p.partials) + piece * p.outputs;
   for (int i = thread; i < columns; i += blockDim.x) {
-    const int64_t output = output_of(i);
+    const int64_t output = i < existing ? output_of(i) : -1;
     if (output >= 0) partials[output] = combine_groups(i);
   }
 }
@@ -178,7 +189,7 @@ __global__ void __launch_bounds__(512) pieces_kernel(const __grid_constant__ Par
       acc[0] = Op::combine(acc[0], partials[piece * p.outputs]);
     }
   }
-  finish_block<Op, 1, false, true>(p, 0, acc, lanes, [&](int column) {
+  finish_block<Op, 1, false, true>(p, 0, acc, lanes, {}, [&](int column) {
     return first + column < p.outputs ? first + column : int64_t{-1};
   });
 }

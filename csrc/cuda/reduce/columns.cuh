@@ -1,6 +1,8 @@
 // Adjacent outputs whose elements are adjacent, too: a thread takes 16 bytes of columns, of several
 // rows at once. Base and strides are multiples of 16 bytes and the rows are one dimension, or else
-// (kShifted) every row is shifted into place from two loads, and there may be two dimensions.
+// (kShifted) there may be two dimensions, and every row is shifted into place from two loads; but
+// where a thread's rows are all as far from a multiple of 16 bytes (one_shift), it loads what lies
+// there, and its accumulators are shifted once, at the end.
 //
 // A block has `lanes` threads along a row, and its other threads take other rows; its pieces take
 // turns, a batch of rows each.
@@ -63,22 +65,29 @@ __device__ inline uint4 load_shifted(const void* pointer, uint32_t count, uint64
 template <typename Op, bool kSm90, bool kShifted>
 __global__ void __launch_bounds__(256, 2) columns_kernel(const __grid_constant__ Params p) {
   using T = typename Op::Element;
-  constexpr int V = kVector<T>, U = sizeof(T) == 1 || kShifted ? 4 : 8;  // rows in flight
+  constexpr int V = kVector<T>, U = sizeof(T) == 1 ? 4 : 8;  // rows in flight
   const Place place = place_of(p);
   const uint32_t lanes = p.lanes, log_lanes = __popc(lanes - 1), rows = blockDim.x >> log_lanes;
   start_block<Op, kSm90>(p, place, lanes * V);
   uint32_t tile_inner;
   const uint32_t tile_outer =
       p.kept_inner.divide(static_cast<uint32_t>(place.tile), &tile_inner);  // below 2^31
-  const int64_t first_column = int64_t{tile_inner} * (lanes * V);
+  const bool one_shift = kShifted && p.one_shift;
+  const int64_t first_column = int64_t{tile_inner} * ((one_shift ? lanes - 1 : lanes) * V);
   const Offsets offsets = kept_offsets(p.kept, p.kept_count, tile_outer);
   const int64_t column = first_column + (threadIdx.x & (lanes - 1)) * V;
+  uint32_t row = place.piece * (rows * U) + (threadIdx.x >> log_lanes);
   const T* in = static_cast<const T*>(p.in) + offsets.in + column;
+  uint32_t skip = 0;  // elements from what is loaded to `column`
+  if (one_shift) {
+    skip = (reinterpret_cast<uintptr_t>(in + row * p.inner_stride) & 15) / sizeof(T);
+    in -= skip;
+  }
   const auto wanted =
       static_cast<uint32_t>(min(p.columns - column, int64_t{V}) * sizeof(T));  // bytes
   // The i-th of a batch that starts at `row`.
   const auto load = [&](uint32_t row, int i) {
-    if constexpr (!kShifted) {
+    if (!kShifted || one_shift) {
       const int64_t step = rows * p.inner_stride;
       return ptx::ld_global_nc_no_allocate(in + row * p.inner_stride + i * step, p.l2_policy);
     }
@@ -90,8 +99,7 @@ __global__ void __launch_bounds__(256, 2) columns_kernel(const __grid_constant__
   typename Op::Lane best[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) best[i] = Op::identity();
-  const uint32_t end = column < p.columns ? static_cast<uint32_t>(p.extent) : 0;  // below 2^31
-  uint32_t row = place.piece * (rows * U) + (threadIdx.x >> log_lanes);
+  const uint32_t end = column < p.columns + skip ? static_cast<uint32_t>(p.extent) : 0;  // < 2^31
   const uint32_t step = p.pieces.divisor * (rows * U);
 #pragma unroll 1
   for (; row + (U - 1) * rows < end; row += step) {
@@ -123,7 +131,8 @@ __global__ void __launch_bounds__(256, 2) columns_kernel(const __grid_constant__
   typename Op::Acc acc[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) acc[i] = Op::widen(best[i], 0);
-  finish_block<Op, V, kSm90, false>(p, place.piece, acc, lanes, [&](int i) {
+  const Shift shift = {one_shift, static_cast<int>(skip)};
+  finish_block<Op, V, kSm90, false>(p, place.piece, acc, lanes, shift, [&](int i) {
     const int64_t at = first_column + i;
     return at < p.columns ? offsets.out + at * p.kept[Params::kMaxKept - 1].out_stride : -1;
   });
@@ -178,7 +187,7 @@ __global__ void __launch_bounds__(256, 3) flat_columns_kernel(const __grid_const
   auto* out = static_cast<typename Op::Out*>(p.out) + offsets.out + column * kept.out_stride;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    if (i < count) out[i * kept.out_stride] = Op::finish(Op::widen(best[i], 0), p);
+    if (i < count) out[i * kept.out_stride] = Op::finish_lane(best[i], p);
   }
 }
 

@@ -103,12 +103,14 @@ __device__ inline Number<T> to_number(const BitTransform& t, Bits<T> bits) {
   return numbers[0];
 }
 
-// Rounded to nearest even, once.
-template <typename T>
-__device__ inline T round_to(double x) {
+// Rounded to nearest even, once. C is float or double: fp64 units are few, so not all are widened.
+template <typename T, typename C>
+__device__ inline T round_to(C x) {
   if constexpr (std::is_same_v<T, __half>) {
+    if constexpr (sizeof(C) == 4) return __float2half_rn(x);
     return __double2half(x);
   } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    if constexpr (sizeof(C) == 4) return __float2bfloat16_rn(x);
     return __double2bfloat16(x);
   } else {
     return static_cast<T>(x);

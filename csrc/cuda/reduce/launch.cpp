@@ -31,11 +31,37 @@ BitTransform transform_of(const ReduceProblem& problem) {
   return t;
 }
 
+// Bits of an element that changes no result, repeated.
+uint64_t filler_of(const ReduceProblem& problem, Kind kind) {
+  const DType dtype = problem.in_dtype;
+  const int bits = 8 * static_cast<int>(element_size(dtype));
+  const uint64_t sign = uint64_t{1} << (bits - 1), all = sign | (sign - 1);
+  uint64_t infinity = 0, one = 1;
+  if (dtype == DType::kF16) infinity = 0x7c00, one = 0x3c00;
+  if (dtype == DType::kBF16) infinity = 0x7f80, one = 0x3f80;
+  if (dtype == DType::kF32) infinity = 0x7f800000, one = 0x3f800000;
+  if (dtype == DType::kF64) infinity = 0x7ff0000000000000, one = 0x3ff0000000000000;
+  const bool is_unsigned = dtype == DType::kU8 || dtype == DType::kBool;
+  const bool smallest = problem.op == ReduceOp::kAmin || problem.op == ReduceOp::kArgmin ||
+                        (problem.op == ReduceOp::kNorm && problem.p < 0);
+  uint64_t element = 0;  // of sums, and of the largest magnitude
+  if (kind == Kind::kProd) element = one;
+  if ((kind == Kind::kExtreme || kind == Kind::kArg) &&
+      (smallest || problem.op != ReduceOp::kNorm)) {
+    if (is_floating(dtype)) element = smallest ? infinity : sign | infinity;
+    if (is_unsigned) element = smallest ? all : 0;
+    if (!is_floating(dtype) && !is_unsigned) element = smallest ? all ^ sign : sign;
+  }
+  for (int at = bits; at < 64; at *= 2) element |= element << at;
+  return element;
+}
+
 KeptDim kept_dim(const ReduceDim& dim) { return {dim.size, dim.in_stride, dim.out_stride}; }
 
 // The dimensions as the kernel wants them.
-void set_dims(const ReduceProblem& problem, const Plan& plan, Kernel kernel,
+void set_dims(const ReduceProblem& problem, const Plan& plan, const Config& config,
               StridedParams* params) {
+  const Kernel kernel = config.kernel;
   Params& p = params->base;
   const ReduceDims &kept = plan.kept, &reduced = plan.reduced;
   if (kernel == Kernel::kStrided) {
@@ -67,15 +93,18 @@ void set_dims(const ReduceProblem& problem, const Plan& plan, Kernel kernel,
 
   p.kept_count = kept.count - (columns ? 1 : 0);
   for (int d = 0; d < p.kept_count; ++d) p.kept[d] = kept_dim(kept[d]);
+  p.row_stride = kept[0].in_stride, p.row_out_stride = kept[0].out_stride;
   p.columns = kept.innermost().size;
   if (columns) {
     p.kept[Params::kMaxKept - 1] = kept_dim(kept.innermost());
-    const int64_t tile = (flat ? 1 : p.lanes) * (16 / element), tiles = ceil_div(p.columns, tile);
+    const int vector_of_columns = static_cast<int>(16 / element);
+    const int64_t tile = flat ? vector_of_columns : tile_columns(config, vector_of_columns);
+    const int64_t tiles = ceil_div(p.columns, tile);
     p.kept_inner = FastDivmod(static_cast<uint32_t>(tiles));
     p.flat_vectors = plan.outputs / p.columns * tiles;
-    p.in_vector = static_cast<uint32_t>(16 / element);
+    p.in_vector = static_cast<uint16_t>(16 / element), p.one_shift = config.one_shift;
     if (kernel == Kernel::kNarrow) {
-      p.in_vector = static_cast<uint32_t>(p.columns);
+      p.in_vector = static_cast<uint16_t>(p.columns);
       p.inner_stride = 16 / element;
       p.extent = p.extent * p.columns / p.inner_stride;
     }
@@ -174,10 +203,16 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
   p.row_loads = static_cast<uint32_t>(config.row_loads);
   p.l2_policy = config.streams ? kEvictFirst : kEvictNormal;
   p.transform = transform_of(problem);
+  const uint64_t filler = filler_of(problem, kind);
+  p.filler_low = static_cast<uint32_t>(filler);
+  p.filler_high = static_cast<uint32_t>(filler >> 32);
   p.divisor = problem.op == ReduceOp::kMean ? static_cast<double>(plan.extent) : 1.0;
-  p.p = problem.p, p.count_nonzero = problem.op == ReduceOp::kNorm && problem.p == 0;
+  p.p = problem.p;
+  p.magnitude = problem.p == 0   ? Magnitude::kNonzero
+                : problem.p == 1 ? Magnitude::kAbsolute
+                                 : Magnitude::kSquare;
   params.piece_length = std::max<int64_t>(ceil_div(plan.extent, config.pieces), 1);
-  set_dims(problem, plan, config.kernel, &params);
+  set_dims(problem, plan, config, &params);
   if (config.kernel == Kernel::kShortRows || config.kernel == Kernel::kRaggedRows) {
     return launch_short_rows(problem, plan, config, params, kind, stream);
   }

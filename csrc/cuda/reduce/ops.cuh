@@ -2,6 +2,7 @@
 // within the thread and, in short rows, within the warp; widened, they are combined across the
 // block, the cluster and the pieces; `finish` makes the result.
 //
+// finish_lane(lane) makes it of a lane that met all others: many results should not go by fp64.
 // fold(x, first, step): x[i] stands at position first + i * step, which only kArg looks at.
 #pragma once
 
@@ -32,7 +33,7 @@ struct Additive {
   using Lane = LaneType;
   using Acc = std::conditional_t<kIsFloat<T>, double, uint64_t>;  // integers wrap, as in torch
   using Out = std::conditional_t<kIsFloat<T>, T, int64_t>;
-  static constexpr bool kTransforms = kIsFloat<T>;
+  static constexpr bool kTransforms = false;
   __device__ static Lane identity() { return 0; }
   __device__ static Lane meet(Lane a, Lane b) { return a + b; }
   __device__ static Acc widen(Lane lane, int64_t) { return lane; }
@@ -69,16 +70,23 @@ struct Sum : Additive<T, SumLane<T>> {
       return acc;
     }
   }
+  __device__ static Out finish_lane(Lane lane, const Params& p) {
+    if constexpr (kIsFloat<T>) {
+      return round_to<Out>(p.divisor == 1 ? lane : lane / static_cast<Lane>(p.divisor));
+    } else {
+      return lane;
+    }
+  }
 };
 
-// Squares of fp16 are in fp32's range. Those of bf16 and fp32 may not be: where the sum of a load's
-// squares is so large or small that some may have overflowed or vanished, it is made in double.
+// Norms of order 2, and of 1 and 0. Squares of fp16 are in fp32's range. Those of bf16 and fp32 may
+// not be: where the sum of a load's squares is so large or small that some may have overflowed or
+// vanished, it is made in double.
 template <typename T>
 struct Squares : Additive<T, std::conditional_t<std::is_same_v<T, __half>, float, double>> {
   using Base = Additive<T, std::conditional_t<std::is_same_v<T, __half>, float, double>>;
   using typename Base::Acc;
   using typename Base::Lane;
-  static constexpr bool kTransforms = false;
   template <typename C, int N>
   __device__ static C sum_of_squares(const Number<T> (&x)[N]) {
     C squares[N];
@@ -88,11 +96,14 @@ struct Squares : Additive<T, std::conditional_t<std::is_same_v<T, __half>, float
   }
   template <int N>
   __device__ static Lane fold(const Number<T> (&x)[N], uint32_t, uint32_t, const Params& p) {
-    if (p.count_nonzero) {
-      float count = 0;
+    if (p.magnitude != Magnitude::kSquare) [[unlikely]] {
+      Number<T> magnitudes[N];
 #pragma unroll
-      for (int i = 0; i < N; ++i) count += x[i] != 0 ? 1.0f : 0.0f;
-      return count;
+      for (int i = 0; i < N; ++i) {
+        const Number<T> one = x[i] != 0 ? 1 : 0;
+        magnitudes[i] = p.magnitude == Magnitude::kNonzero ? one : fabs(x[i]);
+      }
+      return fold_tree<N>(magnitudes, [](Number<T> a, Number<T> b) { return a + b; });
     }
     const Number<T> sum = sum_of_squares<Number<T>>(x);
     if constexpr (std::is_same_v<Number<T>, float> && !std::is_same_v<T, __half>) {
@@ -100,8 +111,10 @@ struct Squares : Additive<T, std::conditional_t<std::is_same_v<T, __half>, float
     }
     return sum;
   }
-  __device__ static T finish(Acc acc, const Params& p) {
-    return round_to<T>(p.count_nonzero ? acc : sqrt(acc));
+  __device__ static T finish(Acc acc, const Params& p) { return finish_lane(acc, p); }
+  template <typename C>  // of an Acc or a Lane
+  __device__ static T finish_lane(C sum, const Params& p) {
+    return round_to<T>(p.magnitude == Magnitude::kSquare ? sqrt(sum) : sum);
   }
 };
 
@@ -121,7 +134,6 @@ __device__ __noinline__ double power_of(C x, double p) {
 
 template <typename T>
 struct Powers : Additive<T, double> {
-  static constexpr bool kTransforms = false;
   template <int N>
   __device__ static double fold(const Number<T> (&x)[N], uint32_t, uint32_t, const Params& p) {
     double sum = 0;
@@ -130,6 +142,7 @@ struct Powers : Additive<T, double> {
     return sum;
   }
   __device__ static T finish(double acc, const Params& p) { return round_to<T>(pow(acc, 1 / p.p)); }
+  __device__ static T finish_lane(double lane, const Params& p) { return finish(lane, p); }
 };
 
 template <typename T>
@@ -167,6 +180,7 @@ struct Prod {
       return acc;
     }
   }
+  __device__ static Out finish_lane(Lane lane, const Params& p) { return finish(lane, p); }
 };
 
 template <typename C>
@@ -203,12 +217,9 @@ struct Extreme {
     return fold_tree<N>(x, [](Lane a, Lane b) { return meet(a, b); });
   }
   __device__ static T finish(Acc acc, const Params& p) {
-    if constexpr (std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>) {
-      return flip_back(p.transform, round_to<T>(static_cast<double>(acc)));
-    } else {
-      return flip_back(p.transform, static_cast<T>(acc));
-    }
+    return flip_back(p.transform, round_to<T>(acc));
   }
+  __device__ static T finish_lane(Lane lane, const Params& p) { return finish(lane, p); }
 };
 
 // A value and where it stands; nothing yet stands at the last position there is.
@@ -258,6 +269,7 @@ struct Arg {
     return best;
   }
   __device__ static Out finish(Acc acc, const Params&) { return acc.position; }
+  __device__ static Out finish_lane(Lane lane, const Params&) { return lane.position; }
 };
 
 // Folds the 16 bytes whose first element stands at `first`.

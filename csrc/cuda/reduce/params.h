@@ -18,46 +18,55 @@ struct BitTransform {
 // L2's policies for loads, as createpolicy makes them (on sm_80 and on sm_90).
 inline constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictNormal = 0x1016000000000000;
 
+enum class Magnitude : uint8_t { kSquare, kAbsolute, kNonzero };
+
 struct KeptDim {
   int64_t size, in_stride, out_stride;  // elements
 };
 
+// In the order of use: constants come from memory 64 bytes at a time, which takes 0.13 us each that
+// a kernel of a few us waits for. `in` stands 16 bytes behind a multiple of 64.
 struct Params {
   const void* in;
-  void* out;
-  void* partials;      // [pieces][outputs] accumulators, where pieces meet in a second launch
-  void* mail;          // [blocks][outputs of a tile] slots, where they meet in memory, or null
-  uint64_t nonce;      // of this launch's mail
-  uint64_t l2_policy;  // of the loads of `in`
-  int64_t outputs;     // of the whole problem
   int64_t extent;      // elements reduced into one output
-  int64_t first_tile;  // of this launch
+  uint64_t l2_policy;  // of the loads of `in`
   FastDivmod pieces;   // of each tile: they are adjacent blocks
   uint32_t cluster;
-  uint32_t lanes;      // a power of 2 up to 32
-  uint32_t vectors;    // short rows: a power of 2
-  uint32_t row_loads;  // short rows: 16-byte loads that cover any of them
+  int64_t row_stride;  // kept[0].in_stride
 
-  // The reduced extent as runs: element (outer, inner) at outer * outer_stride + inner *
-  // inner_stride. Rows count `inner` in vectors of 16 bytes, and inner_stride is 1 element.
-  FastDivmod runs;
-  int64_t outer_stride, inner_stride;  // elements
+  void* out;
+  BitTransform transform;
+  uint32_t filler_low, filler_high;  // elements that change no result
+  int64_t first_tile;                // of this launch
+  uint32_t lanes;                    // a power of 2 up to 32
+  int kept_count;
+  double divisor;          // of the mean, else 1
+  int64_t row_out_stride;  // kept[0].out_stride
 
   // Columns: the innermost kept dimension's size; it is kept's last entry, after kept_count others.
   // kept_inner divides a tile's number (columns) or a row's (short rows): the remainder counts
   // along the innermost kept dimension.
   FastDivmod kept_inner;
+  uint16_t in_vector;  // columns: after how many elements of 16 bytes they repeat
+  bool one_shift;      // shifted columns: see has_one_shift
   int64_t columns;
-  uint32_t in_vector;    // columns: after how many elements of 16 bytes they repeat
-  int64_t flat_vectors;  // flat columns: 16 bytes of columns, through all tiles
-  static constexpr int kMaxKept = 4;
-  int kept_count;
-  KeptDim kept[kMaxKept];  // outermost first
+  int64_t inner_stride;  // elements; see `runs`
+  uint32_t vectors;      // short rows: a power of 2
+  uint32_t row_loads;    // short rows: 16-byte loads that cover any of them
+  uint64_t nonce;        // of this launch's mail
+  void* mail;            // [blocks][outputs of a tile] slots, where they meet in memory, or null
+  int64_t outputs;       // of the whole problem
 
-  BitTransform transform;
-  double divisor;      // of the mean, else 1
-  double p;            // order of the norm
-  bool count_nonzero;  // p = 0
+  static constexpr int kMaxKept = 4;
+  KeptDim kept[kMaxKept];  // outermost first
+  void* partials;          // [pieces][outputs] accumulators, where pieces meet in a second launch
+  // The reduced extent as runs: element (outer, inner) at outer * outer_stride + inner *
+  // inner_stride. Rows count `inner` in vectors of 16 bytes, and inner_stride is 1 element.
+  FastDivmod runs;
+  Magnitude magnitude;   // what a norm adds up
+  int64_t outer_stride;  // elements
+  int64_t flat_vectors;  // flat columns: 16 bytes of columns, through all tiles
+  double p;              // order of the norm
 };
 
 // For the strided kernel, which takes any number of dimensions.

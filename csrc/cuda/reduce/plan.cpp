@@ -21,8 +21,7 @@ Kind kind_of(const ReduceProblem& problem) {
     case ReduceOp::kNorm:
       break;
   }
-  if (problem.p == 1) return Kind::kSum;
-  if (problem.p == 0 || problem.p == 2) return Kind::kSquares;
+  if (problem.p == 0 || problem.p == 1 || problem.p == 2) return Kind::kSquares;
   return std::isinf(problem.p) ? Kind::kExtreme : Kind::kPowers;
 }
 

@@ -44,16 +44,17 @@ struct Config {
   int64_t pieces = 1;     // of the reduced extent
   int cluster = 1;    // pieces that meet in a cluster: all of them, or 1 where they meet in memory
   bool mail = false;  // they meet there in the same launch, and not in a second one
-  bool streams = true;  // L2 drops what was read first, and keeps what else it holds
-  bool sm90 = false;    // of the build for Hopper
+  bool streams = true;     // L2 drops what was read first, and keeps what else it holds
+  bool sm90 = false;       // of the build for Hopper
+  bool one_shift = false;  // shifted columns: see has_one_shift
   int64_t workspace_bytes = 0;
   const char* reason = "";
 };
 
 // What is accumulated; the rest of an op are parameters.
 enum class Kind : int8_t {
-  kSum,      // sum, mean, 1-norm
-  kSquares,  // 2-norm, 0-norm
+  kSum,      // sum, mean
+  kSquares,  // norms of order 2, 1 and 0
   kPowers,   // norms of any other finite order
   kExtreme,  // amax, amin, norms of order inf and -inf
   kProd,
@@ -74,8 +75,10 @@ constexpr bool has_sm90(Kind kind, DType dtype) {
 // Elements, or rows, that a thread loads before it uses the first.
 constexpr int in_flight(Kernel kernel, Kind kind, DType dtype) {
   if (kind == Kind::kPowers) return 2;
-  return element_size(dtype) == 1 || kernel == Kernel::kShifted || kernel == Kernel::kFlat ? 4 : 8;
+  return element_size(dtype) == 1 || kernel == Kernel::kFlat ? 4 : 8;
 }
+
+constexpr int kMostRowWarps = 16;  // of a block that has a row
 
 // Short rows: how many a warp has.
 constexpr int64_t rows_of_warp(const Config& config, int batch) {
@@ -92,9 +95,22 @@ constexpr int cluster_bytes(int cluster, int columns) {
 constexpr int64_t accumulator_bytes(Kind kind) { return kind == Kind::kArg ? 16 : 8; }
 // Dynamic shared memory of a block in which a thread has accumulators of `of_thread` outputs.
 constexpr int64_t shared_bytes(const Config& config, Kind kind, int of_thread) {
+  const int span = config.lanes < 32 && !config.one_shift ? 32 : config.lanes;
   return cluster_bytes(config.cluster, config.lanes * of_thread) +
-         accumulator_bytes(kind) * (config.threads / (config.lanes < 32 ? 32 : config.lanes)) *
-             config.lanes * accumulator_pitch(of_thread);
+         accumulator_bytes(kind) * (config.threads / span) * config.lanes *
+             accumulator_pitch(of_thread);
+}
+
+// Shifted columns: whether all rows of a thread are equally far from a multiple of 16 bytes. Then
+// it loads such multiples, which hold other columns in each row of threads, and a tile has 16 bytes
+// of columns less than it has lanes. It takes longer at the end: not worth it for one row each.
+constexpr bool has_one_shift(const Config& config, const Plan& plan, int vector) {
+  const int rows = config.threads / config.lanes;
+  return config.kernel == Kernel::kShifted && plan.reduced.count == 1 && config.lanes >= 4 &&
+         plan.extent > rows && rows * plan.reduced.dims[0].in_stride % vector == 0;
+}
+constexpr int tile_columns(const Config& config, int vector) {
+  return (config.one_shift ? config.lanes - 1 : config.lanes) * vector;
 }
 
 // Of the memory where a configuration's pieces meet: in a slot of mail 8 bytes travel with a nonce.

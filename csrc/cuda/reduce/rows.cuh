@@ -9,27 +9,6 @@
 
 namespace xgemm::cuda::reduce {
 
-// An element of a row before its first or after its last whole vector.
-template <typename T>
-struct Edge {
-  bool exists;
-  uint32_t position;
-};
-
-// A thread's: `skip` elements stand between the first vector's start and the row's, which has
-// `extent`; `end_vector` whole vectors end before its end.
-template <typename T>
-__device__ inline Edge<T> edge_of(uint32_t thread, uint32_t skip, int64_t extent,
-                                  uint32_t end_vector) {
-  constexpr uint32_t V = kVector<T>;
-  const bool head = thread < V;
-  const int64_t at = head ? thread : int64_t{end_vector} * V + thread - V;
-  const bool inside = thread < 2 * V && at >= skip && at < skip + extent;
-  // A row within one vector has no tail beside its head.
-  const bool counted = head ? skip != 0 : skip == 0 || end_vector != 0;
-  return {inside && counted, static_cast<uint32_t>(at - skip)};
-}
-
 // What a thread has of a row: of `threads` that share the row, or one of its pieces, the one at
 // `thread`. `reads` is false where there is no such row.
 template <typename Op, bool kRuns>
@@ -43,68 +22,113 @@ __device__ inline typename Op::Lane fold_row(const Params& p, const typename Op:
   const T* vectors = row - skip;
   const uint32_t end = reads ? static_cast<uint32_t>((skip + p.extent) / V) : 0;  // below 2^31
 
-  // The i-th of a batch that starts at vector v.
-  const auto load = [&](uint32_t v, int i) {
+  const auto load = [&](uint32_t v) {
     if constexpr (!kRuns) {
-      const int64_t step = threads * V;
-      return ptx::ld_global_nc_no_allocate(vectors + int64_t{v} * V + i * step, p.l2_policy);
+      return ptx::ld_global_nc_no_allocate(vectors + int64_t{v} * V, p.l2_policy);
     }
     uint32_t in_run;
-    const uint32_t run = p.runs.divide(v + i * threads, &in_run);
+    const uint32_t run = p.runs.divide(v, &in_run);
     return ptx::ld_global_nc_no_allocate(vectors + run * p.outer_stride + int64_t{in_run} * V,
                                          p.l2_policy);
   };
   uint32_t v = (skip != 0) + piece * (threads * U) + thread;
-  const uint32_t step = pieces * (threads * U);
   Lane lane = Op::identity();
   Bits<T> edge_bits{};
-  Edge<T> edge{false, 0};
-  if (!kRuns && reads && piece == 0 && (skip != 0 || (skip + p.extent) % V != 0)) [[unlikely]] {
-    edge = edge_of<T>(thread, skip, p.extent, end);
-    if (edge.exists) edge_bits = load_bits(row + edge.position);
-  }
+  int64_t edge = -1;  // the place of an element beside the whole vectors
+  bool first = !kRuns && reads && piece == 0;
+  // All of a batch is loaded before the first is used. Two loads share a branch: short rows, which
+  // take less than a batch, are as slow as what there is to execute, and to fetch for that.
 #pragma unroll 1
-  for (; v + (U - 1) * threads < end; v += step) {
+  do {
     uint4 x[U];
 #pragma unroll
-    for (int i = 0; i < U; ++i) x[i] = load(v, i);
-    Lane parts[U];
-#pragma unroll
-    for (int i = 0; i < U; ++i) {
-      parts[i] = fold_vector<Op>(p, x[i], (v + i * threads) * V - skip);
+    for (int i = 0; i < U; i += 2) {
+      if (v + i * threads >= end) break;
+      x[i] = load(v + i * threads);
+      x[i + 1] = {p.filler_low, p.filler_high, p.filler_low, p.filler_high};
+      if (v + (i + 1) * threads < end) x[i + 1] = load(v + (i + 1) * threads);
     }
-    lane = Op::meet(lane, fold_tree<U>(parts, [](Lane a, Lane b) { return Op::meet(a, b); }));
-  }
-  if (v < end) {  // fewer than a batch, still all loaded before the first is used
-    uint4 x[U];
-#pragma unroll
-    for (int i = 0; i < U; ++i) {
-      if (v + i * threads < end) x[i] = load(v, i);
-    }
-#pragma unroll
-    for (int i = 0; i < U; ++i) {
-      if (v + i * threads < end) {
-        lane = Op::meet(lane, fold_vector<Op>(p, x[i], (v + i * threads) * V - skip));
+    if (first) {  // elements before the first and after the last whole vector: one of each thread
+      first = false;
+      const auto head = static_cast<uint32_t>(min(int64_t{(V - skip) % V}, p.extent));
+      const uint32_t edges = head + (static_cast<uint32_t>(p.extent) - head) % V;
+      if (thread < edges) {
+        edge = thread < head ? thread : p.extent - edges + thread;
+        edge_bits = load_bits(row + edge);
       }
     }
-  }
-  if (edge.exists) {
+    Lane parts[U / 2];
+#pragma unroll
+    for (Lane& part : parts) part = Op::identity();
+#pragma unroll
+    for (int i = 0; i < U; i += 2) {
+      const uint32_t at = v + i * threads;
+      if (at >= end) break;
+      parts[i / 2] = Op::meet(fold_vector<Op>(p, x[i], at * V - skip),
+                              fold_vector<Op>(p, x[i + 1], (at + threads) * V - skip));
+    }
+    lane = Op::meet(lane, fold_tree<U / 2>(parts, [](Lane a, Lane b) { return Op::meet(a, b); }));
+    v += pieces * (threads * U);
+  } while (v < end);
+  if (edge >= 0) {
     const Number<T> one[1] = {to_number<T, Op::kTransforms>(p.transform, edge_bits)};
-    lane = Op::meet(lane, Op::fold(one, edge.position, 1, p));
+    lane = Op::meet(lane, Op::fold(one, static_cast<uint32_t>(edge), 1, p));
   }
   return lane;
 }
 
+// The lanes of `width` adjacent threads, a power of 2.
+template <typename Op>
+__device__ inline typename Op::Lane meet_lanes(typename Op::Lane lane, uint32_t width) {
+  for (uint32_t mask = width / 2; mask > 0; mask /= 2) {
+    lane = Op::meet(lane, shuffle_xor(lane, mask));
+  }
+  return lane;
+}
+
+// Of the block's warps, of which all lanes have `acc`, for thread 0.
+template <typename Op>
+__device__ inline typename Op::Acc meet_warps(typename Op::Acc acc) {
+  XGEMM_DYNAMIC_SHARED(char, raw, 16);
+  auto* shared = reinterpret_cast<typename Op::Acc*>(raw);
+  const uint32_t warps = blockDim.x / 32;
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = acc;
+  __syncthreads();
+  if (threadIdx.x == 0) {  // shuffles would take longer
+#pragma unroll
+    for (uint32_t warp = 1; warp < kMostRowWarps; ++warp) {
+      if (warp < warps) acc = Op::combine(acc, shared[warp]);
+    }
+  }
+  return acc;
+}
+
 template <typename Op, bool kSm90, bool kRuns>
-__global__ void __launch_bounds__(512, 2) rows_kernel(const __grid_constant__ Params p) {
-  const Place place = place_of(p);
-  start_block<Op, kSm90>(p, place, 1);
-  const Offsets offsets = kept_offsets(p.kept, p.kept_count, place.tile);
+__global__ void __launch_bounds__(kMostRowWarps * 32, 2)
+    rows_kernel(const __grid_constant__ Params p) {
+  uint32_t tile = blockIdx.x, piece = 0;
+  if (p.pieces.divisor > 1) {
+    tile = p.pieces.divide(blockIdx.x, &piece);
+    start_block<Op, kSm90>(p, {tile, piece}, 1);
+  } else if constexpr (kSm90) {
+    ptx::griddep_launch_dependents();
+  }
+  Offsets offsets = {tile * p.row_stride, tile * p.row_out_stride};
+  if (p.kept_count > 1 || p.first_tile > 0) [[unlikely]] {
+    offsets = kept_offsets(p.kept, p.kept_count, p.first_tile + tile);
+  }
   const auto lane =
       fold_row<Op, kRuns>(p, static_cast<const typename Op::Element*>(p.in) + offsets.in, true,
-                          threadIdx.x, blockDim.x, place.piece, p.pieces.divisor);
-  typename Op::Acc acc[1] = {Op::widen(lane, 0)};
-  finish_block<Op, 1, kSm90, false>(p, place.piece, acc, 1, [&](int) { return offsets.out; });
+                          threadIdx.x, blockDim.x, piece, p.pieces.divisor);
+  if (kRuns || p.pieces.divisor > 1) {
+    typename Op::Acc acc[1] = {Op::widen(lane, 0)};
+    finish_block<Op, 1, kSm90, false>(p, piece, acc, 1, {}, [&](int) { return offsets.out; });
+    return;
+  }
+  const auto acc = meet_warps<Op>(Op::widen(meet_lanes<Op>(lane, 32), 0));
+  if (threadIdx.x == 0) {
+    static_cast<typename Op::Out*>(p.out)[offsets.out] = Op::finish(acc, p);
+  }
 }
 
 // A row by a team of `lanes` lanes of a warp, which are at least two vectors' elements.
@@ -118,11 +142,9 @@ __global__ void __launch_bounds__(256, 4) team_rows_kernel(const __grid_constant
   if (reads) offsets = kept_offsets(p.kept, p.kept_count, row);
   auto lane = fold_row<Op, false>(p, static_cast<const typename Op::Element*>(p.in) + offsets.in,
                                   reads, in_team, lanes, 0, 1);
-  for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) {
-    lane = Op::meet(lane, shuffle_xor(lane, mask));
-  }
+  lane = meet_lanes<Op>(lane, lanes);
   if (reads && in_team == 0) {
-    static_cast<typename Op::Out*>(p.out)[offsets.out] = Op::finish(Op::widen(lane, 0), p);
+    static_cast<typename Op::Out*>(p.out)[offsets.out] = Op::finish_lane(lane, p);
   }
 }
 

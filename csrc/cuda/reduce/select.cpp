@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t k31Bits = int64_t{1} << 31;
 constexpr int kShortThreads = 64, kTeamThreads = 128, kColumnThreads = 256, kStridedThreads = 256;
-constexpr int kMostRowThreads = 512, kRowsResident = 1024;
+constexpr int kMostRowThreads = 32 * kMostRowWarps, kRowsResident = 1024;
 constexpr int kMostVectors = 8;  // of a row that a lane of short rows takes at once
 constexpr int kMostCluster = 8;  // what every GPU with clusters has
 constexpr int kNarrowest = 32;   // the least part of the widest lanes that is considered
@@ -125,6 +125,8 @@ struct Cut {
   int batch;                // loads in flight
   int resident;             // threads of an SM
   int64_t run;              // bytes that lie behind one another
+  int best_threads = 128;   // all else being equal
+  bool one_shift = false;
 };
 
 // Estimates in us, but for what all ways to cut a problem have in common. The form is a guess; the
@@ -153,8 +155,8 @@ double estimate(const View& v, const Cut& cut) {
   double uneven = 1 + kImbalance * (std::ceil(blocks / sms) * sms / blocks - 1);
   if (waves > 1) uneven = 1 + kImbalance / waves;
   const double traffic = kBytes * v.bytes * uneven * (1 + kRun / static_cast<double>(cut.run));
-  const int odd_threads =
-      std::abs(static_cast<int>(std::bit_width(static_cast<unsigned>(cut.threads))) - 8);
+  const auto log2 = [](int n) { return static_cast<int>(std::bit_width(unsigned(n))); };
+  const int odd_threads = std::abs(log2(cut.threads) - log2(cut.best_threads));
   return std::sqrt(latency * latency + traffic * traffic) + kThreads * odd_threads;
 }
 
@@ -181,6 +183,7 @@ struct Choice {
     cost = cost_of_cut;
     config.threads = cut.threads, config.lanes = cut.lanes, config.tiles = cut.tiles;
     config.pieces = cut.pieces, config.cluster = cluster, config.mail = mail;
+    config.one_shift = cut.one_shift;
   }
 };
 
@@ -210,6 +213,13 @@ void consider_pieces(const View& v, Cut cut, int64_t most, bool clusters, const 
   }
 }
 
+// Whether an Op's Lane (ops.cuh) is a 32-bit number.
+bool four_byte_lanes(const View& v) {
+  if (v.kind == Kind::kSquares) return v.problem.in_dtype == DType::kF16;
+  if (v.kind == Kind::kSum) return is_floating(v.problem.in_dtype) && v.element < 8;
+  return v.kind == Kind::kExtreme && v.element < 8;
+}
+
 // Rows of up to 32 loads: several a warp.
 Config short_rows(const View& v) {
   const bool whole =
@@ -222,7 +232,12 @@ Config short_rows(const View& v) {
     if (!whole && !v.few_rows()) config.vectors = std::min({slots, kMostVectors, v.batch});
     config.lanes = std::max(slots / (whole ? 4 : config.vectors), 1);
   } else {
-    config.vectors = slots <= 8 || vectors == 16 ? std::min(slots, 2) : 4;
+    // One load of each of 8 rows, or more of fewer where what lanes hand each other is 8 bytes.
+    if (four_byte_lanes(v)) {
+      config.vectors = vectors == slots && slots <= 16 ? 1 : std::min(slots, 2);
+    } else {
+      config.vectors = slots <= 8 || vectors == 16 ? std::min(slots, 2) : 4;
+    }
     config.lanes = slots / config.vectors;
   }
   config.threads = kShortThreads;
@@ -264,7 +279,8 @@ Config rows(const View& v) {
                   .outputs_of_tile = 1,
                   .batch = v.batch,
                   .resident = kRowsResident,
-                  .run = threads * 16};
+                  .run = threads * 16,
+                  .best_threads = 256};
     consider_pieces(
         v, cut, ceil_div<int64_t>(vectors, threads), v.clusters() && !runs,
         [&](int64_t pieces) { return ceil_div(vectors, pieces * threads); }, &choice);
@@ -313,23 +329,32 @@ Config columns(const View& v) {
   }
   Choice tiled{.config = {.kernel = shifted ? Kernel::kShifted : Kernel::kColumns},
                .cost = choice.cost};
-  cut.batch = in_flight(tiled.config.kernel, v.kind, v.problem.in_dtype);
+  if (shifted) cut.best_threads = 256, cut.resident = v.vector > 4 ? 512 : 1024;
   const auto widest = static_cast<int>(std::min<int64_t>(pow2_ceil(across), kColumnThreads));
   for (int lanes = widest; lanes >= std::max(1, widest / kNarrowest); lanes /= 2) {
     for (int threads = std::max(lanes, kFewestThreads); threads <= kColumnThreads; threads *= 2) {
-      const Config largest{.threads = threads, .lanes = lanes, .cluster = kMostCluster};
-      const bool clusters =
-          v.clusters() && !shifted && v.bytes < kClusteredBytes &&
-          shared_bytes(largest, v.kind, static_cast<int>(v.vector)) <= kSharedBytes;
-      const Config alone{.threads = threads, .lanes = lanes};
-      if (shared_bytes(alone, v.kind, static_cast<int>(v.vector)) > kSharedBytes) continue;
+      const auto vector = static_cast<int>(v.vector);
+      Config alone{.kernel = tiled.config.kernel, .threads = threads, .lanes = lanes};
+      alone.one_shift = has_one_shift(alone, v.plan, vector);
+      if (shared_bytes(alone, v.kind, vector) > kSharedBytes) alone.one_shift = false;
+      if (shared_bytes(alone, v.kind, vector) > kSharedBytes) continue;
+      Config largest = alone;
+      largest.cluster = kMostCluster;
+      const bool clusters = v.clusters() && !shifted && v.bytes < kClusteredBytes &&
+                            shared_bytes(largest, v.kind, vector) <= kSharedBytes;
       cut.threads = threads, cut.lanes = lanes, cut.run = 16 * lanes;
-      cut.tiles = outer * ceil_div<int64_t>(across, lanes);
+      // Two loads and a shift for each 16 bytes take as long as four loads, of which fewer are
+      // under way.
+      const bool twice = shifted && !alone.one_shift;
+      cut.batch = in_flight(alone.kernel, v.kind, v.problem.in_dtype) / (twice ? 2 : 1);
+      const int64_t each = twice ? 4 : 1;
+      cut.one_shift = alone.one_shift;
+      cut.tiles = outer * ceil_div<int64_t>(v.kept().size, tile_columns(alone, vector));
       cut.outputs_of_tile = lanes * v.vector;
       const int64_t groups = threads / lanes;
       consider_pieces(
           v, cut, ceil_div(v.plan.extent, groups), clusters,
-          [&](int64_t pieces) { return ceil_div(v.plan.extent, pieces * groups); }, &tiled);
+          [&](int64_t pieces) { return each * ceil_div(v.plan.extent, pieces * groups); }, &tiled);
     }
   }
   Config config = tiled.cost < choice.cost ? tiled.config : choice.config;

@@ -6,9 +6,20 @@
 // a row only the row's own elements count.
 #pragma once
 
+#include <type_traits>
+#include <utility>
+
 #include "cuda/reduce/block.cuh"
 
 namespace xgemm::cuda::reduce {
+
+// f(std::integral_constant<int, i>) for i from 0 to kCount - 1.
+template <int kCount, typename F>
+__device__ inline void for_each(const F& f) {
+  [&]<int... kI>(std::integer_sequence<int, kI...>) {
+    (f(std::integral_constant<int, kI>()), ...);
+  }(std::make_integer_sequence<int, kCount>());
+}
 
 template <typename Op, bool kGeneral>
 __global__ void __launch_bounds__(256, sizeof(typename Op::Lane) == 4 && !kGeneral ? 3 : 2)
@@ -79,34 +90,43 @@ __global__ void __launch_bounds__(256, sizeof(typename Op::Lane) == 4 && !kGener
     }
   }
 
-  // A row's slots are adjacent; its lane is then in the first of them.
-#pragma unroll
-  for (int distance = 1; distance < kSlots; distance *= 2) {
-    if (static_cast<uint32_t>(distance) >= vectors) break;
-#pragma unroll
-    for (int slot = 0; slot < kSlots; slot += 2 * distance) {
-      best[slot] = Op::meet(best[slot], best[slot + distance]);
-    }
-  }
+  // A row's slots are adjacent; its lane is then in the first of them. (Loops that are unrolled by
+  // a template keep `best` out of local memory.)
+  for_each<3>([&](auto log_distance) {
+    constexpr int kDistance = 1 << log_distance;
+    if (kDistance >= kSlots || kDistance >= vectors) return;
+    for_each<kSlots / kDistance / 2>([&](auto pair) {
+      constexpr int kSlot = 2 * kDistance * pair;
+      best[kSlot] = Op::meet(best[kSlot], best[kSlot + kDistance]);
+    });
+  });
   for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) {
-#pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) {
-      if ((slot & (vectors - 1)) != 0) continue;
+    for_each<kSlots>([&](auto slot) {
+      if ((slot & (vectors - 1)) != 0) return;
       best[slot] = Op::meet(best[slot], shuffle_xor(best[slot], mask));
+    });
+  }
+  const auto store = [&](uint32_t row, Lane lane) {
+    if (row >= rows) return;
+    static_cast<typename Op::Out*>(p.out)[offset_of(row, &KeptDim::out_stride)] =
+        Op::finish_lane(lane, p);
+  };
+  if constexpr (sizeof(Lane) == 4) {  // as many results as loads: their code is worth its size
+    if (lanes == 1) {
+      for_each<kSlots>([&](auto slot) {
+        if ((slot & (vectors - 1)) == 0) store(first_row + (slot >> log_vectors) * 32, best[slot]);
+      });
+      return;
     }
   }
   // All lanes of a team have its results, and store one each: adjacent lanes, adjacent outputs.
 #pragma unroll 1
   for (uint32_t i = in_team; i < rows_of_lane; i += lanes) {
     Lane mine = best[0];
-#pragma unroll
-    for (int slot = 1; slot < kSlots; ++slot) {
-      if (static_cast<uint32_t>(slot) == i << log_vectors) mine = best[slot];
-    }
-    const uint32_t row = first_row + i * teams;
-    if (row >= rows) break;
-    static_cast<typename Op::Out*>(p.out)[offset_of(row, &KeptDim::out_stride)] =
-        Op::finish(Op::widen(mine, 0), p);
+    for_each<kSlots>([&](auto slot) {
+      if (slot == i << log_vectors) mine = best[slot];
+    });
+    store(first_row + i * teams, mine);
   }
 }
 

@@ -38,6 +38,18 @@ __device__ inline void multiply_stage(float (&acc)[Tile::kColumns / 2], uint64_t
   ptx::wgmma_commit_group();
 }
 
+// Until all barriers of the cluster stand, or of the CTA if it is alone. Its warps come here from
+// two places, and what barrier.cluster is without a cluster, __syncthreads, is one place's barrier.
+template <typename Tile>
+__device__ inline void wait_for_barriers(const Params& params) {
+  constexpr int kBarrier = 1 + Tile::kWarpgroups;  // those before it are the warpgroups' own
+  if (params.splits > 1) {
+    ptx::cluster_wait();
+  } else {
+    ptx::named_barrier_sync(kBarrier, Tile::kThreads);
+  }
+}
+
 template <typename T, typename Tile, bool kWideMn, bool kNarrowMn>
 __device__ inline void consume(const Params& params, const Ring<Tile>& ring, Control<Tile>& control,
                                int rank, int warpgroup, int thread) {
@@ -90,7 +102,7 @@ __device__ inline void consume(const Params& params, const Ring<Tile>& ring, Con
                     scheduler.done(), rehearsal);
     if (rehearsal) {
       ptx::griddep_wait();  // the bias may be what the kernel before writes, or D what it reads
-      ptx::cluster_wait();
+      wait_for_barriers<Tile>(params);
     }
     rehearsal = false;
   }
@@ -141,7 +153,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     ptx::griddep_wait();
     if (thread == 0) producer.fill();
     __syncwarp();
-    ptx::cluster_wait();
+    wait_for_barriers<Tile>(params);
     if (thread == 0) producer.stream();
   } else {
     consume<T, Tile, kWideMn, kNarrowMn>(params, ring, control, rank, warpgroup, thread);

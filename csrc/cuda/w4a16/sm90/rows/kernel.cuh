@@ -34,6 +34,12 @@ template <int kTiles, bool kFine>
 inline constexpr int kMostThreads =
     (most_warps(kTiles, kFine) + kTiles * (kMmaRows / kReducerRows)) * 32;
 
+// Of the whole CTA. Its warps come here from two places, and __syncthreads is one place's barrier.
+__device__ inline void wait_for_barriers() {
+  constexpr int kBarrier = 1;
+  ptx::named_barrier_sync(kBarrier, static_cast<int>(blockDim.x));
+}
+
 template <typename T, int kTiles, bool kFine>
 __global__ void __launch_bounds__(kMostThreads<kTiles, kFine>, 1)
     rows_kernel(const __grid_constant__ Params p) {
@@ -50,7 +56,7 @@ __global__ void __launch_bounds__(kMostThreads<kTiles, kFine>, 1)
   if (warp < p.warps) {
     Stream<T, kTiles, kFine> stream(p, cta, share, smem, warp, lane);
     stream.start();
-    __syncthreads();                   // all barriers stand
+    wait_for_barriers();
     ptx::griddep_launch_dependents();  // after the wait: what is older than this kernel has ended
     if (p.log2_cluster > 0) ptx::cluster_arrive_relaxed();
     stream.run();
@@ -58,7 +64,7 @@ __global__ void __launch_bounds__(kMostThreads<kTiles, kFine>, 1)
   } else {
     if (warp == p.warps && lane == 0) init_barriers(p, barriers);
     ptx::griddep_wait();
-    __syncthreads();
+    wait_for_barriers();
     ptx::griddep_launch_dependents();
     if (p.log2_cluster > 0) {
       ptx::cluster_arrive_relaxed();

@@ -1,0 +1,220 @@
+"""Runs every kernel and tile of a family on small problems, for compute-sanitizer to watch.
+
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --kernel-name kns=xgemm \
+        --error-exitcode 1 python tests/visit_kernels.py dense
+
+Families are dense, fp32, w4a16 and reduce. Operands are made on the host, so that no other kernel
+runs; results are only looked at for numbers that are not finite: that they are right is tested
+elsewhere. Without torch's caching every tensor is an allocation of its own, which ends with the
+aligned 16 bytes that hold its last element: kernels read those whole, and no allocation of CUDA's
+ends within them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from kernel_visits import MOST_WORK, Visit, find_visits, find_w4_visits, of_compiled
+
+import xgemm
+
+HALVES = (torch.float16, torch.bfloat16)
+FLOATS = (*HALVES, torch.float32, torch.float64)
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool)
+PRECISIONS = ("ieee", "tf32x3", "tf32")
+MOST_FP32_WORK = 10**9  # its kernels are the slowest of all
+
+Job = tuple[str, Callable[[], torch.Tensor]]
+
+_generator = torch.Generator().manual_seed(0)
+_values = torch.rand(1 << 22, generator=_generator) * 2 - 1
+
+
+def operand(shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
+    """Values from -1 to 1; the storage begins `offset` elements before it."""
+    count = offset + torch.Size(shape).numel()
+    whole = -(-count * dtype.itemsize // 16) * 16 // dtype.itemsize
+    start = int(torch.randint(1 << 12, (), generator=_generator))
+    flat = _values[start:].repeat(-(-whole // (_values.numel() - start)))[:whole]
+    if not dtype.is_floating_point:
+        flat = flat * 100
+    return flat.to(dtype).cuda()[offset:count].view(shape)
+
+
+def matrix(rows: int, columns: int, transposed: bool, dtype: torch.dtype) -> torch.Tensor:
+    return operand((columns, rows), dtype).t() if transposed else operand((rows, columns), dtype)
+
+
+def product(visit: Visit, dtype: torch.dtype, precision: str = "ieee") -> torch.Tensor:
+    a = matrix(visit.m, visit.k, visit.transa, dtype)
+    b = matrix(visit.k, visit.n, visit.transb, dtype)
+    bias = operand((visit.n,), dtype)
+    return torch.ops.xgemm.mul(a, b, bias, activation="relu", precision=precision)
+
+
+def strided_product(m: int, n: int, k: int, dtype: torch.dtype, offset: int) -> torch.Tensor:
+    """Operands and a result whose rows have gaps and begin anywhere."""
+    a = operand((m, k + offset), dtype, offset)[:, :k]
+    b = operand((n, k + 1), dtype, offset)[:, :k].t()
+    y = operand((m, n + 3), dtype, offset)[:, :n]
+    torch.ops.xgemm.mul_into(y, a, b)
+    return y
+
+
+def dense_visits(dtype: str, precision: str, most_work: int) -> tuple[Visit, ...]:
+    def explain(m: int, n: int, k: int, transa: bool, transb: bool) -> str:
+        options = {"dtype": dtype, "device": "cuda", "transa": transa, "transb": transb}
+        return torch.ops.xgemm.explain("mul", m, n, k, precision=precision, **options)
+
+    return of_compiled(find_visits(explain, most_work))
+
+
+def dense() -> Iterator[Job]:
+    visits = dense_visits("float16", "ieee", MOST_WORK)
+    for visit, dtype in zip(visits, itertools.cycle(HALVES), strict=False):
+        yield f"{dtype} {visit}", lambda v=visit, d=dtype: product(v, d)
+    for m, n, k in ((1, 300, 500), (7, 300, 500), (40, 100, 77), (200, 333, 129)):
+        for dtype, offset in itertools.product(HALVES, (0, 1, 8)):
+            yield (
+                f"strided {dtype} {m}x{n}x{k} + {offset}",
+                lambda args=(m, n, k, dtype, offset): strided_product(*args),
+            )
+
+
+def fp32() -> Iterator[Job]:
+    for precision in PRECISIONS:
+        for visit in dense_visits("float32", precision, MOST_FP32_WORK):
+            yield f"{precision} {visit}", lambda v=visit, p=precision: product(v, torch.float32, p)
+    for m, n, k in ((1, 300, 500), (40, 100, 77), (200, 333, 129)):
+        yield (
+            f"strided {m}x{n}x{k}",
+            lambda args=(m, n, k, torch.float32, 1): strided_product(*args),
+        )
+
+
+def packed(n: int, k: int, group_size: int, zeros: bool, bf16: bool) -> xgemm.PackedWeight:
+    size = k if group_size == -1 else group_size
+    codes = (_values[: 1 << 12].repeat(-(-n * k // (1 << 12)))[: n * k] * 8 + 8).to(torch.uint8)
+    scales = torch.full((-(-k // size), n), 0.01, dtype=torch.bfloat16 if bf16 else torch.float16)
+    offsets = torch.full(scales.shape, 7.5, dtype=torch.float16) if zeros else None
+    q = xgemm.QuantizedWeight(codes.view(n, k), scales, offsets, None, group_size)
+    return xgemm.pack(q).to("cuda")
+
+
+def quantized_product(visit: Visit, group_size: int, zeros: bool, bf16_scales: bool,
+                      dtype: torch.dtype) -> torch.Tensor:  # fmt: skip
+    p = packed(visit.n, visit.k, group_size, zeros, bf16_scales)
+    return xgemm.linear(operand((visit.m, visit.k), dtype), p, operand((visit.n,), dtype))
+
+
+def quantized_gradient(dtype: torch.dtype) -> torch.Tensor:
+    p = packed(200, 300, 64, True, False)
+    x = operand((5, 300), dtype).requires_grad_()
+    xgemm.linear(x, p).backward(operand((5, 200), dtype))
+    assert x.grad is not None
+    return x.grad
+
+
+def pack_there_and_back(group_size: int) -> torch.Tensor:
+    codes = (operand((200, 300), torch.int32).cpu() & 15).to(torch.uint8).cuda()
+    groups = 1 if group_size == -1 else -(-300 // group_size)
+    scales = operand((groups, 200), torch.float16)
+    p = xgemm.pack(xgemm.QuantizedWeight(codes, scales, None, None, group_size))
+    return xgemm.unpack(p).scales
+
+
+def w4a16() -> Iterator[Job]:
+    def explain(m: int, n: int, k: int) -> str:
+        return torch.ops.xgemm.explain("mul.w4a16", m, n, k, dtype="float16", device="cuda")
+
+    formats = (
+        (128, False, False, torch.float16), (32, True, False, torch.bfloat16),
+        (-1, True, True, torch.float16),
+    )  # fmt: skip
+    for visit in find_w4_visits(explain):
+        for form in formats:
+            yield f"{form} {visit}", lambda v=visit, f=form: quantized_product(v, *f)
+    for m, form in itertools.product((1, 20, 100), formats):
+        visit = Visit("fp32", m, 200, 300)
+        yield (
+            f"float32 {visit}",
+            lambda v=visit, f=form: quantized_product(v, *f[:3], torch.float32),
+        )
+    for dtype in HALVES:
+        yield f"gradient {dtype}", lambda d=dtype: quantized_gradient(d)
+    for group_size in (32, -1):
+        yield f"pack {group_size}", lambda g=group_size: pack_there_and_back(g)
+
+
+# Shapes and dimensions for each of the kernels of csrc/cuda/reduce, and each way to meet.
+REDUCTIONS = (
+    ((3000, 64), (1,)), ((5, 64), (1,)), ((3000, 61), (1,)), ((2, 3), (1,)),  # short, ragged rows
+    ((700, 1003), (1,)), ((30, 160), (1,)),  # team rows
+    ((300, 9001), (1,)), ((3, 20011), (1,)), ((200_003,), (0,)), ((300, 3001), (0, 1)),  # rows
+    ((16, 8, 1024), (0, 2)),  # runs
+    ((700, 512), (0,)), ((20_000, 64), (0,)), ((65_536, 8), (0,)),  # columns
+    ((700, 333), (0,)), ((20_001, 61), (0,)), ((30, 7, 40, 33), (0, 2)),  # shifted columns
+    ((2000, 22, 38), (1,)), ((9, 3, 5), (1,)),  # flat columns
+    ((100_000, 2), (0,)), ((3000, 4), (0,)),  # narrow columns
+)  # fmt: skip
+
+
+def reduction(op: str, x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    if op in ("argmax", "argmin"):
+        return getattr(torch.ops.xgemm, op)(x, dims[0])
+    return getattr(torch.ops.xgemm, op)(x, list(dims))
+
+
+def reduce() -> Iterator[Job]:
+    def job(op: str, shape: tuple[int, ...], dims: tuple[int, ...], dtype: torch.dtype) -> Job:
+        offset = len(op) % 3  # some begin between two multiples of 16 bytes
+        return (
+            f"{op} of {dtype} {shape} over {dims}",
+            lambda: reduction(op, operand(shape, dtype, offset), dims),
+        )
+
+    others = itertools.cycle((torch.bfloat16, torch.float64, *INTEGERS))
+    for shape, dims in REDUCTIONS:
+        for dtype in (torch.float16, torch.float32, next(others), next(others)):
+            yield job("sum", shape, dims, dtype)
+        halves = itertools.cycle((torch.float16, torch.float32))
+        for op, dtype in zip(("mean", "amax", "argmin", "norm", "prod"), halves, strict=False):
+            yield job(op, shape, dims, dtype)
+    for dtype in (*FLOATS, torch.int32):
+        x = ((40, 30, 200), dtype)
+        yield (
+            f"strided {dtype}",
+            lambda x=x: torch.ops.xgemm.sum(operand(*x)[:, ::3, ::7], [0, 2]),
+        )
+
+
+FAMILIES = {"dense": dense, "fp32": fp32, "w4a16": w4a16, "reduce": reduce}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("family", choices=FAMILIES)
+    parser.add_argument("--part", default="0/1", help="i/n: every n-th problem from the i-th on")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="stop after as many")
+    parser.add_argument("--list", action="store_true", help="say what is run before it is")
+    options = parser.parse_args()
+    start = time.monotonic()
+    part, parts = map(int, options.part.split("/"))
+    jobs = list(FAMILIES[options.family]())[part::parts]
+    for count, (name, run) in enumerate(jobs):
+        if time.monotonic() - start > options.seconds:
+            sys.exit(f"{options.family}: out of time after {count} of {len(jobs)} problems")
+        if options.list:
+            print(name, flush=True)
+        if not run().cpu().isfinite().all():
+            sys.exit(f"{options.family}: a result that is not finite: {name}")
+    print(f"{options.family}: {len(jobs)} problems, {time.monotonic() - start:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
