@@ -20,6 +20,7 @@ MOST_FAMILIES = 4  # that sweep_families of gemm_entry.cpp writes
 # enum Kernel of csrc/cuda/gemm/problem.h
 KERNELS = (
     "sm90", "sm90_rows", "gemv", "sm80", "simt", "fp32", "tf32", "tf32_swapped", "tf32_sm80",
+    "fp32_sm90",
 )  # fmt: skip
 TYPES = ("fp16", "bf16", "ieee", "tf32x3", "tf32")
 

@@ -26,6 +26,7 @@ KERNELS = (
     "tf32",
     "tf32_swapped",
     "tf32_sm80",
+    "fp32_sm90",
 )  # enum Kernel
 PRECISIONS = ("ieee", "tf32x3", "tf32")  # enum Precision
 

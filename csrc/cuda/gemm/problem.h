@@ -52,6 +52,7 @@ enum class Kernel {
   kTf32,         // wgmma: fp32 operands, in three or one TF32 products; A's rows are the tile's X
   kTf32Swapped,  // the same, but B's columns are
   kTf32Sm80,     // the same by mma.sync: any stride
+  kFp32Sm90,     // FP32 cores + TMA: fp32 operands that lie along their rows
 };
 
 struct Config {
