@@ -1,4 +1,4 @@
-"""mul on CUDA in a program: graphs, streams, threads, torch.compile, gradients, several devices."""
+"""mul on CUDA in a program: graphs, streams, threads, torch.compile, gradients."""
 
 from __future__ import annotations
 
@@ -203,18 +203,6 @@ def test_autocast_casts_as_matmul() -> None:
             y = torch.ops.xgemm.mul(a, b)
             assert y.dtype == torch.matmul(a, b).dtype == dtype
         assert_right(y, a.to(dtype), b.to(dtype))
-
-
-@pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.device_count() < 2, reason="needs two GPUs"
-)
-def test_the_device_is_that_of_the_operands() -> None:
-    for shape in SHAPES:
-        a, b = (t.to("cuda:1") for t in operands(*shape))
-        assert torch.cuda.current_device() == 0
-        y = mul(a, b)
-        assert y.device == a.device
-        assert_right(y, a, b)
 
 
 def test_nothing_is_left_allocated() -> None:

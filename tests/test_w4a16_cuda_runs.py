@@ -250,16 +250,3 @@ def test_nothing_is_left_allocated() -> None:
             allocated.append(torch.cuda.memory_allocated())
         assert allocated[2] == allocated[1] <= allocated[0], (CASES[index], allocated)
         del y
-
-
-@pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.device_count() < 2, reason="needs two GPUs"
-)
-def test_the_device_is_that_of_the_operands() -> None:
-    for index in range(len(CASES)):
-        x, q, p = make(index)
-        assert torch.cuda.current_device() == 0
-        there = x.to("cuda:1")
-        y = xgemm.linear(there, p.to("cuda:1"))
-        assert y.device == there.device
-        assert_right(y.cuda(0), x, q)
