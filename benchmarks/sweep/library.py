@@ -62,7 +62,9 @@ class Config:
         copies = "a" * self.copy_a + "b" * self.copy_b
         copied = f" copy {copies}" if copies else ""
         shares = "even shares" if self.even_shares else f"splits {self.splits}"
-        return f"{self.kernel} {tile}{copied}{' swapped' * self.swapped} {shares}"
+        # Which tiles are split.
+        some = f" ctas {self.ctas}" if self.kernel == "fp32_sm90" else ""
+        return f"{self.kernel} {tile}{copied}{' swapped' * self.swapped} {shares}{some}"
 
 
 class _Problem(ctypes.Structure):
