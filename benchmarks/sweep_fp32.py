@@ -68,6 +68,24 @@ def fp32_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) ->
                 copy_a=copies and not fits(a, 0), copy_b=copies and not fits(b, 1),
             )  # fmt: skip
 
+    if torch.cuda.get_device_capability() == (9, 0):
+        yield from tma_candidates(shape, a, b, sms)
+
+
+def tma_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) -> Iterator[Config]:
+    """The tile that TMA feeds, all of its tiles whole, or those from a round on split."""
+    tiles, slots = ceil_div(shape.m, 128) * ceil_div(shape.n, 128), 2 * sms
+    rounds = tiles // slots
+    for whole in {tiles, rounds * slots, max(0, rounds - 1) * slots, 0}:
+        wanted = [1] if whole == tiles else [2, 3, 4, 5, 6, 7, 8, 12, 16]
+        for splits in parts(shape.k, 32, wanted):
+            if (splits == 1) == (whole == tiles):
+                yield Config(
+                    "fp32_sm90", 128, 128, 0, splits=splits,
+                    ctas=whole + (tiles - whole) * splits,
+                    copy_a=not fits(a, 0), copy_b=not fits(b, 1),
+                )  # fmt: skip
+
 
 def tf32_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) -> Iterator[Config]:
     text = (ROOT / "csrc/cuda/gemm/tf32/tiles.h").read_text()

@@ -123,6 +123,22 @@ def test_copies_along_rows(layout: str) -> None:
         check(config, (m, n, k), layout, "ieee", index)
 
 
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_tiles_that_tma_brings(layout: str) -> None:
+    """Whole, split over K, and both; K of less than a stage and of more than the ring."""
+    for index, (m, n, k, whole, splits) in enumerate(
+        ((130, 260, 20, 6, 1), (256, 132, 160, 0, 3), (300, 8, 133, 1, 2), (128, 390, 129, 3, 5))
+    ):
+        tiles = ceil_div(m, 128) * ceil_div(n, 128)
+        ctas = whole + (tiles - whole) * splits
+        config = Config(
+            "fp32_sm90", 128, 128, 3, ctas=ctas, splits=splits,
+            copy_a=layout[0] == "n" or m % 4 != 0, copy_b=layout[1] == "t" or n % 4 != 0,
+            workspace_bytes=4 * (k * (m + n + 62) + (ctas - whole) * 128 * 128) + 512,
+        )  # fmt: skip
+        check(config, (m, n, k), layout, "ieee", index)
+
+
 WGMMA_TILES = {
     "tf32x3": ((256, 128, 1), (128, 192, 1), (128, 128, 1), (128, 64, 1)),
     "tf32": ((128, 256, 1), (128, 256, 2), (128, 192, 1), (128, 128, 1), (128, 64, 1)),

@@ -51,13 +51,24 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
     m, n, k = case.sizes
     if 0 in (m, n, case.products):
         return config
-    assert kernel in {"FP32", "TF32", "TF32_SWAPPED", "TF32_SM80"}
+    assert kernel in {"FP32", "FP32_SM90", "TF32", "TF32_SWAPPED", "TF32_SM80"}
     assert 1 <= config.ctas <= 2**31 - 1
     assert 1 <= config.splits <= max(1, k), "a part of K is empty"
     partials = 4 * config.splits * (m + 3) * (n + 3) * case.products if config.splits > 1 else 0
     copies = 0
     wgmma = kernel in {"TF32", "TF32_SWAPPED"}
-    if kernel != "FP32":
+    if kernel == "FP32_SM90":
+        assert capability == 90
+        assert k > 0
+        assert len(case.batch) <= 1
+        assert (config.block_m, config.block_n) == (128, 128)
+        tiles = ceil_div(m, 128) * ceil_div(n, 128) * case.products
+        whole = (tiles * config.splits - config.ctas) // max(1, config.splits - 1)
+        parts = (tiles - whole) * config.splits if config.splits > 1 else 0
+        assert 0 <= whole <= tiles
+        assert config.ctas == (whole + parts if config.splits > 1 else tiles)
+        partials = 4 * 128 * 128 * parts
+    elif kernel != "FP32":
         assert precision != "ieee"
         assert k > 0
         assert capability in (80, 90, 100) or precision == "tf32"
@@ -75,7 +86,7 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
             copies += 4 * n * (k + 31) * case.products + 256
     else:
         if config.copy_a or config.copy_b:
-            assert kernel == "FP32"
+            assert kernel in {"FP32", "FP32_SM90"}
             assert (config.block_m, config.block_n) == (128, 128), "others read any stride"
             assert len(case.batch) <= 1
             copies += config.copy_a * (4 * k * (m + 31) * case.products + 256)
@@ -84,7 +95,8 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
             ceil_div(rows, config.block_m) * ceil_div(columns, config.block_n)
             for rows, columns in ((m, n), (n, m))
         )
-        assert config.ctas >= min(tiles * case.products * config.splits, 2**31 - 1)
+        if kernel != "FP32_SM90":
+            assert config.ctas >= min(tiles * case.products * config.splits, 2**31 - 1)
     assert config.workspace_bytes <= partials + copies
     if config.splits == 1 and not copies:
         assert config.workspace_bytes == 0
@@ -116,7 +128,8 @@ def test_tensor_cores_where_asked_for_and_where_they_are_faster(
             fast = (80, 90, 100) if asked == "tf32" else (80, 90)  # of compute capability
             slow = asked == "ieee" or device[0] not in fast
             wgmma = {"TF32", "TF32_SWAPPED"}
-            names = {"FP32"} if slow else wgmma if device == HOPPER else {"TF32_SM80"}
+            ieee = {"FP32_SM90" if device == HOPPER else "FP32"}
+            names = ieee if slow else wgmma if device == HOPPER else {"TF32_SM80"}
             if asked == "tf32x3" and device[0] == 100:
                 names = {"FP32", "TF32_SM80"}  # about as fast
             assert config.kernel.name in names
@@ -145,7 +158,11 @@ def test_few_tiles_are_split_over_k(cpp: ModuleType) -> None:
     for precision in PRECISIONS:
         config = check(cpp, product(128, 128, 1 << 16), precision, HOPPER)
         assert config.splits > 8
-        assert check(cpp, product(8192, 8192, 8192), precision, HOPPER).splits == 1
+        config = check(cpp, product(8192, 8192, 8192), precision, HOPPER)
+        if precision == "ieee":  # only the tiles of the last round
+            assert config.ctas < 1.5 * 64 * 64
+        else:
+            assert config.splits == 1
 
 
 def test_few_rows_get_a_flat_tile(cpp: ModuleType) -> None:

@@ -20,7 +20,7 @@ MOST_FAMILIES = 5  # that sweep_families of gemm_entry.cpp writes
 # enum Kernel of csrc/cuda/gemm/problem.h
 KERNELS = (
     "sm90", "sm90_rows", "gemv", "sm80", "simt", "fp32", "tf32", "tf32_swapped", "tf32_sm80",
-    "sm90_small",
+    "sm90_small", "fp32_sm90",
 )  # fmt: skip
 TYPES = ("fp16", "bf16", "ieee", "tf32x3", "tf32")
 
@@ -62,7 +62,9 @@ class Config:
         copies = "a" * self.copy_a + "b" * self.copy_b
         copied = f" copy {copies}" if copies else ""
         shares = "even shares" if self.even_shares else f"splits {self.splits}"
-        return f"{self.kernel} {tile}{copied}{' swapped' * self.swapped} {shares}"
+        # Which tiles are split.
+        some = f" ctas {self.ctas}" if self.kernel == "fp32_sm90" else ""
+        return f"{self.kernel} {tile}{copied}{' swapped' * self.swapped} {shares}{some}"
 
 
 class _Problem(ctypes.Structure):

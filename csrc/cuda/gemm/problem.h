@@ -53,6 +53,7 @@ enum class Kernel {
   kTf32Swapped,  // the same, but B's columns are
   kTf32Sm80,     // the same by mma.sync: any stride
   kSm90Small,    // wgmma, cp.async, no ring to set up: where the start is most of the time
+  kFp32Sm90,     // FP32 cores + TMA: fp32 operands that lie along their rows
 };
 
 struct Config {

@@ -94,6 +94,8 @@ const char* name_of(Kernel kernel) {
       return "tf32 (mma.sync, fp32 operands, any stride and alignment)";
     case Kernel::kFp32:
       return "fp32 (FP32 cores, any stride and alignment)";
+    case Kernel::kFp32Sm90:
+      return "fp32 (FP32 cores + TMA)";
     case Kernel::kSimt:
       return "simt (any stride and alignment)";
   }

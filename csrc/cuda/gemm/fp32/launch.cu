@@ -4,6 +4,7 @@
 #include "cuda/gemm/fp32/gemv.cuh"
 #include "cuda/gemm/fp32/kernel.cuh"
 #include "cuda/gemm/fp32/launch.h"
+#include "cuda/gemm/fp32/sm90/launch.h"
 #include "cuda/launch.h"
 #include "cuda/shared_memory_limit.h"
 
@@ -92,9 +93,10 @@ Status launch(const Problem& given, const Config& config, void* workspace, cudaS
     if (const Status status = launch_copy(copy, stream); !status.ok()) return status;
   }
   Params params = config.block_m <= kMostFew ? make_few_params(problem) : make_params(problem);
-  set_splits(&params, config.splits, free);
   params.tiles_m = ceil_div<int64_t>(params.m, config.block_m);
   params.tiles_n = ceil_div<int64_t>(params.n, config.block_n);
+  if (config.kernel == gemm::Kernel::kFp32Sm90) return sm90::launch(params, config, free, stream);
+  set_splits(&params, config.splits, free);
   const Status status = launch_config(params, config, stream);
   if (!status.ok() || params.splits == 1) return status;
   return reduce(params, stream);

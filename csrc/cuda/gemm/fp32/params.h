@@ -44,11 +44,12 @@ struct Params {
   int64_t batches;
 
   int splits;              // of K
-  int64_t k_per_split;     // a multiple of kBlockK
+  int64_t k_per_split;     // a multiple of the kernel's block of k
   float* partials;         // [splits, batches, m, partial_stride], for splits > 1
   int64_t partial_stride;  // n, rounded up to 4
   int64_t tiles_m, tiles_n;
   int64_t first_work;  // of this launch: a grid has less than 2^31 CTAs
+  int whole;           // of the kernel that TMA feeds: tiles that are not split, the first ones
 };
 
 }  // namespace xgemm::cuda::gemm::fp32

@@ -120,6 +120,14 @@ Copy plan_copy(Problem* problem, bool of_a, void* dst) {
   return copy;
 }
 
+bool fits_tma(const Params& params, const OperandParams& operand, int64_t BatchDim::* batch) {
+  constexpr int64_t kMostStride = (int64_t{1} << 40) / sizeof(float) - 1;  // of a tensor map
+  if (operand.access != Access::kRows16) return false;
+  const int64_t batch_stride = params.batch_dims > 0 ? params.batch[0].*batch : 0;
+  return (params.k <= 1 || (operand.k_stride > 0 && operand.k_stride <= kMostStride)) &&
+         batch_stride >= 0 && batch_stride <= kMostStride;
+}
+
 void set_splits(Params* params, int splits, void* workspace) {
   params->splits = splits;
   params->k_per_split = round_up<int64_t>(ceil_div<int64_t>(params->k, splits), kBlockK);

@@ -38,6 +38,7 @@ constexpr int64_t kLeastKPerSplit = 64, kMostKPerSplit = int64_t{1} << 30;
 constexpr int64_t kMostWorkspace = int64_t{1} << 28;
 
 struct Choice {
+  Kernel kernel = Kernel::kFp32;
   int block_m = 0, block_n = 0, stages = 0;
   bool copy_a = false, copy_b = false;
   int splits = 1;
@@ -114,11 +115,76 @@ void consider(const Tile& tile, const Copies& copies, const Params& p, const Dev
   }
 }
 
+// The tile that TMA feeds. An SM that has room gets two CTAs at once, so that rounds are of as many
+// as the SMs hold, whatever the last one has; only where there are no more CTAs than SMs is each
+// alone on one. Constants: of times of 17 shapes, each in up to 30 ways to split it, on an H200.
+struct TmaTile {
+  static constexpr int kBlock = 128, kStages = 3, kCtasPerSm = 2;
+  static constexpr double kEfficiency = 0.865, kAlone = 0.72;
+  static constexpr double kTileUs = 1.65;   // of an SM: its start and end
+  static constexpr double kUneven = 0.055;  // of the time: SMs differ
+  static constexpr double kSumUs = 4.0, kSumBytesPerUs = 2.5e6;
+  static constexpr int kMostParts = 16, kMostPartsOfLast = 8;  // more were no faster
+};
+
+void consider_tma(const Copies& copies, const Params& p, const DeviceInfo& device, Choice* best) {
+  using Tile = TmaTile;
+  const int64_t sm_count = std::max(device.sm_count, 1), slots = sm_count * Tile::kCtasPerSm;
+  const int64_t tiles =
+      ceil_div<int64_t>(p.m, Tile::kBlock) * ceil_div<int64_t>(p.n, Tile::kBlock) * p.batches;
+  const double rate = fmas_per_cycle(device.capability) * kCyclesPerUs * Tile::kEfficiency;
+  // Of `count` tiles of `k` each.
+  const auto rounds_us = [&](int64_t count, int64_t k, bool first) {
+    const double us = Tile::kBlock * Tile::kBlock * static_cast<double>(k) / rate + Tile::kTileUs;
+    if (first && count <= sm_count) return us / Tile::kAlone;
+    return us * static_cast<double>(Tile::kCtasPerSm * ceil_div(count, slots));
+  };
+  const auto consider_split = [&](int64_t whole, int64_t splits, int64_t k_per_split) {
+    const int64_t parts = (tiles - whole) * splits;
+    const int64_t parts_bytes = splits > 1 ? tma_parts_bytes(parts) : 0;
+    double us = 0;
+    if (whole > 0) us += rounds_us(whole, p.k, true);
+    if (parts > 0) us += rounds_us(parts, k_per_split, whole == 0);
+    us = copies.us + kLaunchUs + kRoundUs + us * (1 + Tile::kUneven);
+    if (splits > 1) {
+      us += Tile::kSumUs + static_cast<double>(parts_bytes) / Tile::kSumBytesPerUs;
+    }
+    if (us >= best->us || parts_bytes > kMostWorkspace) return;
+    *best = {.kernel = Kernel::kFp32Sm90,
+             .block_m = Tile::kBlock,
+             .block_n = Tile::kBlock,
+             .stages = Tile::kStages,
+             .copy_a = copies.a,
+             .copy_b = copies.b,
+             .splits = static_cast<int>(splits),
+             .ctas = whole + parts,
+             .workspace_bytes = copies.bytes + parts_bytes,
+             .us = us};
+  };
+  consider_split(tiles, 1, p.k);
+  // The tiles of the last round, of the last two, and all.
+  const int64_t rounds = tiles / slots;
+  for (const int64_t whole :
+       {rounds * slots, std::max<int64_t>(rounds - 1, 0) * slots, int64_t{0}}) {
+    if (whole == tiles) continue;
+    const int most = whole > 0 ? Tile::kMostPartsOfLast : Tile::kMostParts;
+    for (int splits = 2; splits <= most; ++splits) {
+      const int64_t k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, splits), kTmaBlockK);
+      if (k_per_split < kLeastKPerSplit || ceil_div(p.k, k_per_split) != splits) continue;
+      consider_split(whole, splits, k_per_split);
+    }
+  }
+}
+
 // False where there is none: more than one dimension of the batch, or too large a copy.
-bool plan_copies(const Problem& problem, const Params& p, Copies* copies) {
+bool plan_copies(const Problem& problem, const Params& p, bool tma, Copies* copies) {
+  const auto fits = [&](const OperandParams& operand, int64_t BatchDim::* batch) {
+    return tma ? fits_tma(p, operand, batch) : operand.access == Access::kRows16;
+  };
   // make_params may have swapped the operands.
-  copies->a = (p.transposed ? p.b : p.a).access != Access::kRows16;
-  copies->b = (p.transposed ? p.a : p.b).access != Access::kRows16;
+  const bool a = fits(p.a, &BatchDim::a), b = fits(p.b, &BatchDim::b);
+  copies->a = !(p.transposed ? b : a);
+  copies->b = !(p.transposed ? a : b);
   if (!copies->a && !copies->b) return true;
   if (problem.batch_dims > 1) return false;
   for (const bool of_a : {true, false}) {
@@ -166,18 +232,32 @@ void consider_few(const Problem& problem, const DeviceInfo& device, Choice* best
   }
 }
 
+// TMA counts rows, k and batches in 32 bits, and one grid has all CTAs.
+bool fits_int32(const Params& p) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  const double tiles = static_cast<double>(ceil_div<int64_t>(p.m, TmaTile::kBlock)) *
+                       static_cast<double>(ceil_div<int64_t>(p.n, TmaTile::kBlock)) *
+                       static_cast<double>(p.batches);
+  return p.m < kMost && p.n < kMost && p.k < kMost && p.batches < kMost && tiles < kMost / 16;
+}
+
 }  // namespace
 
 Config select(const Problem& problem, const DeviceInfo& device, double* estimate_us) {
   const Params p = make_params(problem);
   Choice best;
   for (const Tile& tile : kTiles) consider(tile, {}, p, device, &best);
-  if (Copies copies; p.k > 0 && plan_copies(problem, p, &copies)) {
-    consider(kLargeOfChunks, copies, p, device, &best);
+  const bool tma = device.capability == 90 && p.batch_dims <= 1 && fits_int32(p);
+  if (Copies copies; p.k > 0 && plan_copies(problem, p, tma, &copies)) {
+    if (tma) {
+      consider_tma(copies, p, device, &best);
+    } else {
+      consider(kLargeOfChunks, copies, p, device, &best);
+    }
   }
   consider_few(problem, device, &best);
   *estimate_us = best.us;
-  return {.kernel = Kernel::kFp32,
+  return {.kernel = best.kernel,
           .block_m = best.block_m,
           .block_n = best.block_n,
           .stages = best.stages,

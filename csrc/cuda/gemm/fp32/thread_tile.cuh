@@ -47,6 +47,22 @@ class ThreadTile {
     }
   }
 
+  // The same, in order: the assembler otherwise sinks the reads to right before the products that
+  // want them, and a warp waits for shared memory at every k.
+  __device__ void load_early(int set, uint32_t a, uint32_t b, int k) {
+    const uint32_t from_a = a + k * Tile::kStrideA * 4, from_b = b + k * Tile::kStrideB * 4;
+#pragma unroll
+    for (int j = 0; j < kN; j += 4) {
+      const float4 x = ptx::ld_shared_in_order(from_b + j * kLanesN * 4);
+      b_[set][j] = x.x, b_[set][j + 1] = x.y, b_[set][j + 2] = x.z, b_[set][j + 3] = x.w;
+    }
+#pragma unroll
+    for (int i = 0; i < kM; i += 4) {
+      const float4 x = ptx::ld_shared_in_order(from_a + i * kLanesM * 4);
+      a_[set][i] = x.x, a_[set][i + 1] = x.y, a_[set][i + 2] = x.z, a_[set][i + 3] = x.w;
+    }
+  }
+
   // To and fro along rows, so that neighbouring FMAs share an operand: one that reads three
   // registers takes a cycle more than one that finds one of them in the reuse cache.
   __device__ void multiply(int set) {
@@ -56,6 +72,21 @@ class ThreadTile {
       for (int step = 0; step < kN; ++step) {
         const int j = i % 2 == 0 ? step : kN - 1 - step;
         acc[i][j] = fmaf(a_[set][i], b_[set][j], acc[i][j]);
+      }
+    }
+  }
+
+  // For a branch that is never taken. The register file has two banks, of even and of odd
+  // registers, and gives one register of each a cycle: an FMA that finds a's element in the reuse
+  // cache takes one cycle if its sum and b's element are in different banks. Element j of a column
+  // is in bank j % 2, as vectors are loaded into aligned registers. Pairs that are stored the other
+  // way round are kept the other way round all along.
+  __device__ void keep_off_columns_banks(uint32_t smem) const {
+#pragma unroll
+    for (int i = 0; i < kM; ++i) {
+#pragma unroll
+      for (int j = 0; j < kN; j += 2) {
+        ptx::st_shared(smem + (i * kN + j) * 4, float2{acc[i][j + 1], acc[i][j]});
       }
     }
   }
@@ -73,14 +104,7 @@ struct Work {
     Work work;
     const int64_t per_plane = params.tiles_m * params.tiles_n;
     const int64_t plane = index / per_plane;
-    // Groups of rows, column by column: CTAs that run at the same time share operands in L2.
-    constexpr int64_t kGroupRows = 2048 / Tile::kBlockM;
-    const int64_t in_plane = index % per_plane;
-    const int64_t first = in_plane / (kGroupRows * params.tiles_n) * kGroupRows;
-    const int64_t height = min(params.tiles_m - first, kGroupRows);
-    const int64_t in_group = in_plane - first * params.tiles_n;
-    work.m = (first + in_group % height) * Tile::kBlockM;
-    work.n = in_group / height * Tile::kBlockN;
+    work.place<Tile>(params, index % per_plane);
     work.batch = plane / params.splits;
     const int64_t split = plane % params.splits;
     work.plane = split * params.batches + work.batch;
@@ -89,25 +113,48 @@ struct Work {
     return work;
   }
 
-  __device__ int k_tiles() const {
-    return ceil_div(static_cast<int>(max(k_end - k, int64_t{0})), kBlockK);
+  // Groups of rows, column by column: CTAs that run at the same time share operands in L2.
+  template <typename Tile, typename Index>
+  __device__ void place(const Params& params, Index in_plane) {
+    constexpr Index kGroupRows = 2048 / Tile::kBlockM;
+    const Index tiles_m = static_cast<Index>(params.tiles_m);
+    const Index tiles_n = static_cast<Index>(params.tiles_n);
+    const Index first = in_plane / (kGroupRows * tiles_n) * kGroupRows;
+    const Index height = min(static_cast<Index>(tiles_m - first), kGroupRows);
+    const Index in_group = in_plane - first * tiles_n;
+    m = int64_t{first + in_group % height} * Tile::kBlockM;
+    n = int64_t{in_group / height} * Tile::kBlockN;
+  }
+
+  __device__ int k_tiles(int block_k = kBlockK) const {
+    return ceil_div(static_cast<int>(max(k_end - k, int64_t{0})), block_k);
   }
 };
 
-__device__ inline void store_row4(const Params& params, const Work& work, float4 sums, int64_t row,
-                                  int64_t column) {
+// A product, not a copy: sums that are stored as they are would have to be
+// in aligned quads of registers all along, which are the wrong banks for the FMAs.
+__device__ inline float4 scale4(float scale, float4 sums) {
+  return {scale * sums.x, scale * sums.y, scale * sums.z, scale * sums.w};
+}
+
+__device__ inline void store_result4(const Params& params, int64_t batch, float4 sums, int64_t row,
+                                     int64_t column) {
   if (row >= params.m || column >= params.n) return;
-  // A product, not a copy: sums that are stored as they are would have to be in aligned quads of
-  // registers all along, which are the wrong banks for the FMAs.
-  const float scale = params.store_scale;
-  const float4 scaled = {scale * sums.x, scale * sums.y, scale * sums.z, scale * sums.w};
-  if (params.splits > 1) {
-    *partial_row4(params, work.plane, row, column) = scaled;
-  } else if (params.plain) {
-    *reinterpret_cast<float4*>(params.d + batch_offset(params, work.batch, &BatchDim::d) +
+  const float4 scaled = scale4(params.store_scale, sums);
+  if (params.plain) {
+    *reinterpret_cast<float4*>(params.d + batch_offset(params, batch, &BatchDim::d) +
                                row * params.d_row_stride + column) = scaled;
   } else {
-    finish_row4(params, work.batch, scaled, row, column);
+    finish_row4(params, batch, scaled, row, column);
+  }
+}
+
+__device__ inline void store_row4(const Params& params, const Work& work, float4 sums, int64_t row,
+                                  int64_t column) {
+  if (params.splits == 1) {
+    store_result4(params, work.batch, sums, row, column);
+  } else if (row < params.m && column < params.n) {
+    *partial_row4(params, work.plane, row, column) = scale4(params.store_scale, sums);
   }
 }
 
