@@ -21,9 +21,7 @@ TILES = (
 )
 # (blocks of 64 columns, warpgroups that share the K of each, rows of X)
 FEW_TILES = tuple(
-    (blocks, parts, rows)
-    for blocks, parts in ((4, 1), (2, 2), (1, 4))
-    for rows in (16, 32, 48, 64)
+    (blocks, parts, rows) for blocks, parts in ((4, 1), (2, 2), (1, 4)) for rows in (16, 32, 48, 64)
 )
 SPLIT_TILES = (
     *((consumers, 1, rows) for consumers, rows in TILES if consumers * rows <= 256),
