@@ -109,8 +109,8 @@ void consider(const Way& way, Fit fit, const Params& p, int sm_count, Choice* be
   }
 }
 
-// Any way that this GPU's shared memory holds, but for tiles with four times the rows that there are
-// or a sixteenth of them.
+// Any way that this GPU's shared memory holds, but for tiles with four times the rows that there
+// are, or a sixteenth of them.
 Choice choose(const Params& p, int capability, int sm_count) {
   Choice best;
   for (const Way& way : kWays) {
