@@ -57,17 +57,24 @@ __device__ inline typename Op::Lane fold_row(const Params& p, const typename Op:
         edge_bits = load_bits(row + edge);
       }
     }
-    Lane parts[U / 2];
+    Lane parts[U / 2];  // a tree for fp32; what is 8 bytes needs none, and has no registers for it
 #pragma unroll
     for (Lane& part : parts) part = Op::identity();
 #pragma unroll
     for (int i = 0; i < U; i += 2) {
       const uint32_t at = v + i * threads;
       if (at >= end) break;
-      parts[i / 2] = Op::meet(fold_vector<Op>(p, x[i], at * V - skip),
-                              fold_vector<Op>(p, x[i + 1], (at + threads) * V - skip));
+      const Lane pair = Op::meet(fold_vector<Op>(p, x[i], at * V - skip),
+                                 fold_vector<Op>(p, x[i + 1], (at + threads) * V - skip));
+      if constexpr (sizeof(Lane) == 4) {
+        parts[i / 2] = pair;
+      } else {
+        lane = Op::meet(lane, pair);
+      }
     }
-    lane = Op::meet(lane, fold_tree<U / 2>(parts, [](Lane a, Lane b) { return Op::meet(a, b); }));
+    if constexpr (sizeof(Lane) == 4) {
+      lane = Op::meet(lane, fold_tree<U / 2>(parts, [](Lane a, Lane b) { return Op::meet(a, b); }));
+    }
     v += pieces * (threads * U);
   } while (v < end);
   if (edge >= 0) {
@@ -133,7 +140,8 @@ __global__ void __launch_bounds__(kMostRowWarps * 32, 2)
 
 // A row by a team of `lanes` lanes of a warp, which are at least two vectors' elements.
 template <typename Op>
-__global__ void __launch_bounds__(256, 4) team_rows_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(256, sizeof(typename Op::Lane) == 4 ? 4 : 3)
+    team_rows_kernel(const __grid_constant__ Params p) {
   const uint32_t lanes = p.lanes, in_team = threadIdx.x & (lanes - 1);
   const int64_t teams = blockDim.x >> __popc(lanes - 1);
   const int64_t row = (p.first_tile + blockIdx.x) * teams + (threadIdx.x >> __popc(lanes - 1));
