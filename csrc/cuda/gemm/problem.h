@@ -52,7 +52,7 @@ enum class Kernel {
   kTf32,         // wgmma: fp32 operands, in three or one TF32 products; A's rows are the tile's X
   kTf32Swapped,  // the same, but B's columns are
   kTf32Sm80,     // the same by mma.sync: any stride
-  kSm90Small,    // wgmma, cp.async, no ring to set up: where the start is most of the time
+  kSm90Small,    // wgmma, TMA, one tile a CTA: where the start is most of the time
   kFp32Sm90,     // FP32 cores + TMA: fp32 operands that lie along their rows
 };
 
