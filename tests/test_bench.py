@@ -171,3 +171,15 @@ def test_w4a16_is_summed_up_by_rows(tmp_path):
     }  # fmt: skip
     plot_benchmark(report, tmp_path / "rows.png")
     assert (tmp_path / "rows.png").stat().st_size > 10_000
+
+
+def test_a_sum_beyond_the_types_range_is_right_when_it_is_infinite(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.full((300,), 1000.0, dtype=torch.float16)
+    run._check_reduction("sum", x, (0,))
+    wrong = {peers.OURS: lambda: torch.tensor(-math.inf, dtype=torch.float16)}
+    real = peers.reduce_calls
+    monkeypatch.setattr(peers, "reduce_calls", lambda op, x, dims: {**real(op, x, dims), **wrong})
+    with pytest.raises(ArithmeticError, match="sum differs"):
+        run._check_reduction("sum", x, (0,))

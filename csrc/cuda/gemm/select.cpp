@@ -81,7 +81,7 @@ const char* name_of(Kernel kernel) {
     case Kernel::kSm90Rows:
       return "sm90 rows (wgmma + TMA, operands swapped, K split over a cluster)";
     case Kernel::kSm90Small:
-      return "sm90 small (wgmma + cp.async, all of K at once)";
+      return "sm90 small (wgmma + TMA, one tile for each CTA)";
     case Kernel::kGemv:
       return "gemv (a stream over the matrix)";
     case Kernel::kSm80:
@@ -95,7 +95,7 @@ const char* name_of(Kernel kernel) {
     case Kernel::kFp32:
       return "fp32 (FP32 cores, any stride and alignment)";
     case Kernel::kFp32Sm90:
-      return "fp32 (FP32 cores + TMA)";
+      return "fp32 sm90 (FP32 cores + TMA)";
     case Kernel::kSimt:
       return "simt (any stride and alignment)";
   }
