@@ -191,7 +191,7 @@ def test_alignment_matters_and_addresses_do_not(cpp: ModuleType) -> None:
 
 
 def test_explanations_name_the_kernel(cpp: ModuleType) -> None:
-    for precision, name in (("ieee", "fp32"), ("tf32x3", "tf32"), ("tf32", "tf32")):
+    for precision, name in (("ieee", "fp32 sm90"), ("tf32x3", "tf32"), ("tf32", "tf32")):
         problem = problem_of(cpp, product(4096, 4096, 4096), precision)
         said = cpp.explain_gemm(problem, cpp.select_gemm(problem, *HOPPER))
         assert f"kernel: {name} (" in said
