@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 from sweep.candidates import candidates
+from sweep.commands import Commands
 from sweep.library import LIBRARY, Config, Device, Library, Shape, build, current_device
 from sweep.model import Record, against_torch, estimates, fit, regret, winners
 
@@ -196,31 +197,22 @@ def sweep(options: argparse.Namespace) -> None:
     show(device, records, None, options.worst)
 
 
+def judge(options: argparse.Namespace) -> None:
+    device, records = load(options.sweep)
+    library = None if options.recorded else Library(options.library)
+    show(device, records, library, options.worst)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--library", type=Path, default=LIBRARY, help="what `build` has linked")
-    parser.add_argument("--worst", type=int, default=20, help="of the shapes, how many to list")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("build", help="link the kernels of the last `make build`")
-    of_run = commands.add_parser("run", help="measure on this GPU")
-    of_run.add_argument("--sets", default=",".join(LAYER_SETS), help="of `xgemm bench mul`, or ''")
-    of_run.add_argument("--random", type=int, default=300, help="shapes drawn log-uniformly")
-    of_run.add_argument("--ragged", action="store_true", help="random N and K of any size")
-    of_run.add_argument("--seed", type=int, help="fresh if absent")
-    of_run.add_argument("--repeats", type=int, default=9, help="the median of how many")
-    of_run.add_argument("--seconds", type=float, default=600.0, help="stop after as many")
-    of_run.add_argument("--output", type=Path, help="write JSON here")
-    of_show = commands.add_parser("show", help="judge select_config by a sweep")
-    of_show.add_argument("sweep", type=Path)
-    of_show.add_argument("--recorded", action="store_true", help="the choices of back then")
-    options = parser.parse_args()
-    if options.command == "build":
-        print(build())
-    elif options.command == "run":
-        sweep(options)
-    else:
-        device, records = load(options.sweep)
-        show(device, records, None if options.recorded else Library(options.library), options.worst)
+    commands = Commands(__doc__, LIBRARY, "shapes")
+    commands.run.add_argument(
+        "--sets", default=",".join(LAYER_SETS), help="of `xgemm bench mul`, or ''"
+    )
+    commands.run.add_argument("--random", type=int, default=300, help="shapes drawn log-uniformly")
+    commands.run.add_argument("--ragged", action="store_true", help="random N and K of any size")
+    commands.run.add_argument("--repeats", type=int, default=9, help="the median of how many")
+    commands.show.add_argument("sweep", type=Path)
+    commands.execute(build, sweep, judge)
 
 
 if __name__ == "__main__":

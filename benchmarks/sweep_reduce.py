@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sweep.commands import Commands
 from sweep.library import Device, current_device
 from sweep.reductions import LIBRARY, Candidates, Config, Library, Reduction, build
 from sweep_mul import time_by_turns
@@ -206,30 +207,20 @@ def sweep(options: argparse.Namespace) -> None:
     show(records, device, None, options.worst)
 
 
+def judge(options: argparse.Namespace) -> None:
+    device, records = load(options.sweep)
+    library = None if options.recorded else Library(options.library)
+    show(records, device, library, options.worst)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--library", type=Path, default=LIBRARY, help="what `build` has linked")
-    parser.add_argument("--worst", type=int, default=20, help="of the problems, how many to list")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("build", help="link the kernels of the last `make build`")
-    of_run = commands.add_parser("run", help="measure on this GPU")
-    of_run.add_argument("--named", action="store_true", help="the benchmark's shapes, too")
-    of_run.add_argument("--random", type=int, default=300, help="problems drawn log-uniformly")
-    of_run.add_argument("--seed", type=int, help="fresh if absent")
-    of_run.add_argument("--seconds", type=float, default=600.0, help="stop after as many")
-    of_run.add_argument("--output", type=Path, help="write JSON here")
-    of_show = commands.add_parser("show", help="judge select_config by a sweep")
-    of_show.add_argument("sweep", type=Path, nargs="+")
-    of_show.add_argument("--recorded", action="store_true", help="the choices of back then")
-    options = parser.parse_args()
-    if options.command == "build":
-        print(build())
-    elif options.command == "run":
-        sweep(options)
-    else:
-        device, records = load(options.sweep)
-        library = None if options.recorded else Library(options.library)
-        show(records, device, library, options.worst)
+    commands = Commands(__doc__, LIBRARY, "problems")
+    commands.run.add_argument("--named", action="store_true", help="the benchmark's shapes, too")
+    commands.run.add_argument(
+        "--random", type=int, default=300, help="problems drawn log-uniformly"
+    )
+    commands.show.add_argument("sweep", type=Path, nargs="+")
+    commands.execute(build, sweep, judge)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from sweep.commands import Commands
 from sweep.library import Device, current_device
 from sweep.w4a16 import LIBRARY, Config, Library, Product, build, candidates
 from sweep_mul import time_by_turns
@@ -172,31 +173,20 @@ def sweep(options: argparse.Namespace) -> None:
     show(device, records, None, options.worst)
 
 
+def judge(options: argparse.Namespace) -> None:
+    device, records = load(options.sweep)
+    library = None if options.recorded else Library(options.library)
+    show(device, records, library, options.worst)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--library", type=Path, default=LIBRARY, help="what `build` has linked")
-    parser.add_argument("--worst", type=int, default=20, help="of the products, how many to list")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("build", help="link the kernels of the last `make build`")
-    of_run = commands.add_parser("run", help="measure on this GPU")
-    of_run.add_argument("--rows", type=int, nargs="*", default=ROWS, help="M")
-    of_run.add_argument("--models", action="store_true", help="other models' layers, too")
-    of_run.add_argument("--random", type=int, default=12, help="layers drawn log-uniformly")
-    of_run.add_argument("--seed", type=int, help="fresh if absent")
-    of_run.add_argument("--repeats", type=int, default=7, help="the median of how many")
-    of_run.add_argument("--seconds", type=float, default=600.0, help="stop after as many")
-    of_run.add_argument("--output", type=Path, help="write JSON here")
-    of_show = commands.add_parser("show", help="judge the choice by a sweep")
-    of_show.add_argument("sweep", type=Path)
-    of_show.add_argument("--recorded", action="store_true", help="the choices of back then")
-    options = parser.parse_args()
-    if options.command == "build":
-        print(build())
-    elif options.command == "run":
-        sweep(options)
-    else:
-        device, records = load(options.sweep)
-        show(device, records, None if options.recorded else Library(options.library), options.worst)
+    commands = Commands(__doc__, LIBRARY, "products")
+    commands.run.add_argument("--rows", type=int, nargs="*", default=ROWS, help="M")
+    commands.run.add_argument("--models", action="store_true", help="other models' layers, too")
+    commands.run.add_argument("--random", type=int, default=12, help="layers drawn log-uniformly")
+    commands.run.add_argument("--repeats", type=int, default=7, help="the median of how many")
+    commands.show.add_argument("sweep", type=Path)
+    commands.execute(build, sweep, judge)
 
 
 if __name__ == "__main__":

@@ -25,15 +25,19 @@ KERNELS = (
 TYPES = ("fp16", "bf16", "ieee", "tf32x3", "tf32")
 
 
-def build() -> Path:
+def link(library: Path, entry: str, objects: str) -> Path:
+    """`entry` of this folder with the objects under csrc/cuda that match a pattern."""
     ninja = (ROOT / "build" / "build.ninja").read_text()
-    objects = re.findall(r"^build (build/obj/csrc/cuda/(?:gemm/)?[^:]+\.o):", ninja, re.MULTILINE)
-    objects = [name for name in objects if "/cuda/w4a16/" not in name]
-    LIBRARY.parent.mkdir(parents=True, exist_ok=True)
+    found = re.findall(rf"^build (build/obj/csrc/cuda/{objects}\.o):", ninja, re.MULTILINE)
+    library.parent.mkdir(parents=True, exist_ok=True)
     command = ["nvcc", "-shared", "-std=c++20", "-O2", "-Xcompiler", "-fPIC", "-cudart", "static"]
-    command += ["-Icsrc", "-o", str(LIBRARY), "benchmarks/sweep/gemm_entry.cpp", *objects]
+    command += ["-Icsrc", "-o", str(library), f"benchmarks/sweep/{entry}", *found]
     subprocess.run(command, cwd=ROOT, check=True)
-    return LIBRARY
+    return library
+
+
+def build() -> Path:
+    return link(LIBRARY, "gemm_entry.cpp", r"(?!w4a16/)[^:]+")
 
 
 @dataclass(frozen=True)

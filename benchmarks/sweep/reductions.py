@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -16,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from sweep.library import ROOT, Device
+from sweep.library import ROOT, Device, link
 
 LIBRARY = ROOT / "build" / "sweep" / "libxgemm_reduce.so"
 MOST_WORKSPACE = 64 << 20
@@ -30,13 +28,7 @@ DTYPES = ("float16", "bfloat16", "float32")  # enum DType
 
 
 def build() -> Path:
-    ninja = (ROOT / "build" / "build.ninja").read_text()
-    objects = re.findall(r"^build (build/obj/csrc/cuda/reduce/[^:]+\.o):", ninja, re.MULTILINE)
-    LIBRARY.parent.mkdir(parents=True, exist_ok=True)
-    command = ["nvcc", "-shared", "-std=c++20", "-O2", "-Xcompiler", "-fPIC", "-cudart", "static"]
-    command += ["-Icsrc", "-o", str(LIBRARY), "benchmarks/sweep/reduce_entry.cpp", *objects]
-    subprocess.run(command, cwd=ROOT, check=True)
-    return LIBRARY
+    return link(LIBRARY, "reduce_entry.cpp", r"reduce/[^:]+")
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-from sweep.library import ROOT, Device
+from sweep.library import ROOT, Device, link
 
 LIBRARY = ROOT / "build" / "sweep" / "libxgemm_w4a16.so"
 MOST_WORKSPACE = 1 << 28
@@ -23,13 +22,7 @@ SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64)
 
 
 def build() -> Path:
-    ninja = (ROOT / "build" / "build.ninja").read_text()
-    objects = re.findall(r"^build (build/obj/csrc/cuda/w4a16/[^:]+\.o):", ninja, re.MULTILINE)
-    LIBRARY.parent.mkdir(parents=True, exist_ok=True)
-    command = ["nvcc", "-shared", "-std=c++20", "-O2", "-Xcompiler", "-fPIC", "-cudart", "static"]
-    command += ["-Icsrc", "-o", str(LIBRARY), "benchmarks/sweep/w4a16_entry.cpp", *objects]
-    subprocess.run(command, cwd=ROOT, check=True)
-    return LIBRARY
+    return link(LIBRARY, "w4a16_entry.cpp", r"w4a16/[^:]+")
 
 
 @dataclass(frozen=True)
