@@ -43,13 +43,13 @@ constexpr int kMostColumnsOfLoss = 128;
 // within a line takes parts of two of them for every 128 bytes. Memory is as fast as the bytes that
 // a CTA has on their way allow, which is less than its ring where a tile reaches past an operand's
 // end (1190 times of problems with up to 128 rows: 7 % off with it, 17 % without).
-constexpr double kMemoryBytesPerUs = 3.9e6, kRampUs = 0.3, kRampBytes = 32e6;
+constexpr double kMemoryBytesPerUs = 3.83e6, kRampUs = 0.3, kRampBytes = 32e6;
 constexpr double kBytesPerUsInFlight = 20;
 constexpr double kLinesOfUnevenRow = 1.77;
 constexpr double kL2LinesPerUs = 134e3;
 // Of equal shares, for each part of a tile's sums that one cluster leaves to another, and for each
 // 256 columns of one; and of the time for L2, since CTAs do not want the same lines at the same
-// time any more: where all tiles are shared, or else for the part that is.
+// time any more: where there are no more tiles than clusters, or else for the share of them.
 constexpr double kSharesUs = 3.3, kPartUs = 0.52, kLeaveUs = 1.2, kCompleteUs = 0.79;
 constexpr double kSharesLoss = 0.27, kSharesLossOfPart = 0.6;
 // Of the halves of K that two CTAs exchange, and for 256 columns of them.
@@ -130,9 +130,9 @@ class Chooser {
     if (shared * k_tiles_ > kMostTiles) return;
     const int64_t share = ceil_div(shared * k_tiles_, most), whole = (tiles - shared) / most;
     const auto parts = static_cast<double>(ceil_div(k_tiles_, share));
-    const double loss = shared == tiles ? kSharesLoss
-                                        : kSharesLossOfPart * static_cast<double>(shared) /
-                                              static_cast<double>(tiles);
+    const double loss = tiles <= most ? kSharesLoss
+                                      : kSharesLossOfPart * static_cast<double>(shared) /
+                                            static_cast<double>(tiles);
     consider(
         tile, rows, columns,
         {.clusters = most,
