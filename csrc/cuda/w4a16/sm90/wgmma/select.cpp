@@ -17,11 +17,12 @@ struct Shape {
   constexpr int columns() const { return consumers * kWarpgroupColumns; }
   constexpr int warpgroups() const { return consumers * parts; }
   constexpr bool few_rows() const { return rows <= kMostFewRows; }
+  constexpr int most_sharers() const { return rows <= kMostMiddleRows ? 1 : 2; }
 };
 #define XGEMM_W4_FEW_TILE(BLOCKS, PARTS, ROWS, CYCLES) {BLOCKS, PARTS, ROWS, CYCLES},
 #define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS, CYCLES) {CONSUMERS, 1, ROWS, CYCLES},
-constexpr Shape kShapes[] = {XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE)
-                                 XGEMM_W4_WGMMA_TILES(XGEMM_W4_WGMMA_TILE)};
+constexpr Shape kShapes[] = {XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE) XGEMM_W4_MIDDLE_TILES(
+    XGEMM_W4_WGMMA_TILE) XGEMM_W4_WGMMA_TILES(XGEMM_W4_WGMMA_TILE)};
 #undef XGEMM_W4_FEW_TILE
 #undef XGEMM_W4_WGMMA_TILE
 
@@ -71,7 +72,7 @@ class Chooser {
 
   bool choose() {
     for (const Shape& shape : kShapes) {
-      for (int sharers = 1; sharers <= (shape.few_rows() ? 1 : 2); ++sharers) {
+      for (int sharers = 1; sharers <= shape.most_sharers(); ++sharers) {
         for (int splits = 1; splits <= kMostSplits; splits *= 2) {
           consider({shape, sharers, splits, false});
         }
