@@ -24,6 +24,7 @@ TILES = (
 FEW_TILES = tuple(
     (blocks, parts, rows) for blocks, parts in ((4, 1), (2, 2), (1, 4)) for rows in (16, 32, 48, 64)
 )
+ONLY_OWN_SCALES = (4, 128)  # no scales of the type that the activations do not have
 MOST_MIDDLE_ROWS = 160  # of tiles whose CTAs do not share X
 SPLIT_TILES = (
     *((consumers, 1, rows) for consumers, rows in TILES if consumers * rows <= 256),
@@ -70,7 +71,8 @@ def test_tiles(consumers: int, rows: int, dtype: torch.dtype) -> None:
     most_sharers = 1 if rows <= MOST_MIDDLE_ROWS else 2
     for index, (m, group) in enumerate(itertools.product((rows, rows + 9), (64, 32))):
         sharers = min(1 + index % 2, most_sharers)
-        q = random_weight(64 * consumers + 40, 300, group, "real", DTYPES[index % 2], seed=index)
+        scales = dtype if (consumers, rows) == ONLY_OWN_SCALES else DTYPES[index % 2]
+        q = random_weight(64 * consumers + 40, 300, group, "real", scales, seed=index)
         bias = randn((q.n,), dtype, 1) if index % 2 else None
         tile = config(consumers, rows, sharers, 1, 1 + index % 2)
         check(randn((m, 300), dtype), q, bias, ACTIVATIONS[index], machine_of(index), **tile)
@@ -125,7 +127,8 @@ def test_splits(consumers: int, parts: int, rows: int, splits: int) -> None:
 def test_even_shares(consumers: int, parts: int, rows: int, clusters: int) -> None:
     """Ranges that begin and end anywhere, also several within one tile."""
     for index, sharers in enumerate((1, 1 if rows <= MOST_MIDDLE_ROWS else 2)):
-        q = random_weight(64 * consumers * 2 + 5, 700, 32, "integer", seed=index)
+        scales = DTYPES[index] if (consumers, rows) == ONLY_OWN_SCALES else DTYPES[0]
+        q = random_weight(64 * consumers * 2 + 5, 700, 32, "integer", scales, seed=index)
         bias = randn((q.n,), DTYPES[index], 1)
         tile = config(consumers, rows, sharers, 1, clusters, True, parts)
         x = randn((rows, q.k), DTYPES[index])

@@ -29,7 +29,7 @@ class MiddleConsumer {
 #pragma unroll
     for (float& x : acc) x = 0.0f;
     if (params_.bf16_scales != std::is_same_v<T, __nv_bfloat16>) {
-      run<true, false>(acc, segment);
+      if constexpr (takes_foreign_scales(Config::kConsumers, kRows)) run<true, false>(acc, segment);
     } else if (params_.groups_per_unit != 1 || params_.zeros) {
       run<false, false>(acc, segment);
     } else {
@@ -49,14 +49,16 @@ class MiddleConsumer {
     int previous = -1;  // stage that wgmmas may still read
     ptx::mbarrier_wait(&smem_.w_full[ring_.stage], ring_.parity);
     codes[0] = load_codes(ring_.stage, 0);
-    if constexpr (kPlain) load_scales(ring_.stage, scales);
+    if constexpr (kPlain) {
+      load_scales(ring_.stage, scales);
+      dequantizer.set_scales(scales[0], scales[1]);
+    }
 #pragma unroll 1
     for (int unit = 0; unit < segment.count; ++unit) {
       const RingState<Config::kWStages> next = ring_.next();
       const bool more = unit + 1 < segment.count;
       const uint64_t x = x_base_ + ring_.stage * (2 * Config::kXBytes / 16);
       bool ready = false;
-      if constexpr (kPlain) dequantizer.set_scales(scales[0], scales[1]);
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         if constexpr (!kPlain) load_group(dequantizer, step * kWords);
@@ -71,6 +73,10 @@ class MiddleConsumer {
           if (!ready) ptx::mbarrier_wait(&smem_.w_full[next.stage], next.parity);
           codes[0] = load_codes(next.stage, 0);
           if constexpr (kPlain) load_scales(next.stage, scales);
+        }
+        // While wgmmas run: what the next unit's first operands are made with.
+        if constexpr (kPlain) {
+          if (step == kSteps - 1) dequantizer.set_scales(scales[0], scales[1]);
         }
         // The operands that come next replace those of the step before.
         ptx::wgmma_wait_group<1>();
@@ -117,7 +123,7 @@ class MiddleConsumer {
   __device__ static void expand(const Dequantizer& dequantizer, uint4 codes, int first,
                                 uint32_t (&a)[kWords][4]) {
     const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-    if (dequantizer.subnormal()) {
+    if (dequantizer.subnormal()) [[likely]] {
 #pragma unroll
       for (int j = 0; j < kWords; ++j) dequantizer.expand_subnormal(words[first + j], a[j]);
     } else {

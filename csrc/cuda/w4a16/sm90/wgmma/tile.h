@@ -23,15 +23,15 @@ inline constexpr int kMostSmemBytes = 227 * 1024;
 // registers for more rows; three fit where neither fills the SMs. The cycles, all warpgroups'
 // together, are what an H200 takes at 1650 MHz (select.cpp). Middle tiles: middle.cuh.
 #define XGEMM_W4_MIDDLE_TILES(TILE) \
-  TILE(2, 96, 967)                  \
-  TILE(3, 96, 1325)                 \
-  TILE(4, 96, 1700)                 \
-  TILE(2, 128, 1052)                \
-  TILE(3, 128, 1572)                \
-  TILE(4, 128, 2096)                \
-  TILE(2, 160, 1310)                \
-  TILE(3, 160, 1960)
-#define XGEMM_W4_WGMMA_TILES(TILE) TILE(2, 192, 1582) TILE(2, 224, 1820) TILE(2, 256, 2053)
+  TILE(2, 96, 1162)                 \
+  TILE(3, 96, 1507)                 \
+  TILE(4, 96, 1967)                 \
+  TILE(2, 128, 1134)                \
+  TILE(3, 128, 1646)                \
+  TILE(4, 128, 2394)                \
+  TILE(2, 160, 1328)                \
+  TILE(3, 160, 2000)
+#define XGEMM_W4_WGMMA_TILES(TILE) TILE(2, 192, 1545) TILE(2, 224, 1779) TILE(2, 256, 2006)
 inline constexpr int kMostMiddleRows = 160;
 
 // Tiles of few rows (few.cuh). TILE(blocks of 64 columns, warpgroups that share the K of each, rows
@@ -55,6 +55,9 @@ inline constexpr int kMostFewRows = 64;
 constexpr bool may_split(int consumers, int rows) {
   return consumers * rows <= (rows <= kMostFewRows ? 128 : 256);
 }
+
+// Scales of the 16-bit type that the activations do not have take more registers.
+constexpr bool takes_foreign_scales(int consumers, int rows) { return consumers < 4 || rows < 128; }
 
 // The workspace of CTAs that complete each other's sums: a flag for each warpgroup, then its sums.
 struct SharesPlan {
