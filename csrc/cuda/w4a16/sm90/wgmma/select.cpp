@@ -35,8 +35,8 @@ constexpr double kFlopsPerUs = 838e6, kSharesEnergy = 1.06, kDegree = 6;
 
 // These and the tiles' cycles are fitted to times on an H200, groups of 128. kLarge: 4,200 times of
 // 8 layers, M from 96 to 2048; the estimate meets them to 4.5 % (rms), and what it chooses takes
-// 0.3 % longer than the best way (at most 2.8 %). kFew, without the power limit: 2,100 times of 21
-// layers, M from 4 to 64; 5 % and 0.5 %.
+// 0.3 % longer than the best way (at most 2.8 %). kFew, without the power limit: 900 times of 22
+// layers, M from 16 to 64; 4.6 % and 0.6 % (at most 9 %).
 struct Costs {
   double start_us, cluster_us;     // until a CTA, and one that shares X, has its first operands
   double tile, tile_per_row;       // beside its units: the ring runs dry, D is stored
@@ -45,7 +45,7 @@ struct Costs {
   double sharing, sharing_row;     // of a unit where two CTAs share X: large tiles gain
 };
 constexpr Costs kLarge{2.5, 0.062, 85.9, 5.95, 641, 0.0718, 4979, 0.0208, 1.0235, 1.853e-4};
-constexpr Costs kFew{3.4, 0, 116, 0, 0, 0.049, 2177, 0.028, 1.012, 1.1e-4};
+constexpr Costs kFew{3.3, 0, 511, 0, 0, 0.050, 2641, 0.023, 1.012, 1.1e-4};
 
 // Of copying x so that TMA can read it.
 constexpr double kCopyLaunchUs = 3, kCopyBytesPerUs = 3e6;
