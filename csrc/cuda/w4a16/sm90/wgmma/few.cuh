@@ -6,10 +6,12 @@
 
 #include "cuda/ptx/griddep.h"
 #include "cuda/ptx/setmaxnreg.h"
+#include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma.h"
 #include "cuda/shared_memory.h"
 #include "cuda/w4a16/sm90/wgmma/epilogue.cuh"
 #include "cuda/w4a16/sm90/wgmma/few_dequant.cuh"
+#include "cuda/w4a16/sm90/wgmma/few_sums.cuh"
 #include "cuda/w4a16/sm90/wgmma/ring.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
@@ -23,7 +25,9 @@ struct FewStorage {
   alignas(128) uint8_t w[Config::kWStages][Config::kConsumers][kUnitSlot];
   // Of warpgroups that share K: [8 rows of X][thread] each.
   float4 sums[Config::kConsumers][Config::kSumsSlots][Config::kSumsOfPart];
+  XSums<Config::kRows> x_sums[Config::kXSums ? Config::kWStages : 1];
   uint64_t w_full[Config::kWStages], w_empty[Config::kWStages];
+  uint64_t sums_full[Config::kXSums ? Config::kWStages : 1];
   uint64_t inbox_full[Config::kConsumers], inbox_empty[Config::kConsumers];
 };
 template <typename Config>
@@ -39,16 +43,20 @@ class FewActivationProducer {
   __device__ void run() {
     Segment segment;
     while (scheduler_.next(&segment)) {
-      int k = segment.first * static_cast<int>(w4::kUnitK);
+      int unit = segment.first;
 #pragma unroll 1
-      for (int unit = 0; unit < segment.count; ++unit) {
+      for (int left = segment.count; left > 0; --left, ++unit) {
         ptx::mbarrier_wait(&smem_.w_empty[ring_.stage], ring_.parity ^ 1);
         uint64_t* full = &smem_.w_full[ring_.stage];
         ptx::mbarrier_arrive_expect_tx(full, 2 * Config::kXBytes);
+        if (params_.x_boxes == 2) {
+          ptx::tma_load_3d(smem_.x[ring_.stage][0], &params_.x, full, 0, segment.m, 2 * unit);
+        } else {
 #pragma unroll 1
-        for (int half = 0; half < 2; ++half) {
-          ptx::tma_load_2d(smem_.x[ring_.stage][half], &params_.x, full, k, segment.m);
-          k += kStageK;
+          for (int half = 0; half < 2; ++half) {
+            ptx::tma_load_3d(smem_.x[ring_.stage][half], &params_.x, full,
+                             (2 * unit + half) * kStageK, segment.m, 0);
+          }
         }
         ring_.advance();
       }
@@ -90,6 +98,7 @@ __device__ inline void find_flags(const Params& params, Place place, int lane) {
   if (segment.first > 0) return;
   const int flags = parts_behind(params, segment, cluster) * Config::kConsumers;
   if (flags == 0) return;
+  ptx::griddep_wait();  // the workspace may be another kernel's until then
 #pragma unroll 1
   for (int i = lane; i < flags; i += 32) {
     take_down(params.flags + cluster * Config::kConsumers - 1 - i, params.nonce);
@@ -136,11 +145,10 @@ class FewConsumer {
     for (float& x : total) x = 0.0f;
     if (groups_ > 1) {
       run<true, false>(total, units);
-    } else if (groups_ == 0 || params_.zeros ||
-               params_.bf16_scales != std::is_same_v<T, __nv_bfloat16>) {
-      run<false, false>(total, units);
-    } else {
+    } else if (is_plain<T, Config>(params_)) {
       run<false, true>(total, units);
+    } else {
+      run<false, false>(total, units);
     }
   }
 
@@ -150,12 +158,13 @@ class FewConsumer {
   __device__ void run(float (&total)[kRows / 2], int units) {
     // Units of all tiles go around the warpgroups, so that a stage always has the same ones: its
     // barrier's parity then tells phases apart.
+    constexpr bool kSums = kPlain && Config::kXSums;
     const uint32_t first = (part_ - seen_) % kParts;
     uint32_t stage = (seen_ + first) % Config::kWStages;
     uint32_t parity = (seen_ + first) / Config::kWStages % 2;
 #pragma unroll 1
     for (int unit = static_cast<int>(first); unit < units; unit += kParts) {
-      ptx::mbarrier_wait(&smem_.w_full[stage], parity);
+      ptx::mbarrier_wait(kSums ? &smem_.sums_full[stage] : &smem_.w_full[stage], parity);
       const uint8_t* strip = strip_ + stage * Config::kWBytes;
       const uint64_t x = x_base_ + stage * (2 * Config::kXBytes / 16);
       if constexpr (kFine) {
@@ -173,13 +182,53 @@ class FewConsumer {
         const uint8_t* codes = strip + thread_ % 32 * 16;
         const uint4 a = *reinterpret_cast<const uint4*>(codes);
         const uint4 b = *reinterpret_cast<const uint4*>(codes + 512);
-        multiply<kPlain>(total, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x);
+        if constexpr (kSums) {
+          multiply_codes(total, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x, smem_.x_sums[stage]);
+        } else {
+          multiply<kPlain>(total, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x);
+        }
       }
       if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
       stage += kParts;
       if (stage >= Config::kWStages) stage -= Config::kWStages, parity ^= 1;
     }
     seen_ += units;
+    if constexpr (kSums) {
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) total[i] *= RawCodes<T>::unit(i / 2 % 2);
+    }
+  }
+
+  // The same with the codes as they are: what the zero point takes away is what the sums begin
+  // with, and `total` is in units of RawCodes.
+  __device__ void multiply_codes(float (&total)[kRows / 2], const uint32_t (&words)[8], uint64_t x,
+                                 const XSums<kRows>& x_sums) const {
+    uint32_t a[8][4];
+    float sums[kRows / 2];
+    float scale[2] = {codes_.scale(0), codes_.scale(1)};
+    if (x_sums.infinite == 0) [[likely]] {
+      RawCodes<T>::expand(words, a);
+#pragma unroll
+      for (int j = 0; j < kRows / 8; ++j) {
+        const float4 begin = x_sums.begin[j][thread_ % 4];
+        sums[4 * j] = begin.x, sums[4 * j + 1] = begin.y;
+        sums[4 * j + 2] = begin.z, sums[4 * j + 3] = begin.w;
+      }
+    } else {  // infinities: what is taken away would be one, too
+      codes_.template expand<true>(words, a);
+#pragma unroll
+      for (float& sum : sums) sum = 0.0f;
+      scale[0] /= RawCodes<T>::unit(0), scale[1] /= RawCodes<T>::unit(1);
+    }
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      ptx::wgmma<T, 0>(sums, a[j], x + j / 4 * (Config::kXBytes / 16) + j % 4 * 2, 1);
+    }
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) total[i] = fmaf(scale[i / 2 % 2], sums[i], total[i]);
   }
 
   template <bool kPlain>
@@ -326,6 +375,7 @@ __device__ inline void set_up_few_barriers(const Params& params, FewStorage<Conf
   for (int stage = 0; stage < Config::kWStages; ++stage) {
     ptx::mbarrier_init(&smem.w_full[stage], 2);
     ptx::mbarrier_init(&smem.w_empty[stage], Config::kConsumers);
+    if constexpr (Config::kXSums) ptx::mbarrier_init(&smem.sums_full[stage], 1);
   }
 #pragma unroll 1
   for (int i = 0; i < Config::kConsumers; ++i) {
@@ -370,9 +420,15 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       FewActivationProducer<Config>(params, smem, place).run();
     } else if (thread / 32 == 2 && params.even_shares) {
       raise_flags<Config>(params, place, thread % 32);
-    } else if (thread / 32 == 3 && params.even_shares) {
-      ptx::griddep_wait();  // the workspace may be another kernel's until then
-      find_flags<Config>(params, place, thread % 32);
+      if constexpr (Config::kXSums) find_flags<Config>(params, place, thread % 32);
+    } else if (thread / 32 == 3) {
+      if constexpr (Config::kXSums) {
+        if (is_plain<T, Config>(params)) {
+          FewSums<T, Config, FewStorage<Config>>(params, smem, place, thread % 32).run();
+        }
+      } else if (params.even_shares) {
+        find_flags<Config>(params, place, thread % 32);
+      }
     }
   } else {
     ptx::setmaxnreg_inc<Config::kConsumerRegisters>();

@@ -23,10 +23,13 @@ struct Map {
   int box_rows, box_columns;
 };
 
+CUtensorMapDataType type_of(DType dtype) {
+  return dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+
 // The swizzle is as wide as a box.
 bool encode(CUtensorMap* map, DType dtype, const Map& m) {
-  const auto type =
-      dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const auto type = type_of(dtype);
   const auto swizzle = m.box_columns == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
                        : m.box_columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
                                              : CU_TENSOR_MAP_SWIZZLE_32B;
@@ -41,6 +44,25 @@ bool encode(CUtensorMap* map, DType dtype, const Map& m) {
   return encoder != nullptr &&
          encoder(map, type, 2, const_cast<void*>(m.data), extents, strides, box, steps,
                  CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// X for tiles of few rows: where K allows it, 128 k in one load, as two boxes of 64.
+bool encode_few_x(CUtensorMap* map, DType dtype, const Map& x, int boxes) {
+  const auto type = type_of(dtype);
+  const int64_t deep = boxes > 1 ? x.columns / kStageK : 1;
+  const cuuint64_t extents[3] = {static_cast<cuuint64_t>(boxes > 1 ? kStageK : x.columns),
+                                 static_cast<cuuint64_t>(x.rows), static_cast<cuuint64_t>(deep)};
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(x.rows > 1 ? x.row_stride * 2 : 16),
+                                 kStageK * 2};
+  const cuuint32_t box[3] = {kStageK, static_cast<cuuint32_t>(x.box_rows),
+                             static_cast<cuuint32_t>(boxes)};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  const auto encoder = tensor_map_encoder();
+  return encoder != nullptr &&
+         encoder(map, type, 3, const_cast<void*>(x.data), extents, strides, box, steps,
+                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -86,6 +108,7 @@ Params params_of(const Problem& p, const Config& config) {
   params.weight_rows = static_cast<int>(layout.rows());
   params.groups_per_unit = static_cast<int>(layout.groups_per_unit());
   params.zeros = layout.zeros, params.bf16_scales = p.weight.bf16_scales;
+  params.batch_invariant = p.batch_invariant;
   params.m = static_cast<int>(p.m), params.n = static_cast<int>(layout.n);
   params.units = static_cast<int>(layout.units());
   while (1 << params.split_shift < config.splits) ++params.split_shift;
@@ -126,7 +149,10 @@ Status launch(const Problem& p, const Config& config, void* workspace, cudaStrea
     x.data = memory, x.row_stride = pitch_of(layout.k);
     overlaps_previous = true;  // the copy waits for what was before it
   }
-  bool encoded = encode(&params.x, p.dtype, x);
+  const bool few = config.block_m <= kMostFewRows, f16 = p.dtype == DType::kF16;
+  params.x_boxes = boxes_of_x(config.block_m, layout.k);
+  bool encoded =
+      few ? encode_few_x(&params.x, p.dtype, x, params.x_boxes) : encode(&params.x, p.dtype, x);
   if (params.tma_store) {
     encoded &= encode(
         &params.d, p.dtype,
@@ -139,7 +165,6 @@ Status launch(const Problem& p, const Config& config, void* workspace, cudaStrea
                         .parts = (config.warps * 32 / kWarpgroup - 1) / consumers,
                         .foreign_scales = p.weight.bf16_scales != (p.dtype == DType::kBF16)};
   const Work work{.clusters = config.ctas / config.cluster, .overlaps_previous = overlaps_previous};
-  const bool few = config.block_m <= kMostFewRows, f16 = p.dtype == DType::kF16;
   const auto run =
       few ? (f16 ? launch_few_f16 : launch_few_bf16) : (f16 ? launch_f16 : launch_bf16);
   return run(params, variant, work, stream);

@@ -23,9 +23,11 @@ struct Params {
   int groups_per_unit;          // 0: one group for all of K, whose scales end a row
   bool zeros;                   // the format has zero points
   bool bf16_scales;             // else fp16
+  bool batch_invariant;         // a row's bits do not depend on how many rows there are
   uint64_t weight_policy;       // L2's
   int m, n;
-  int units;  // of K
+  int units;    // of K
+  int x_boxes;  // of tiles of few rows: boxes_of_x
 
   int row_tiles, column_groups;  // a cluster takes a tile of `sharers` times the columns
   uint32_t tiles;                // row_tiles * column_groups
