@@ -168,13 +168,17 @@ void consider_few(const Problem& problem, const DeviceInfo& device, Choice* best
 Config select(const Problem& problem, const DeviceInfo& device, double* estimate_us) {
   const Params p = make_params(problem);
   Choice best;
-  for (const Tile& tile : kTiles) consider(tile, {}, p, device, &best);
+  Config config;
+  const bool tma = sm90::select(problem, p, device, &config, estimate_us);
+  for (const Tile& tile : kTiles) {
+    // Those that TMA feeds are faster than all but the flat one.
+    if (!tma || tile.block_m < 64) consider(tile, {}, p, device, &best);
+  }
   if (Copies copies; p.k > 0 && device.capability != 90 && plan_copies(problem, p, &copies)) {
     consider(kLargeOfChunks, copies, p, device, &best);
   }
   consider_few(problem, device, &best);
-  Config config;
-  if (!sm90::select(problem, p, device, &config, estimate_us) || *estimate_us > best.us) {
+  if (!tma || *estimate_us > best.us) {
     *estimate_us = best.us;
     config = {.kernel = Kernel::kFp32,
               .block_m = best.block_m,

@@ -27,10 +27,10 @@ constexpr Tile kTiles[] = {
 };
 constexpr int kCtasPerSm = 2;
 constexpr double kCyclesPerUs = 1980, kFmasPerCycle = 128;  // of an SM
-constexpr double kStartUs = 6.0;   // the launch, and until the first tile has come
-constexpr double kAlone = 1.7;     // a CTA alone takes so many times its share of an SM's time
-constexpr double kAlongK = 0.105;  // more, where an operand lies along k
-constexpr double kUneven = 0.032;  // more, as SMs differ
+constexpr double kStartUs = 6.0;  // the launch, and until the first tile has come
+constexpr double kAlone = 1.7;    // a CTA alone takes so many times its share of an SM's time
+constexpr double kAlongK[] = {0, 0.11, 0.18};  // more, by how many operands lie along k
+constexpr double kUneven = 0.032;              // more, as SMs differ
 constexpr double kPartsUs = 1.4, kPartsBytesPerUs = 3.4e6;  // the sum of parts, a second launch
 constexpr double kPartUs = 0.08;                            // more, for each part of a tile over 8
 constexpr double kCopyUs = 1.7, kCopyBytesPerUs = 3.7e6;    // one launch for both operands
@@ -47,11 +47,8 @@ struct Choice {
 
 class Search {
  public:
-  Search(const Params& p, bool along_k, int sm_count)
-      : p_(p),
-        slower_(along_k ? 1 + kAlongK : 1),
-        sm_count_(sm_count),
-        slots_(sm_count * kCtasPerSm) {}
+  Search(const Params& p, int along_k, int sm_count)
+      : p_(p), slower_(1 + kAlongK[along_k]), sm_count_(sm_count), slots_(sm_count * kCtasPerSm) {}
 
   Choice best;
 
@@ -133,20 +130,21 @@ double copy_us(double bytes) { return kCopyUs + 2.0 * bytes / kCopyBytesPerUs; }
 // Which of the kernel's operands are copied: those that TMA cannot read, and those along k where
 // that takes less time than to transpose their tiles each time that they are brought.
 struct Copies {
-  bool a, b, along_k;  // along_k: an operand stays so
+  bool a, b;
+  int along_k;  // of how many this is not so
 
   Copies(const Params& p, int sm_count)
       : a(!fits_tma(p, p.a, p.m, &BatchDim::a)), b(!fits_tma(p, p.b, p.n, &BatchDim::b)) {
     const bool a_along_k = !a && p.a.access == Access::kAlongK;
     const bool b_along_k = !b && p.b.access == Access::kAlongK;
-    along_k = a_along_k || b_along_k;
-    if (!along_k || p.batch_dims > 0) return;
+    along_k = (a_along_k ? 1 : 0) + (b_along_k ? 1 : 0);
+    if (along_k == 0 || p.batch_dims > 0) return;
     const double k = static_cast<double>(p.k), m = static_cast<double>(p.m),
                  n = static_cast<double>(p.n);
     const double us = m * n * k / (kFmasPerCycle * kCyclesPerUs * sm_count * kTiles[0].efficiency);
     const double bytes = 4.0 * k * ((a_along_k ? m : 0.0) + (b_along_k ? n : 0.0));
-    if (copy_us(bytes) - (a || b ? kCopyUs : 0.0) > kAlongK * us) return;
-    a |= a_along_k, b |= b_along_k, along_k = false;
+    if (copy_us(bytes) - (a || b ? kCopyUs : 0.0) > kAlongK[along_k] * us) return;
+    a |= a_along_k, b |= b_along_k, along_k = 0;
   }
 };
 
