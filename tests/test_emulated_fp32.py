@@ -138,7 +138,8 @@ def test_tiles_that_tma_brings(tile: tuple[int, int], layout: str) -> None:
         tiles = ceil_div(m, block_m) * ceil_div(n, block_n)
         split_tiles = 0 if whole is None else tiles - whole
         config = Config(
-            "fp32_sm90", block_m, block_n, 3, splits=splits, ctas=tiles + split_tiles * (splits - 1),
+            "fp32_sm90", block_m, block_n, 3,
+            splits=splits, ctas=tiles + split_tiles * (splits - 1),
             copy_a=(k if layout[0] == "n" else m) % 4 != 0 or index == 1,
             copy_b=(n if layout[1] == "n" else k) % 4 != 0,
             workspace_bytes=4 * (k * (m + n + 62) + split_tiles * splits * block_m * block_n) + 512,
