@@ -72,8 +72,10 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
             tiles
             for tiles in counts
             if (config.splits == 1 and config.ctas == tiles)
-            or ((config.splits > 1 and tiles < config.ctas <= tiles * config.splits)
-            and (config.ctas - tiles) % (config.splits - 1) == 0)
+            or (
+                (config.splits > 1 and tiles < config.ctas <= tiles * config.splits)
+                and (config.ctas - tiles) % (config.splits - 1) == 0
+            )
         ]
         assert found
         split_tiles = max((config.ctas - tiles) // max(1, config.splits - 1) for tiles in found)
