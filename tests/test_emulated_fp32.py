@@ -124,17 +124,25 @@ def test_copies_along_rows(layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-def test_tiles_that_tma_brings(layout: str) -> None:
-    """Whole, split over K, and both; K of less than a stage and of more than the ring."""
+@pytest.mark.parametrize("tile", [(128, 128), (128, 64), (64, 64)], ids=str)
+def test_tiles_that_tma_brings(tile: tuple[int, int], layout: str) -> None:
+    """Whole, split over K, and both; K of less than a stage and of more than the ring; operands
+    along k and along their rows, aligned or copied."""
+    block_m, block_n = tile
     for index, (m, n, k, whole, splits) in enumerate(
-        ((130, 260, 20, 6, 1), (256, 132, 160, 0, 3), (300, 8, 133, 1, 2), (128, 390, 129, 3, 5))
-    ):
-        tiles = ceil_div(m, 128) * ceil_div(n, 128)
-        ctas = whole + (tiles - whole) * splits
+        (
+            (130, 260, 20, None, 1), (256, 132, 160, 0, 3), (300, 7, 133, 1, 2),
+            (128, 390, 129, 3, 5), (3, 2, 1, None, 1), (260, 132, 264, None, 1),
+        )
+    ):  # fmt: skip
+        tiles = ceil_div(m, block_m) * ceil_div(n, block_n)
+        split_tiles = 0 if whole is None else tiles - whole
         config = Config(
-            "fp32_sm90", 128, 128, 3, ctas=ctas, splits=splits,
-            copy_a=layout[0] == "n" or m % 4 != 0, copy_b=layout[1] == "t" or n % 4 != 0,
-            workspace_bytes=4 * (k * (m + n + 62) + (ctas - whole) * 128 * 128) + 512,
+            "fp32_sm90", block_m, block_n, 3,
+            splits=splits, ctas=tiles + split_tiles * (splits - 1),
+            copy_a=(k if layout[0] == "n" else m) % 4 != 0 or index == 1,
+            copy_b=(n if layout[1] == "n" else k) % 4 != 0,
+            workspace_bytes=4 * (k * (m + n + 62) + split_tiles * splits * block_m * block_n) + 512,
         )  # fmt: skip
         check(config, (m, n, k), layout, "ieee", index)
 

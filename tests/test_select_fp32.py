@@ -61,13 +61,25 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
         assert capability == 90
         assert k > 0
         assert len(case.batch) <= 1
-        assert (config.block_m, config.block_n) == (128, 128)
-        tiles = ceil_div(m, 128) * ceil_div(n, 128) * case.products
-        whole = (tiles * config.splits - config.ctas) // max(1, config.splits - 1)
-        parts = (tiles - whole) * config.splits if config.splits > 1 else 0
-        assert 0 <= whole <= tiles
-        assert config.ctas == (whole + parts if config.splits > 1 else tiles)
-        partials = 4 * 128 * 128 * parts
+        tile = (config.block_m, config.block_n)
+        assert tile in {(128, 128), (128, 64), (64, 64)}
+        # Of D, or of its transpose: so many tiles, of which some are whole and some are split.
+        counts = {
+            case.products * ceil_div(rows, tile[0]) * ceil_div(columns, tile[1])
+            for rows, columns in ((m, n), (n, m))
+        }
+        found = [
+            tiles
+            for tiles in counts
+            if (config.splits == 1 and config.ctas == tiles)
+            or (
+                (config.splits > 1 and tiles < config.ctas <= tiles * config.splits)
+                and (config.ctas - tiles) % (config.splits - 1) == 0
+            )
+        ]
+        assert found
+        split_tiles = max((config.ctas - tiles) // max(1, config.splits - 1) for tiles in found)
+        partials = 4 * tile[0] * tile[1] * split_tiles * config.splits * (config.splits > 1)
     elif kernel != "FP32":
         assert precision != "ieee"
         assert k > 0
@@ -86,8 +98,9 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
             copies += 4 * n * (k + 31) * case.products + 256
     else:
         if config.copy_a or config.copy_b:
-            assert kernel in {"FP32", "FP32_SM90"}
-            assert (config.block_m, config.block_n) == (128, 128), "others read any stride"
+            assert kernel == "FP32_SM90" or (
+                kernel == "FP32" and (config.block_m, config.block_n) == (128, 128)
+            ), "others read any stride"
             assert len(case.batch) <= 1
             copies += config.copy_a * (4 * k * (m + 31) * case.products + 256)
             copies += config.copy_b * (4 * k * (n + 31) * case.products + 256)

@@ -3,6 +3,7 @@
 #include "common/math.h"
 #include "cuda/gemm/fp32/copy.h"
 #include "cuda/launch.h"
+#include "cuda/ptx/griddep.h"
 #include "cuda/shared_memory.h"
 
 namespace xgemm::cuda::gemm::fp32 {
@@ -17,6 +18,12 @@ constexpr int kLinesOfWarp = kLines / kWarps, kOfLane = kLength / 32;
 struct CopyParams {
   Copy copy;
   uint32_t tiles_inner, tiles_outer;
+  bool along_inner;  // the source is contiguous along the same dimension as the copy
+};
+
+struct AllParams {
+  CopyParams copies[kMostCopies];
+  uint32_t blocks_of_first;
 };
 
 struct TransposeTile {
@@ -42,13 +49,12 @@ struct Lines {
   }
 };
 
-// kAlongInner: the source is contiguous along the same dimension as the copy.
 template <bool kAlongInner>
-__global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ CopyParams params) {
+__device__ void copy_tile(const CopyParams& params, uint32_t block, TransposeTile& tile) {
   const Copy& copy = params.copy;
-  const uint32_t plane = blockIdx.x / params.tiles_inner, batch = plane / params.tiles_outer;
+  const uint32_t plane = block / params.tiles_inner, batch = plane / params.tiles_outer;
   const int64_t inner0 =
-      int64_t{blockIdx.x - plane * params.tiles_inner} * (kAlongInner ? kLength : kLines);
+      int64_t{block - plane * params.tiles_inner} * (kAlongInner ? kLength : kLines);
   const int64_t outer0 =
       int64_t{plane - batch * params.tiles_outer} * (kAlongInner ? kLines : kLength);
   const int lane = threadIdx.x % 32, line = threadIdx.x / 32 * kLinesOfWarp;
@@ -71,7 +77,6 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ 
       }
     }
   } else {
-    XGEMM_STATIC_SHARED(TransposeTile, tile);
     Lines{first, 32 * copy.outer_stride, copy.inner_stride, copy.outer - outer, copy.inner - inner}
         .load(x);
 #pragma unroll
@@ -89,20 +94,47 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ 
   }
 }
 
-}  // namespace
+// Blocks of the first copy, then of the second.
+__global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ AllParams params) {
+  XGEMM_STATIC_SHARED(TransposeTile, tile);
+  const bool second = blockIdx.x >= params.blocks_of_first;
+  const CopyParams& mine = params.copies[second ? 1 : 0];
+  const uint32_t block = blockIdx.x - (second ? params.blocks_of_first : 0);
+#if __CUDA_ARCH__ >= 900
+  ptx::griddep_launch_dependents();
+#endif
+  if (mine.along_inner) {
+    copy_tile<true>(mine, block, tile);
+  } else {
+    copy_tile<false>(mine, block, tile);
+  }
+}
 
-Status launch_copy(const Copy& copy, cudaStream_t stream) {
+int64_t make_params(const Copy& copy, CopyParams* params) {
   const bool along_inner = std::abs(copy.inner_stride) <= std::abs(copy.outer_stride);
   const int64_t tiles_inner = ceil_div<int64_t>(copy.inner, along_inner ? kLength : kLines);
   const int64_t tiles_outer = ceil_div<int64_t>(copy.outer, along_inner ? kLines : kLength);
-  const int64_t blocks = tiles_inner * tiles_outer * copy.batches;
+  *params = {copy, static_cast<uint32_t>(tiles_inner), static_cast<uint32_t>(tiles_outer),
+             along_inner};
+  return tiles_inner * tiles_outer * copy.batches;
+}
+
+}  // namespace
+
+Status launch_copies(const Copy* copies, int count, cudaStream_t stream) {
+  if (count == 0) return {};
+  AllParams params{};
+  int64_t blocks = 0;
+  for (int i = 0; i < count; ++i) {
+    const int64_t mine = make_params(copies[i], &params.copies[i]);
+    if (i == 0) params.blocks_of_first = static_cast<uint32_t>(mine);
+    blocks += mine;
+  }
   if (blocks > INT32_MAX) return {cudaErrorInvalidValue, "the size of an fp32 operand's copy"};
-  const CopyParams params{copy, static_cast<uint32_t>(tiles_inner),
-                          static_cast<uint32_t>(tiles_outer)};
-  const Grid grid{
-      .blocks = dim3(static_cast<unsigned>(blocks)), .threads = dim3(kThreads), .stream = stream};
-  return launch_grid("the copy of an fp32 operand", grid,
-                     along_inner ? copy_kernel<true> : copy_kernel<false>, params);
+  return launch_grid(
+      "the copy of an fp32 operand",
+      {.blocks = dim3(static_cast<unsigned>(blocks)), .threads = dim3(kThreads), .stream = stream},
+      copy_kernel, params);
 }
 
 }  // namespace xgemm::cuda::gemm::fp32

@@ -8,6 +8,10 @@
 
 namespace xgemm::cuda::gemm::fp32 {
 
-Status launch_copy(const Copy& copy, cudaStream_t stream);
+inline constexpr int kMostCopies = 2;
+
+// All of them in one launch. A kernel that waits for it by griddep_wait may be launched so that it
+// overlaps.
+Status launch_copies(const Copy* copies, int count, cudaStream_t stream);
 
 }  // namespace xgemm::cuda::gemm::fp32

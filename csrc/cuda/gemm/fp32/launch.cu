@@ -86,12 +86,14 @@ Status launch_config(const Params& params, const Config& config, cudaStream_t st
 Status launch(const Problem& given, const Config& config, void* workspace, cudaStream_t stream) {
   Problem problem = given;
   char* free = static_cast<char*>(workspace);
+  Copy copies[kMostCopies];
+  int count = 0;
   for (const bool of_a : {true, false}) {
     if (!(of_a ? config.copy_a : config.copy_b)) continue;
-    const Copy copy = plan_copy(&problem, of_a, free);
-    free += copy_bytes(copy);
-    if (const Status status = launch_copy(copy, stream); !status.ok()) return status;
+    copies[count] = plan_copy(&problem, of_a, free);
+    free += copy_bytes(copies[count++]);
   }
+  if (const Status status = launch_copies(copies, count, stream); !status.ok()) return status;
   Params params = config.block_m <= kMostFew ? make_few_params(problem) : make_params(problem);
   params.tiles_m = ceil_div<int64_t>(params.m, config.block_m);
   params.tiles_n = ceil_div<int64_t>(params.n, config.block_n);

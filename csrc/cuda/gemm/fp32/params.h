@@ -37,7 +37,7 @@ struct Params {
   const float* bias;  // or null; one of its strides is 0
   int64_t bias_row_stride, bias_col_stride;
   Activation activation;
-  bool plain;         // D is alpha times the sums, and takes vectors only
+  bool plain;         // D is alpha times the sums, its columns contiguous
   float store_scale;  // of sums on their way to D or to the partial sums
   int batch_dims;
   BatchDim batch[kMaxBatchDims];

@@ -80,7 +80,7 @@ Params make_params(const Problem& p) {
   params.d_vector =
       params.d_col_stride == 1 && aligned(p, p.d, params.d_row_stride, params.m, &BatchDim::d);
   params.plain = params.alpha != 0.0f && params.beta == 0.0f && params.bias == nullptr &&
-                 params.activation == Activation::kNone && params.d_vector && params.n % 4 == 0;
+                 params.activation == Activation::kNone && params.d_col_stride == 1;
   params.store_scale = params.plain ? params.alpha : 1.0f;
   params.partial_stride = round_up<int64_t>(params.n, 4);
   return params;
@@ -120,12 +120,29 @@ Copy plan_copy(Problem* problem, bool of_a, void* dst) {
   return copy;
 }
 
-bool fits_tma(const Params& params, const OperandParams& operand, int64_t BatchDim::* batch) {
+int64_t copies_bytes(const Problem& problem, bool a, bool b) {
+  if (problem.batch_dims > 1 && (a || b)) return -1;
+  int64_t bytes = 0;
+  for (const bool of_a : {true, false}) {
+    if (!(of_a ? a : b)) continue;
+    Problem copied = problem;
+    const Copy copy = plan_copy(&copied, of_a, nullptr);
+    if (copy_tiles(copy.batches, copy.outer, copy.inner) > INT32_MAX) return -1;
+    bytes += copy_bytes(copy);
+  }
+  return bytes;
+}
+
+bool fits_tma(const Params& params, const OperandParams& operand, int64_t rows,
+              int64_t BatchDim::* batch) {
   constexpr int64_t kMostStride = (int64_t{1} << 40) / sizeof(float) - 1;  // of a tensor map
-  if (operand.access != Access::kRows16) return false;
+  if (!operand.vectors) return false;
+  const bool along_k = operand.access == Access::kAlongK;
+  const int64_t lines = along_k ? rows : params.k;
+  const int64_t stride = along_k ? operand.row_stride : operand.k_stride;
   const int64_t batch_stride = params.batch_dims > 0 ? params.batch[0].*batch : 0;
-  return (params.k <= 1 || (operand.k_stride > 0 && operand.k_stride <= kMostStride)) &&
-         batch_stride >= 0 && batch_stride <= kMostStride;
+  return (lines <= 1 || (stride > 0 && stride <= kMostStride)) && batch_stride >= 0 &&
+         batch_stride <= kMostStride;
 }
 
 void set_splits(Params* params, int splits, void* workspace) {

@@ -6,9 +6,8 @@
 
 namespace xgemm::cuda::gemm::fp32 {
 
-// How many columns of k a tile has, of every kernel but the one that TMA feeds.
+// How many columns of k a stage has, of every kernel but those that TMA feeds.
 inline constexpr int kBlockK = 16;
-inline constexpr int kTmaBlockK = 32;
 
 // The rows that the kernels for few of them take.
 inline constexpr int kMostFew = 4;
@@ -20,16 +19,17 @@ Params make_few_params(const Problem& problem);
 // A copy of A (or B) along its rows (columns), as the large tile wants it, to `dst`, a multiple of
 // 16; the problem reads the copy from then on. At most one batch dimension.
 Copy plan_copy(Problem* problem, bool of_a, void* dst);
-// What the kernel that TMA feeds wants for sums of parts of K, [128][128] each.
-constexpr int64_t tma_parts_bytes(int64_t parts) { return parts * 128 * 128 * 4; }
-// Of so many CTAs the kernel that TMA feeds has one for each tile that is not split, and one for
+// What such copies take; negative where they cannot be made.
+int64_t copies_bytes(const Problem& problem, bool a, bool b);
+// Of so many CTAs a kernel that TMA feeds has one for each tile that is not split, and one for
 // each part of the others.
 constexpr int whole_tiles(int64_t tiles, int64_t splits, int64_t ctas) {
   return static_cast<int>(splits == 1 ? tiles : (tiles * splits - ctas) / (splits - 1));
 }
-// Whether TMA can bring the large tile an operand along its rows, `batch` the member of BatchDim
-// that is its stride.
-bool fits_tma(const Params& params, const OperandParams& operand, int64_t BatchDim::* batch);
+// Whether TMA can bring an operand of so many rows, `batch` the member of BatchDim that is its
+// stride.
+bool fits_tma(const Params& params, const OperandParams& operand, int64_t rows,
+              int64_t BatchDim::* batch);
 void set_splits(Params* params, int splits, void* workspace);
 
 }  // namespace xgemm::cuda::gemm::fp32

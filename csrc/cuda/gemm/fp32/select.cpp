@@ -5,6 +5,7 @@
 
 #include "common/math.h"
 #include "cuda/gemm/fp32/plan.h"
+#include "cuda/gemm/fp32/sm90/select.h"
 
 namespace xgemm::cuda::gemm::fp32 {
 namespace {
@@ -28,7 +29,7 @@ constexpr double kCyclesPerUs = 1980;
 constexpr int fmas_per_cycle(int capability) { return capability == 80 ? 64 : 128; }  // of an SM
 constexpr double kReadBytesPerUs = 4.0e6;
 constexpr double kRoundUs = 2.0;  // filling the ring, the epilogue
-constexpr double kLaunchUs = 3.0;
+constexpr double kLaunchUs = 5.0;
 constexpr double kFewUs = 1.0;     // of a stream: the first bytes, and the sum over warps
 constexpr double kReduceUs = 8.0;  // the second launch of split-K, and the first one's end
 constexpr double kReduceBytesPerUs = 4.0e6;
@@ -38,7 +39,6 @@ constexpr int64_t kLeastKPerSplit = 64, kMostKPerSplit = int64_t{1} << 30;
 constexpr int64_t kMostWorkspace = int64_t{1} << 28;
 
 struct Choice {
-  Kernel kernel = Kernel::kFp32;
   int block_m = 0, block_n = 0, stages = 0;
   bool copy_a = false, copy_b = false;
   int splits = 1;
@@ -46,7 +46,8 @@ struct Choice {
   double us = std::numeric_limits<double>::infinity();
 };
 
-// Which operands the large tile's fast kernel wants copied, and what that takes.
+// Which operands the large tile's fast kernel wants copied, and what that takes. (On Hopper TMA
+// feeds it: sm90/select.cpp.)
 struct Copies {
   bool a = false, b = false;
   int64_t bytes = 0;
@@ -115,90 +116,17 @@ void consider(const Tile& tile, const Copies& copies, const Params& p, const Dev
   }
 }
 
-// The tile that TMA feeds. An SM that has room gets two CTAs at once, so that rounds are of as many
-// as the SMs hold, whatever the last one has; only where there are no more CTAs than SMs is each
-// alone on one. Constants: of times of 17 shapes, each in up to 30 ways to split it, on an H200.
-struct TmaTile {
-  static constexpr int kBlock = 128, kStages = 3, kCtasPerSm = 2;
-  static constexpr double kEfficiency = 0.865, kAlone = 0.72;
-  static constexpr double kTileUs = 1.65;   // of an SM: its start and end
-  static constexpr double kUneven = 0.055;  // of the time: SMs differ
-  static constexpr double kSumUs = 4.0, kSumBytesPerUs = 2.5e6;
-  // Where no tile is whole: 1024^3 and 128x4096x4096 took 15 to 25 us longer than by the rest.
-  static constexpr double kNoneWholeUs = 20;
-  static constexpr int kMostParts = 16, kMostPartsOfLast = 8;  // more were no faster
-};
-
-void consider_tma(const Copies& copies, const Params& p, const DeviceInfo& device, Choice* best) {
-  using Tile = TmaTile;
-  const int64_t sm_count = std::max(device.sm_count, 1), slots = sm_count * Tile::kCtasPerSm;
-  const int64_t tiles =
-      ceil_div<int64_t>(p.m, Tile::kBlock) * ceil_div<int64_t>(p.n, Tile::kBlock) * p.batches;
-  const double rate = fmas_per_cycle(device.capability) * kCyclesPerUs * Tile::kEfficiency;
-  // Of `count` tiles of `k` each.
-  const auto rounds_us = [&](int64_t count, int64_t k, bool first) {
-    const double us = Tile::kBlock * Tile::kBlock * static_cast<double>(k) / rate + Tile::kTileUs;
-    if (first && count <= sm_count) return us / Tile::kAlone;
-    return us * static_cast<double>(Tile::kCtasPerSm * ceil_div(count, slots));
-  };
-  const auto consider_split = [&](int64_t whole, int64_t splits, int64_t k_per_split) {
-    const int64_t parts = (tiles - whole) * splits;
-    const int64_t parts_bytes = splits > 1 ? tma_parts_bytes(parts) : 0;
-    double us = 0;
-    if (whole > 0) us += rounds_us(whole, p.k, true);
-    if (parts > 0) us += rounds_us(parts, k_per_split, whole == 0);
-    us = copies.us + kLaunchUs + kRoundUs + us * (1 + Tile::kUneven);
-    if (splits > 1) {
-      us += Tile::kSumUs + static_cast<double>(parts_bytes) / Tile::kSumBytesPerUs;
-      if (whole == 0) us += Tile::kNoneWholeUs;
-    }
-    if (us >= best->us || parts_bytes > kMostWorkspace) return;
-    *best = {.kernel = Kernel::kFp32Sm90,
-             .block_m = Tile::kBlock,
-             .block_n = Tile::kBlock,
-             .stages = Tile::kStages,
-             .copy_a = copies.a,
-             .copy_b = copies.b,
-             .splits = static_cast<int>(splits),
-             .ctas = whole + parts,
-             .workspace_bytes = copies.bytes + parts_bytes,
-             .us = us};
-  };
-  consider_split(tiles, 1, p.k);
-  // The tiles of the last round, of the last two, and all.
-  const int64_t rounds = tiles / slots;
-  for (const int64_t whole :
-       {rounds * slots, std::max<int64_t>(rounds - 1, 0) * slots, int64_t{0}}) {
-    if (whole == tiles) continue;
-    const int most = whole > 0 ? Tile::kMostPartsOfLast : Tile::kMostParts;
-    for (int splits = 2; splits <= most; ++splits) {
-      const int64_t k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, splits), kTmaBlockK);
-      if (k_per_split < kLeastKPerSplit || ceil_div(p.k, k_per_split) != splits) continue;
-      consider_split(whole, splits, k_per_split);
-    }
-  }
-}
-
 // False where there is none: more than one dimension of the batch, or too large a copy.
-bool plan_copies(const Problem& problem, const Params& p, bool tma, Copies* copies) {
-  const auto fits = [&](const OperandParams& operand, int64_t BatchDim::* batch) {
-    return tma ? fits_tma(p, operand, batch) : operand.access == Access::kRows16;
-  };
+bool plan_copies(const Problem& problem, const Params& p, Copies* copies) {
   // make_params may have swapped the operands.
-  const bool a = fits(p.a, &BatchDim::a), b = fits(p.b, &BatchDim::b);
+  const bool a = p.a.access == Access::kRows16, b = p.b.access == Access::kRows16;
   copies->a = !(p.transposed ? b : a);
   copies->b = !(p.transposed ? a : b);
-  if (!copies->a && !copies->b) return true;
-  if (problem.batch_dims > 1) return false;
-  for (const bool of_a : {true, false}) {
-    if (!(of_a ? copies->a : copies->b)) continue;
-    Problem copied = problem;
-    const Copy copy = plan_copy(&copied, of_a, nullptr);
-    if (copy_tiles(copy.batches, copy.outer, copy.inner) > INT32_MAX) return false;
-    const int64_t bytes = copy_bytes(copy);
-    copies->bytes += bytes;
-    copies->us += kCopyUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs;
-  }
+  if (!copies->any()) return true;
+  const int64_t bytes = copies_bytes(problem, copies->a, copies->b);
+  if (bytes < 0) return false;
+  copies->bytes = bytes;
+  copies->us = kCopyUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs;
   return true;
 }
 
@@ -235,41 +163,35 @@ void consider_few(const Problem& problem, const DeviceInfo& device, Choice* best
   }
 }
 
-// TMA counts rows, k and batches in 32 bits, and one grid has all CTAs.
-bool fits_int32(const Params& p) {
-  constexpr int64_t kMost = int64_t{1} << 30;
-  const double tiles = static_cast<double>(ceil_div<int64_t>(p.m, TmaTile::kBlock)) *
-                       static_cast<double>(ceil_div<int64_t>(p.n, TmaTile::kBlock)) *
-                       static_cast<double>(p.batches);
-  return p.m < kMost && p.n < kMost && p.k < kMost && p.batches < kMost && tiles < kMost / 16;
-}
-
 }  // namespace
 
 Config select(const Problem& problem, const DeviceInfo& device, double* estimate_us) {
   const Params p = make_params(problem);
   Choice best;
-  for (const Tile& tile : kTiles) consider(tile, {}, p, device, &best);
-  const bool tma = device.capability == 90 && p.batch_dims <= 1 && fits_int32(p);
-  if (Copies copies; p.k > 0 && plan_copies(problem, p, tma, &copies)) {
-    if (tma) {
-      consider_tma(copies, p, device, &best);
-    } else {
-      consider(kLargeOfChunks, copies, p, device, &best);
-    }
+  Config config;
+  const bool tma = sm90::select(problem, p, device, &config, estimate_us);
+  for (const Tile& tile : kTiles) {
+    // Those that TMA feeds are faster than all but the flat one.
+    if (!tma || tile.block_m < 64) consider(tile, {}, p, device, &best);
+  }
+  if (Copies copies; p.k > 0 && device.capability != 90 && plan_copies(problem, p, &copies)) {
+    consider(kLargeOfChunks, copies, p, device, &best);
   }
   consider_few(problem, device, &best);
-  *estimate_us = best.us;
-  return {.kernel = best.kernel,
-          .block_m = best.block_m,
-          .block_n = best.block_n,
-          .stages = best.stages,
-          .splits = best.splits,
-          .ctas = static_cast<int>(std::min<int64_t>(best.ctas, INT32_MAX)),
-          .copy_a = best.copy_a,
-          .copy_b = best.copy_b,
-          .workspace_bytes = best.workspace_bytes,
-          .reason = "fp32 products as IEEE has them: the tile that fills the SMs best"};
+  if (!tma || *estimate_us > best.us) {
+    *estimate_us = best.us;
+    config = {.kernel = Kernel::kFp32,
+              .block_m = best.block_m,
+              .block_n = best.block_n,
+              .stages = best.stages,
+              .splits = best.splits,
+              .ctas = static_cast<int>(std::min<int64_t>(best.ctas, INT32_MAX)),
+              .copy_a = best.copy_a,
+              .copy_b = best.copy_b,
+              .workspace_bytes = best.workspace_bytes};
+  }
+  config.reason = "fp32 products as IEEE has them: the tile that fills the SMs best";
+  return config;
 }
 
 }  // namespace xgemm::cuda::gemm::fp32

@@ -141,11 +141,20 @@ __device__ inline void store_result4(const Params& params, int64_t batch, float4
                                      int64_t column) {
   if (row >= params.m || column >= params.n) return;
   const float4 scaled = scale4(params.store_scale, sums);
-  if (params.plain) {
-    *reinterpret_cast<float4*>(params.d + batch_offset(params, batch, &BatchDim::d) +
-                               row * params.d_row_stride + column) = scaled;
-  } else {
+  if (!params.plain) {
     finish_row4(params, batch, scaled, row, column);
+    return;
+  }
+  float* d =
+      params.d + batch_offset(params, batch, &BatchDim::d) + row * params.d_row_stride + column;
+  const int columns = static_cast<int>(min(params.n - column, int64_t{4}));
+  if (params.d_vector && columns == 4) {
+    *reinterpret_cast<float4*>(d) = scaled;
+  } else {
+    d[0] = scaled.x;
+    if (columns > 1) d[1] = scaled.y;
+    if (columns > 2) d[2] = scaled.z;
+    if (columns > 3) d[3] = scaled.w;
   }
 }
 

@@ -21,30 +21,29 @@ Status launch_sm80(const Problem& problem, const Config& config, void* workspace
 Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream) {
   const bool swapped = config.kernel == Kernel::kTf32Swapped;
   char* free = static_cast<char*>(workspace);
-  const auto copied = [&](Matrix* matrix) {  // along k
-    const int64_t batches = copied_batches(problem, *matrix);
+  fp32::Copy copies[fp32::kMostCopies];
+  int count = 0;
+  const auto copied = [&](const Matrix& matrix) -> Matrix {  // along k
+    const int64_t batches = copied_batches(problem, matrix);
     const int64_t stride = fp32::copy_stride(problem.k);
     float* dst = reinterpret_cast<float*>(free);
-    free += fp32::copy_bytes(batches, matrix->rows, problem.k);
-    const Status status = fp32::launch_copy({.src = static_cast<const float*>(matrix->data),
-                                             .outer = matrix->rows,
-                                             .inner = problem.k,
-                                             .outer_stride = matrix->row_stride,
-                                             .inner_stride = matrix->k_stride,
-                                             .batches = batches,
-                                             .batch_stride = matrix->batch_stride,
-                                             .dst = dst,
-                                             .dst_stride = stride},
-                                            stream);
-    *matrix = {dst, matrix->rows, stride, 1, matrix->batch_stride != 0 ? matrix->rows * stride : 0};
-    return status;
+    free += fp32::copy_bytes(batches, matrix.rows, problem.k);
+    copies[count++] = {.src = static_cast<const float*>(matrix.data),
+                       .outer = matrix.rows,
+                       .inner = problem.k,
+                       .outer_stride = matrix.row_stride,
+                       .inner_stride = matrix.k_stride,
+                       .batches = batches,
+                       .batch_stride = matrix.batch_stride,
+                       .dst = dst,
+                       .dst_stride = stride};
+    return {dst, matrix.rows, stride, 1, matrix.batch_stride != 0 ? matrix.rows * stride : 0};
   };
   Matrix a = a_of(problem), b = b_of(problem);
-  if (config.copy_a) {
-    if (const Status status = copied(&a); !status.ok()) return status;
-  }
-  if (config.copy_b) {
-    if (const Status status = copied(&b); !status.ok()) return status;
+  if (config.copy_a) a = copied(a);
+  if (config.copy_b) b = copied(b);
+  if (const Status status = fp32::launch_copies(copies, count, stream); !status.ok()) {
+    return status;
   }
   fp32::Params partials = fp32::make_params(problem);
   partials.splits = config.splits;

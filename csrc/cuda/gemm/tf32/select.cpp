@@ -33,6 +33,11 @@ constexpr double kTileUs = 2.8;         // the epilogue of one, and filling the 
 constexpr double kWrongWayUs = 2.5;     // more, where D is contiguous along Y
 constexpr double kReadBytesPerUs = 4.0e6;
 constexpr double kOverlapLost = 0.15;  // of the shorter of products and reads
+// L2 gives an SM so many lines of 128 bytes a cycle; an operand whose contiguous runs do not all
+// begin with a line takes two for each of a box's rows (3617x2784x4204 takes 280 us by clusters,
+// which share operands, and 355 by the same tile without).
+constexpr double kLinesPerCycle = 0.52;
+constexpr double kSectorsLines = 1.5;  // for runs that begin with a sector of 32 bytes
 constexpr double kReduceUs = 5.0;      // the second launch of split-K
 constexpr double kReduceBytesPerUs = 4.5e6;
 constexpr double kCopyUs = 3.5, kCopyBytesPerUs = 3.3e6;
@@ -46,6 +51,13 @@ struct Choice {
   int64_t splits = 1, units = 0, workspace = 0;
   double us = std::numeric_limits<double>::infinity();
 };
+
+// Lines of L2 for 32 k of a row, or 32 rows of a k.
+double lines(const Matrix& matrix, bool copied) {
+  const int64_t stride = matrix.fits_along_k() ? matrix.row_stride : matrix.k_stride;
+  if (copied || stride % 32 == 0) return 1;
+  return stride % 8 == 0 ? kSectorsLines : 2;
+}
 
 // Of a cluster's CTAs together.
 int64_t tiles_of(const Problem& p, const Tile& tile, bool swapped) {
@@ -72,8 +84,13 @@ void consider(const Problem& p, const Tile& tile, bool swapped, int64_t parts, i
     bytes += fp32::copy_bytes(matrices, matrix->rows, p.k);
   }
   const double products = p.precision == Precision::kTf32x3 ? 3 : 1;
-  const double k_us = static_cast<double>(per_split) * kBlockK * tile.shape.x * tile.shape.y *
-                      products / (kFmasPerCycle * tile.efficiency * kCyclesPerUs);
+  const double fma_cycles =
+      products * kBlockK * tile.shape.x * tile.shape.y / (kFmasPerCycle * tile.efficiency);
+  const double line_cycles =
+      (tile.shape.x * lines(x, copied.x) + tile.shape.y * lines(y, copied.y) / tile.cluster) /
+      kLinesPerCycle;
+  const double k_us =
+      static_cast<double>(per_split) * std::max(fma_cycles, line_cycles) / kCyclesPerUs;
   // Eight lanes of a store have rows of X, so X should be what D is contiguous along.
   const bool d_along_n = std::abs(p.d_col_stride) <= std::abs(p.d_row_stride);
   const double tile_us = kTileUs + (d_along_n == swapped ? 0.0 : kWrongWayUs);

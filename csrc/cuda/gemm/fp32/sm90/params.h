@@ -1,4 +1,4 @@
-// What the host tells the kernel that TMA feeds.
+// What the host tells the kernels that TMA feeds.
 #pragma once
 
 #include <cuda.h>
@@ -7,12 +7,16 @@
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
-inline constexpr int kBlockM = 128, kBlockN = 128;
+struct TmaOperand {
+  CUtensorMap map;  // 3-D: along its contiguous dimension, along the other one, batch
+  bool along_k;     // k is contiguous, else the rows are
+  bool batched;     // else the operand is the same for every batch
+};
 
 struct TmaParams {
-  CUtensorMap a, b;           // 3-D: rows, k, batch
-  bool a_batched, b_batched;  // else the operand is the same for every batch
+  TmaOperand a, b;
   Params problem;
+  float one;  // 1, which the compiler does not know: see for_each_quad
 };
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90
