@@ -82,12 +82,12 @@ double estimate(const Split& split, const Turns& turns, int64_t tiles) {
       turns.most() * (split.cluster > 1 ? costs.cluster_reduce_us : costs.reduce_us);
   const int doublings = std::countr_zero(static_cast<unsigned>(split.cluster));
   const double x_bytes = split.rows * split.most_units() * (w4::kUnitK * 2.0);
-  double us = kStartUs + x_bytes / costs.x_bytes_per_us +
-              std::max({memory, copies, issue, one_warp, reduce}) *
-                  (1 + costs.cluster_wait * doublings) +
-              costs.delay * (issue + reduce) +
-              costs.last_unit_us * ceil_div(split.most_units(), split.warps) +
-              costs.ahead_us * ring / 1000 * std::sqrt(static_cast<double>(split.rows));
+  double us =
+      kStartUs + x_bytes / costs.x_bytes_per_us +
+      std::max({memory, copies, issue, one_warp, reduce}) * (1 + costs.cluster_wait * doublings) +
+      costs.delay * (issue + reduce) +
+      costs.last_unit_us * ceil_div(split.most_units(), split.warps) +
+      costs.ahead_us * ring / 1000 * std::sqrt(static_cast<double>(split.rows));
   if (doublings > 0) us += costs.cluster_us + costs.cluster_doubling_us * doublings;
   return us;
 }

@@ -132,7 +132,8 @@ class Chooser {
     const double sent = 4.0 * shape.columns() * shape.rows;
     const Costs& costs = shape.few_rows() ? kFew : kLarge;
     const double tile = costs.tile + costs.tile_per_row * shape.rows;
-    const auto more_groups = static_cast<double>(std::max<int64_t>(layout_.groups_per_unit() - 1, 0));
+    const auto more_groups =
+        static_cast<double>(std::max<int64_t>(layout_.groups_per_unit() - 1, 0));
     const double unit_cycles =
         shape.unit_cycles * (sharers > 1 ? costs.sharing - costs.sharing_row * shape.rows : 1.0) *
         (shape.few_rows() ? 1.0 + kFewGroup * more_groups : 1.0);
