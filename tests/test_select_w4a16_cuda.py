@@ -90,6 +90,16 @@ def test_layers_of_models_keep_the_sms_busy(cpp: ModuleType, layer: str, m: int)
     assert m * split.x_pitch <= pieces * split.piece_bytes
 
 
+@pytest.mark.parametrize("m", [1, 4, 8])
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("group_size", [32, 128])
+def test_decode_steps_stream(cpp: ModuleType, layer: str, m: int, group_size: int) -> None:
+    """Whatever the groups are: with groups of 32 the wgmma kernel takes up to twice as long."""
+    n, k = LAYERS[layer]
+    problem = cpp.W4A16Problem(m=m, n=n, k=k, group_size=group_size, zeros=group_size == 32)
+    assert cpp.select_w4a16(problem, **HOPPER).kernel == cpp.W4A16Kernel.SM90_ROWS
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -25,13 +25,16 @@ Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
     const int most = active.most(address, threads, kSmemBytes, params.log2_cluster);
     if (most > 0) params.clusters = std::min(params.clusters, most);
   }
+  // A CTA an SM, which is what the tiles are shared out for: where a launch begins early, two small
+  // ones could find room on an SM that others have left, and take twice as long as the rest.
+  const int64_t bytes = std::max<int64_t>(params.shared.bytes, kSmemBytes / 2 + 1024);
   const Turns turns = share_tiles(work.strips, params.clusters);
   params.tiles_each = turns.each, params.tiles_extra = turns.extra;
   params.half_extra = turns.half;
   return launch_grid(kName,
                      {.blocks = dim3(params.clusters * cluster),
                       .threads = dim3(threads),
-                      .shared_bytes = static_cast<size_t>(params.shared.bytes),
+                      .shared_bytes = static_cast<size_t>(bytes),
                       .stream = stream,
                       .cluster = dim3(cluster),
                       .overlaps_previous = true},

@@ -10,31 +10,37 @@
 namespace xgemm::cuda::w4a16::sm90::rows {
 namespace {
 
-// Fitted to the times of all clusters, warps and stages for 34 layers with 1 to 24 rows, cold, on
-// an H200: what is chosen takes 2 % longer than the best of them, and the estimate is off by 6 %,
-// both on average. So they are a fit's numbers, and not each of them that of the thing it is named
-// after.
+// Fitted to the times of all clusters, warps and stages, cold, on an H200; so they are a fit's
+// numbers, and not each of them that of the thing it is named after. With up to 8 rows: 20 layers,
+// N and K from 768 to 40,000, 1, 2, 4 and 8 rows; what is chosen takes 1.3 % longer than the
+// best of them on average. With more: 34 layers; 2 %.
 
 // Of a launch, and of a CTA until its first operands are there and after its last ones are.
 constexpr double kStartUs = 6.05;
 constexpr double kGpuBytesPerUs = 5.083e6;  // that all SMs read from memory
 constexpr double kSmBytesPerUs = 107e3;     // that one does
 constexpr double kLatencyUs = 0.89;         // of memory: how long what an SM has asked for takes
-// By mma tiles of X: bytes of X from L2, before anything else can be done; by how much X is late
-// for a KB of weights that is on its way, of one row.
-constexpr double kXBytesPerUs[kMostMmaTiles] = {35.5e3, 46.7e3, 46.7e3};
-constexpr double kAheadUs[kMostMmaTiles] = {0.00189, 0.00459, 0.00459};
-// A unit's instructions, and what an SM's schedulers do of them; how long one warp takes. More for
-// groups of fewer than 128 channels.
-constexpr double kInstructions[kMostMmaTiles] = {293, 436, 485}, kInstructionsPerUs = 6300;
-constexpr double kUnitUs[kMostMmaTiles] = {0.395, 0.615, 0.507};
-constexpr double kFineFactor = 1.3;
-constexpr double kHandOver = 37.3;  // instructions with which a warp leaves a mma tile's sums
-constexpr double kLastUnitUs = 0.068;
-constexpr double kReduceUs = 0.478, kClusterReduceUs = 0.602;    // of adding up a tile's sums
-constexpr double kDelay[kMostMmaTiles] = {0.306, 0.129, 0.284};  // what hides under others costs
-constexpr double kClusterWait[kMostMmaTiles] = {0.0096, 0.057, 0.057};  // of all that, a doubling
-constexpr double kClusterUs = 0.014, kClusterDoublingUs = 0.309;
+constexpr double kInstructionsPerUs = 6300;
+constexpr double kFineFactor = 1.3;  // of instructions, for groups of fewer than 128 channels
+
+struct Costs {
+  // Bytes of X from L2, before anything else can be done; by how much X is late for a KB of weights
+  // that is on its way, of one row.
+  double x_bytes_per_us, ahead_us;
+  double instructions, unit_us;  // of a unit: of an SM's schedulers; how long one warp takes
+  double hand_over;              // instructions with which a warp leaves a mma tile's sums
+  double last_unit_us;
+  double reduce_us, cluster_reduce_us;  // of adding up a tile's sums
+  double delay;                         // what hides under others costs
+  double cluster_wait;                  // of all that, a doubling
+  double cluster_us, cluster_doubling_us;
+};
+// By mma tiles of X.
+constexpr Costs kCosts[kMostMmaTiles] = {
+    {35.9e3, 0.00227, 287, 0.389, 65.7, 0.048, 1.034, 0.654, 0.292, 0.0, 0.037, 0.428},
+    {46.7e3, 0.00459, 436, 0.615, 37.3, 0.068, 0.478, 0.602, 0.129, 0.057, 0.014, 0.309},
+    {46.7e3, 0.00459, 485, 0.507, 37.3, 0.068, 0.478, 0.602, 0.284, 0.057, 0.014, 0.309},
+};
 
 constexpr int kStages[] = {1, 2, 3, 4, 6};
 constexpr int kMostRingBytes = 80 << 10;  // worth trying
@@ -60,7 +66,8 @@ double estimate(const Split& split, const Turns& turns, int64_t tiles) {
   const double units = split.most_units() * turns.work();  // of an SM
   // A single strip takes as many instructions as a tile.
   const double rounds = ceil_div(split.most_units(), split.warps) * turns.most();
-  const int kind = ceil_div(split.rows, kMmaRows) - 1;
+  const int mma_tiles = ceil_div(split.rows, kMmaRows);
+  const Costs& costs = kCosts[mma_tiles - 1];
   const double factor = split.fine ? kFineFactor : 1.0;
   const double ring = static_cast<double>(split.warps) * split.stages * split.piece_bytes;
   const double sm_rate = std::min(kSmBytesPerUs, ring / kLatencyUs);
@@ -68,18 +75,20 @@ double estimate(const Split& split, const Turns& turns, int64_t tiles) {
       static_cast<double>(tiles * split.units) * split.piece_bytes / kGpuBytesPerUs;
   const double copies = units * split.piece_bytes / sm_rate;
   const double instructions =
-      rounds * factor * kInstructions[kind] + turns.most() * (kind + 1) * kHandOver;
+      rounds * factor * costs.instructions + turns.most() * mma_tiles * costs.hand_over;
   const double issue = instructions * split.warps / kInstructionsPerUs;
-  const double one_warp = rounds * factor * kUnitUs[kind];
-  const double reduce = turns.most() * (split.cluster > 1 ? kClusterReduceUs : kReduceUs);
+  const double one_warp = rounds * factor * costs.unit_us;
+  const double reduce =
+      turns.most() * (split.cluster > 1 ? costs.cluster_reduce_us : costs.reduce_us);
   const int doublings = std::countr_zero(static_cast<unsigned>(split.cluster));
   const double x_bytes = split.rows * split.most_units() * (w4::kUnitK * 2.0);
   double us =
-      kStartUs + x_bytes / kXBytesPerUs[kind] +
-      std::max({memory, copies, issue, one_warp, reduce}) * (1 + kClusterWait[kind] * doublings) +
-      kDelay[kind] * (issue + reduce) + kLastUnitUs * ceil_div(split.most_units(), split.warps) +
-      kAheadUs[kind] * ring / 1000 * std::sqrt(static_cast<double>(split.rows));
-  if (doublings > 0) us += kClusterUs + kClusterDoublingUs * doublings;
+      kStartUs + x_bytes / costs.x_bytes_per_us +
+      std::max({memory, copies, issue, one_warp, reduce}) * (1 + costs.cluster_wait * doublings) +
+      costs.delay * (issue + reduce) +
+      costs.last_unit_us * ceil_div(split.most_units(), split.warps) +
+      costs.ahead_us * ring / 1000 * std::sqrt(static_cast<double>(split.rows));
+  if (doublings > 0) us += costs.cluster_us + costs.cluster_doubling_us * doublings;
   return us;
 }
 

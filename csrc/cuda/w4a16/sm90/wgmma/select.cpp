@@ -49,6 +49,10 @@ struct Costs {
 constexpr Costs kLarge{4.307, 0.141,  165.5,  6.581,    241, 0.0762,
                        4102,  0.0172, 0.9938, 1.962e-4, 1.03};
 constexpr Costs kFew{3.3, 0, 511, 0, 0, 0.050, 2641, 0.023, 1.012, 1.1e-4, 1.0};
+// By how much of it a unit of few rows takes longer for each group more than one. Of 8 layers, it
+// took 1.3 to 1.45 times as long with 2 groups, 1.9 to 2.2 times with 4 and zeros; by this number
+// the choice between this kernel and the stream was best with 12, 16 and 24 rows.
+constexpr double kFewGroup = 0.45;
 
 // Of copying x so that TMA can read it.
 constexpr double kCopyLaunchUs = 3, kCopyBytesPerUs = 3e6;
@@ -146,9 +150,12 @@ class Chooser {
     const double sent = 4.0 * shape.columns() * shape.rows;
     const Costs& costs = shape.few_rows() ? kFew : kLarge;
     const double tile = costs.tile + costs.tile_per_row * shape.rows;
+    const auto more_groups =
+        static_cast<double>(std::max<int64_t>(layout_.groups_per_unit() - 1, 0));
     const double unit_cycles =
         shape.unit_cycles * (sharers > 1 ? costs.sharing - costs.sharing_row * shape.rows : 1.0) *
-        (splits > 1 ? costs.splitting : 1.0);
+        (splits > 1 ? costs.splitting : 1.0) *
+        (shape.few_rows() ? 1.0 + kFewGroup * more_groups : 1.0);
     double cycles = 0;
     if (shares > 0) {
       const int64_t share =
