@@ -26,6 +26,9 @@ constexpr double kStageUs = 0.08015, kSharedStageUs = 0.1064, kBoxUs = 0.004337,
 // Of CTAs after the first of an SM: of several that it holds at once, and of one after another.
 constexpr double kTurnUs = 0.606, kWholeTurnUs = 2.836;
 constexpr double kStoreUs = 4.777e-5;  // of each element of a tile
+// Of each column of a wide tile that is stored element by element: what the persistent kernel
+// takes.
+constexpr double kElementStoreUs = 0.054;
 constexpr double kClusterUs = 0.1505;  // until the CTAs of a cluster have met
 constexpr int kMostSmemBytes = 227 * 1024;
 
@@ -56,9 +59,9 @@ class Chooser {
     *estimate_us = std::numeric_limits<double>::infinity();
     if (batch_ > kMostGrid) return false;
     for (const Shape& shape : kShapes) {
-      // An activation goes through many sums slowly; elsewhere it hides under the next tile.
+      // An activation goes through many sums slowly, and so do stores of single elements.
       if (p_.activation != Activation::kNone && shape.wide()) continue;
-      if (a_mn_ && !b_mn_ && shape.wide()) continue;
+      if (((a_mn_ && !b_mn_) || !d_fits_tma(p_)) && shape.wide()) continue;
       // Multicast pays for itself where all rows begin within a line alone (measured: 1 to 3 %,
       // and 14 % of long K; elsewhere it costs 1 to 8 %).
       const int most = a_lines_ > 1 && b_lines_ > 1 ? kMostCluster : 1;
@@ -81,7 +84,7 @@ class Chooser {
     const Clusters clusters = clusters_of(rows, columns, c.cluster);
     const int64_t ctas = round_up<int64_t>(rows, clusters.along_m) *
                          round_up<int64_t>(columns, clusters.along_n) * batch_;
-    if (ctas > most) return;
+    if (ctas > (c.shape.wide() ? sm_count_ : most)) return;
     const double us = estimate(c, clusters, ctas);
     if (us >= *estimate_us) return;
     *estimate_us = us;
