@@ -222,15 +222,13 @@ def small_shapes() -> list[tuple[int, int, int]]:
 
 
 def small_shapes_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
-    """Tiles that are not a multiple of 64 wide take a K-major B only."""
     both = itertools.product(small_shapes(), LAYOUTS)
-    return [(shape, layout) for shape, layout in both if layout[1] == "t" or shape[1] % 64 == 0]
+    return [(shape, layout) for shape, layout in both if layout != "tt" or shape[1] <= 64]
 
 
 @pytest.mark.parametrize(("shape", "layout"), small_shapes_and_layouts(), ids=str)
 def test_sm90_small(shape: tuple[int, int, int], layout: str) -> None:
     block_m, block_n, stages = shape
-    config = Config("sm90_small", block_m, block_n, stages, ctas=0)
     # m, n, k: ragged; less than a tile, and little more than a stage; whole tiles, more K than the
     # ring; less K than a stage.
     shapes = (
@@ -241,9 +239,10 @@ def test_sm90_small(shape: tuple[int, int, int], layout: str) -> None:
     )
     for index, (m, n, k) in enumerate(shapes):
         dtype = DTYPES[index % 2]
+        cluster = (2, 1, 2, 1)[index]
         check(
             machine_of(index),
-            config,
+            Config("sm90_small", block_m, block_n, stages, ctas=0, cluster=cluster),
             matrix(m, k, dtype, layout[0], pad=8),
             matrix(k, n, dtype, layout[1], pad=8),
             d_layout="nt"[index == 1],
@@ -253,7 +252,9 @@ def test_sm90_small(shape: tuple[int, int, int], layout: str) -> None:
         )
     batch = torch.randn(2, 3, 72, 136).half(), torch.randn(3, 136, 40).half()
     a, b = (x if of == "n" else x.mT.contiguous().mT for x, of in zip(batch, layout, strict=True))
-    check(machine_of(3), config, a, b)
+    for cluster in (1, 2):
+        config = Config("sm90_small", block_m, block_n, stages, ctas=0, cluster=cluster)
+        check(machine_of(2 + cluster), config, a, b)
 
 
 @pytest.mark.parametrize("capability", [90, 80])

@@ -115,11 +115,16 @@ def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]
     text = (ROOT / "csrc/cuda/gemm/sm90/small/tile.h").read_text()
     for found in re.findall(r"^    \{(\d+), (\d+), (\d+)\},", text, re.MULTILINE):
         block_m, block_n, stages = map(int, found)
-        if shape.layout[1] == "t" or block_n % 64 == 0:
-            ctas = ceil_div(shape.m, block_m) * ceil_div(shape.n, block_n)
+        rows, columns = ceil_div(shape.m, block_m), ceil_div(shape.n, block_n)
+        if rows * columns > 4 * device.sm_count or (block_n > 64 and shape.layout == "tt"):
+            continue
+        for cluster in (1, 2):
+            by_columns = rows * ceil_div(columns, cluster) * cluster
+            by_rows = columns * ceil_div(rows, cluster) * cluster
             yield replace(
-                chosen, block_m=block_m, block_n=block_n, stages=stages, ctas=ctas, estimate_us=0.0
-            )
+                chosen, block_m=block_m, block_n=block_n, stages=stages, cluster=cluster,
+                ctas=min(by_columns, by_rows), estimate_us=0.0,
+            )  # fmt: skip
 
 
 FAMILIES = {"sm90": sm90, "sm80": sm80, "gemv": gemv, "sm90_small": sm90_small}

@@ -28,12 +28,11 @@ struct BatchPosition {
 
 inline constexpr int kBoxBytes = kSwizzleElements * kBlockK * 2;  // of an MN-major operand
 
-template <int kSharers>
-__device__ inline void load_box(void* dst, const CUtensorMap* map, uint64_t* full, int inner,
-                                int outer, int chunk, BatchPosition batch) {
-  constexpr uint16_t kAll = (1 << kSharers) - 1;
-  if constexpr (kSharers > 1) {
-    ptx::tma_load_multicast_5d(dst, map, full, kAll, inner, outer, chunk, batch.inner, batch.outer);
+// `ctas`: those of the cluster that get it; 0: this one alone.
+__device__ inline void load_box(void* dst, const CUtensorMap* map, uint64_t* full, uint16_t ctas,
+                                int inner, int outer, int chunk, BatchPosition batch) {
+  if (ctas != 0) {
+    ptx::tma_load_multicast_5d(dst, map, full, ctas, inner, outer, chunk, batch.inner, batch.outer);
   } else {
     ptx::tma_load_5d(dst, map, full, inner, outer, chunk, batch.inner, batch.outer);
   }
@@ -46,6 +45,7 @@ __device__ inline void load_box(void* dst, const CUtensorMap* map, uint64_t* ful
 template <int kRows, bool kMnMajor, int kSharers, typename T>
 __device__ inline void load_operand(T* dst, const CUtensorMap* map, bool chunked, uint64_t* full,
                                     int row, int k, BatchPosition batch, int share) {
+  constexpr uint16_t kAll = kSharers > 1 ? (1 << kSharers) - 1 : 0;
   if constexpr (kMnMajor) {
     constexpr int kChunks = kRows / kSwizzleElements, kBox = chunks_per_load(kRows, kSharers);
     const int step = chunked ? kBox : 1;
@@ -54,12 +54,12 @@ __device__ inline void load_operand(T* dst, const CUtensorMap* map, bool chunked
       T* box = dst + i * kBlockK * kSwizzleElements;
       const int inner = chunked ? 0 : row + i * kSwizzleElements;
       const int chunk = chunked ? row / kSwizzleElements + i : 0;
-      load_box<kSharers>(box, map, full, inner, k, chunk, batch);
+      load_box(box, map, full, kAll, inner, k, chunk, batch);
     }
   } else {
     constexpr int kHeight = kRows / kSharers;
     const int first = share * kHeight;
-    load_box<kSharers>(dst + first * kBlockK, map, full, k, row + first, 0, batch);
+    load_box(dst + first * kBlockK, map, full, kAll, k, row + first, 0, batch);
   }
 }
 

@@ -24,8 +24,7 @@ constexpr double efficiency_of(int block_n, int cluster) {
   if (block_n == 224) return 0.95;
   if (block_n == 192) return 0.92;
   if (block_n == 160) return 0.94;
-  if (block_n == 128) return cluster == 2 ? 0.92 : 0.97;
-  return 0.70;
+  return cluster == 2 ? 0.92 : 0.97;
 }
 #define XGEMM_SM90_TILE(BLOCK_N, STAGES, CLUSTER) \
   {BLOCK_N, STAGES, CLUSTER, efficiency_of(BLOCK_N, CLUSTER)},

@@ -42,5 +42,4 @@ constexpr int64_t shared_tiles_of(int64_t tiles, int64_t clusters) {
   TILE(192, 5, 2)              \
   TILE(160, 5, 2)              \
   TILE(128, 6, 2)              \
-  TILE(128, 6, 1)              \
-  TILE(96, 7, 2)
+  TILE(128, 6, 1)

@@ -9,7 +9,7 @@
 
 namespace xgemm::cuda::gemm::sm90::small {
 
-inline constexpr int kMultipliers = 1;  // a barrier of the two warpgroups that multiply
+inline constexpr int kMultipliers = 1;  // a barrier of the warpgroups that multiply
 
 // One warp's 16 rows of D, kColumns of them: through shared memory, so that threads write 16 bytes
 // each of few rows at once.
@@ -20,12 +20,13 @@ class WarpStore {
  public:
   static constexpr int kBytes = 16 * kPitch * 2;
 
-  __device__ WarpStore(const Params& params, void* staging, int lane)
-      : params_(params), staging_(static_cast<T*>(staging)), lane_(lane) {}
+  // `bias`: of the columns, in shared memory.
+  __device__ WarpStore(const Params& params, const float* bias, void* staging, int lane)
+      : params_(params), bias_(bias), staging_(static_cast<T*>(staging)), lane_(lane) {}
 
   // sums: in wgmma's layout, from row m and column n of D on.
   __device__ void store(float (&sums)[kColumns / 2], int m, int n, T* d) const {
-    finish(sums, n);
+    finish(sums);
     const int matrix = lane_ / 8;
     T* to = staging_ + (matrix % 2 * 8 + lane_ % 8) * kPitch + matrix / 2 * 8;
 #pragma unroll
@@ -37,14 +38,14 @@ class WarpStore {
     __syncwarp();
     if (!params_.vector_store) [[unlikely]]
       return store_elements(m, n, d);
-    constexpr int kPieces = kColumns / 8;
+    constexpr int kPieces = kColumns / 8, kRows = 32 / kPieces;
     const int row = lane_ / kPieces, column = lane_ % kPieces * 8;
-    if (n + column >= params_.n) return;
+    if (row >= kRows || n + column >= params_.n) return;
     const T* from = staging_ + row * kPitch + column;
     d += (m + row) * params_.d_row_stride + n + column;
 #pragma unroll
-    for (int i = 0; i < kPieces / 2; ++i) {
-      constexpr int kRows = 32 / kPieces;
+    for (int i = 0; i * kRows < 16; ++i) {
+      if (16 % kRows != 0 && row + i * kRows >= 16) break;
       const uint4 piece = *reinterpret_cast<const uint4*>(from + i * kRows * kPitch);
       if (m + row + i * kRows < params_.m) *reinterpret_cast<uint4*>(d) = piece;
       d += kRows * params_.d_row_stride;
@@ -52,24 +53,28 @@ class WarpStore {
   }
 
  private:
-  __device__ void finish(float (&sums)[kColumns / 2], int n) const {
+  __device__ void finish(float (&sums)[kColumns / 2]) const {
     if (params_.bias != nullptr) [[unlikely]] {
-      const T* bias = static_cast<const T*>(params_.bias);
 #pragma unroll
-      for (int i = 0; i < kColumns / 4; ++i) {
-        const int column = min(n + i / 2 * 8 + lane_ % 4 * 2 + i % 2, params_.n - 1);
-        const auto x = static_cast<float>(bias[column * params_.bias_stride]);
-        sums[i / 2 * 4 + i % 2] += x;
-        sums[i / 2 * 4 + i % 2 + 2] += x;
+      for (int j = 0; j < kColumns / 8; ++j) {
+        const float2 x = *reinterpret_cast<const float2*>(bias_ + j * 8 + lane_ % 4 * 2);
+        sums[4 * j] += x.x, sums[4 * j + 1] += x.y;
+        sums[4 * j + 2] += x.x, sums[4 * j + 3] += x.y;
       }
     }
     if (params_.activation != Activation::kNone) [[unlikely]] {
+      // In turns through the first of them: one copy of its code. Of many columns that takes long:
+      // the choice leaves these to others.
+      constexpr int kSums = kColumns / 2, kStep = 1;
 #pragma unroll 1
-      for (int i = 0; i < kColumns / 2; ++i) {  // in turns through the first: one copy of its code
-        const float x = activate(params_.activation, sums[0]);
+      for (int i = 0; i < kSums; i += kStep) {
+        float done[kStep];
 #pragma unroll
-        for (int j = 0; j < kColumns / 2 - 1; ++j) sums[j] = sums[j + 1];
-        sums[kColumns / 2 - 1] = x;
+        for (int j = 0; j < kStep; ++j) done[j] = activate(params_.activation, sums[j]);
+#pragma unroll
+        for (int j = 0; j < kSums - kStep; ++j) sums[j] = sums[j + kStep];
+#pragma unroll
+        for (int j = 0; j < kStep; ++j) sums[kSums - kStep + j] = done[j];
       }
     }
   }
@@ -88,32 +93,33 @@ class WarpStore {
   }
 
   const Params& params_;
+  const float* bias_;
   T* staging_;
   int lane_;
 };
 
 // What the functions below want to have of shared memory.
-template <typename T, int kColumns, int kSharers>
+template <typename T, int kColumns, int kSharers, int kWarpgroups>
 constexpr int staging_bytes() {
   const int sums = kSharers > 1 ? kColumns / 8 * 128 * 16 : 0;
-  return sums + 8 * WarpStore<T, kColumns / kSharers>::kBytes;
+  return sums + 4 * kWarpgroups * WarpStore<T, kColumns / kSharers>::kBytes;
 }
 
 // acc: 64 rows of D from m on, this warpgroup's own. Both have `staging`, which is free.
 template <typename T, int kColumns>
-__device__ inline void store(const Params& params, void* staging, float (&acc)[kColumns / 2],
-                             int warpgroup, int m, int n, T* d) {
+__device__ inline void store(const Params& params, const float* bias, void* staging,
+                             float (&acc)[kColumns / 2], int warpgroup, int m, int n, T* d) {
   using Store = WarpStore<T, kColumns>;
   const int warp = threadIdx.x / 32 % 4;
   char* own = static_cast<char*>(staging) + (warpgroup * 4 + warp) * Store::kBytes;
-  Store(params, own, threadIdx.x % 32).store(acc, m + warp * 16, n, d);
+  Store(params, bias, own, threadIdx.x % 32).store(acc, m + warp * 16, n, d);
 }
 
 // Columns from kFirst on of the 64 rows of which both warpgroups have a part: this one sends the
 // other's, and finishes its own.
 template <typename T, int kColumns, int kFirst>
-__device__ inline void add_half(const Params& params, float4* mail, float (&acc)[kColumns / 2],
-                                int m, int n, T* d) {
+__device__ inline void add_half(const Params& params, const float* bias, float4* mail,
+                                float (&acc)[kColumns / 2], int m, int n, T* d) {
   constexpr int kHalf = kColumns / 2, kTheirs = kHalf - kFirst, kVectors = kHalf / 8;
   const int thread = threadIdx.x % 128, warp = thread / 32;
 #pragma unroll
@@ -132,20 +138,20 @@ __device__ inline void add_half(const Params& params, float4* mail, float (&acc)
   }
   using Store = WarpStore<T, kHalf>;
   char* staging = reinterpret_cast<char*>(mail + kColumns / 8 * 128);
-  Store(params, staging + threadIdx.x / 32 * Store::kBytes, threadIdx.x % 32)
+  Store(params, bias + kFirst, staging + threadIdx.x / 32 * Store::kBytes, threadIdx.x % 32)
       .store(sums, m + warp * 16, n + kFirst, d);
 }
 
 // acc: this warpgroup's part of the sums over k of the 64 rows of D from m on.
 template <typename T, int kColumns>
-__device__ inline void add_and_store(const Params& params, void* staging,
+__device__ inline void add_and_store(const Params& params, const float* bias, void* staging,
                                      float (&acc)[kColumns / 2], int warpgroup, int m, int n,
                                      T* d) {
   auto* mail = static_cast<float4*>(staging);
   if (warpgroup == 0) {
-    add_half<T, kColumns, 0>(params, mail, acc, m, n, d);
+    add_half<T, kColumns, 0>(params, bias, mail, acc, m, n, d);
   } else {
-    add_half<T, kColumns, kColumns / 2>(params, mail, acc, m, n, d);
+    add_half<T, kColumns, kColumns / 2>(params, bias, mail, acc, m, n, d);
   }
 }
 

@@ -21,27 +21,34 @@ Status launch_kernel(const Params& params, cudaStream_t stream) {
   const cudaError_t set = limit.raise(reinterpret_cast<const void*>(kernel), kMostBytes);
   if (set != cudaSuccess) return {set, "shared memory of the sm_90a GEMM for small products"};
   const int bytes = Storage::bytes_of(ceil_div(params.k, kChunkK));
-  const auto columns = static_cast<unsigned>(ceil_div(params.n, Tile::kBlockN));
-  const auto rows = static_cast<unsigned>(ceil_div(params.m, Tile::kBlockM));
+  const Clusters& cluster = params.cluster;
+  const int columns = round_up(ceil_div(params.n, Tile::kBlockN), cluster.along_n);
+  const int rows = round_up(ceil_div(params.m, Tile::kBlockM), cluster.along_m);
   const Grid grid{.blocks = dim3(columns, rows, params.batch),
-                  .threads = dim3(kThreads),
+                  .threads = dim3(Tile::kThreads),
                   .shared_bytes = static_cast<size_t>(bytes),
                   .stream = stream,
+                  .cluster = dim3(cluster.along_n, cluster.along_m),
                   .overlaps_previous = true};
   return launch_grid("the sm_90a GEMM for small products", grid, kernel, params);
 }
 
-template <typename T, typename Tile>
+template <typename T, int kIndex>
 Status launch_layout(const Params& params, const Variant& variant, cudaStream_t stream) {
-  if constexpr (Tile::kBlockN % kSwizzleElements == 0) {
-    if (variant.b_mn) {
-      return variant.a_mn ? launch_kernel<T, Tile, true, true>(params, stream)
-                          : launch_kernel<T, Tile, false, true>(params, stream);
-    }
+  constexpr Shape kShape = kShapes[kIndex];
+  using Tile = TileConfig<kShape.block_m, kShape.block_n, kShape.stages, false>;
+  if (variant.b_mn) {
+    constexpr int kMost = 224 * 1024 / ((kShape.block_m + round_up(kShape.block_n, 64)) * 128);
+    using Boxes = TileConfig < kShape.block_m, kShape.block_n,
+          kShape.stages<kMost ? kShape.stages : kMost, true>;
+    return variant.a_mn ? launch_kernel<T, Boxes, true, true>(params, stream)
+                        : launch_kernel<T, Boxes, false, true>(params, stream);
   }
-  if (variant.b_mn) return {cudaErrorInvalidValue, "a layout of the GEMM for small products"};
-  return variant.a_mn ? launch_kernel<T, Tile, true, false>(params, stream)
-                      : launch_kernel<T, Tile, false, false>(params, stream);
+  if constexpr (!kShape.wide()) {
+    if (variant.a_mn) return launch_kernel<T, Tile, true, false>(params, stream);
+  }
+  if (variant.a_mn) return {cudaErrorInvalidValue, "a layout of the GEMM for small products"};
+  return launch_kernel<T, Tile, false, false>(params, stream);
 }
 
 template <typename T, int kIndex = 0>
@@ -53,8 +60,7 @@ Status launch_tile(const Params& params, const Variant& variant, cudaStream_t st
     if (variant.block_m != kShape.block_m || variant.block_n != kShape.block_n) {
       return launch_tile<T, kIndex + 1>(params, variant, stream);
     }
-    using Tile = TileConfig<kShape.block_m, kShape.block_n, kShape.stages>;
-    return launch_layout<T, Tile>(params, variant, stream);
+    return launch_layout<T, kIndex>(params, variant, stream);
   }
 }
 

@@ -16,17 +16,25 @@
 
 namespace xgemm::cuda::gemm::sm90::small {
 
-template <int kBlockM_, int kBlockN_, int kStages_>
+template <int kBlockM_, int kBlockN_, int kStages_, bool kWholeBoxes>
 struct TileConfig {
   static constexpr int kBlockM = kBlockM_, kBlockN = kBlockN_, kStages = kStages_;
+  // Of B that are loaded: where it is not along K, boxes of 64.
+  static constexpr int kLoadedN = kWholeBoxes ? round_up(kBlockN, 64) : kBlockN;
   static constexpr int kSharers = sharers_of(kBlockM);  // warpgroups that share k
-  static_assert(kBlockM * kSharers == 128);
+  static constexpr int kWarpgroups = warpgroups_of(kBlockM);
+  // Stages that are asked for before the first has come: of a large tile not all, or every SM's
+  // first stage waited behind the others' later ones.
+  static constexpr int kFirst = kBlockM * kBlockN < 12288 ? kStages : 2;
+  // Every warpgroup sees every pass over the ring, or could not tell them by a parity.
+  static_assert(kStages % kSharers == 0);
+  static constexpr int kThreads = kWarpgroups * kWarpgroup + kLoaders * 32;
 };
 
 template <typename T, typename Tile>
 struct Stage {
   T a[Tile::kBlockM * kChunkK];
-  T b[Tile::kBlockN * kChunkK];
+  T b[Tile::kLoadedN * kChunkK];
 };
 
 // As many stages as there are chunks of K, up to kStages: less shared memory leaves room for more
@@ -34,13 +42,14 @@ struct Stage {
 template <typename T, typename Tile>
 struct SharedStorage {
   uint64_t full[Tile::kStages], empty[Tile::kStages];
+  alignas(16) float bias[Tile::kBlockN];
   alignas(1024) Stage<T, Tile> stages[Tile::kStages];
 
   static constexpr int bytes_of(int chunks) {
     using Storage = SharedStorage;
     const int stages = chunks < Tile::kStages ? chunks : Tile::kStages;
     const int used = stages * static_cast<int>(sizeof(Stage<T, Tile>));
-    constexpr int kSums = staging_bytes<T, Tile::kBlockN, Tile::kSharers>();
+    constexpr int kSums = staging_bytes<T, Tile::kBlockN, Tile::kSharers, Tile::kWarpgroups>();
     constexpr int kBefore = sizeof(Storage) - Tile::kStages * sizeof(Stage<T, Tile>);
     return kBefore + (used > kSums ? used : kSums) + 1024;  // + alignment
   }
@@ -64,103 +73,191 @@ __device__ inline Place place_of(const Params& params) {
   return place;
 }
 
-// By one thread: asks for chunk `chunk` of K.
+// By one thread: asks for chunks of K. Of the operand that a cluster of two has in common each CTA
+// asks for a half, which both get.
 template <typename T, typename Tile, bool kAMn, bool kBMn>
-__device__ inline void load(const Params& params, SharedStorage<T, Tile>& smem, const Place& place,
-                            int stage, int chunk) {
-  uint64_t* full = &smem.full[stage];
-  ptx::mbarrier_arrive_expect_tx(full, sizeof(smem.stages[0]));
-  const auto batch = [&](const bool (&batched)[2]) -> BatchPosition {
-    return {batched[0] ? place.batch.inner : 0, batched[1] ? place.batch.outer : 0};
-  };
-  load_operand<Tile::kBlockM, kAMn, 1>(smem.stages[stage].a, &params.a, params.a_chunked, full,
-                                       place.m, chunk * kChunkK, batch(params.a_batched), 0);
-  load_operand<Tile::kBlockN, kBMn, 1>(smem.stages[stage].b, &params.b, params.b_chunked, full,
-                                       place.n, chunk * kChunkK, batch(params.b_batched), 0);
-}
+class Loader {
+ public:
+  __device__ Loader(const Params& params, SharedStorage<T, Tile>& smem, const Place& place)
+      : params_(params),
+        smem_(smem),
+        place_(place),
+        rank_(params.cluster.size() > 1 ? static_cast<int>(ptx::cluster_cta_rank()) : 0) {}
+
+  __device__ void load(int stage, int chunk) const {
+    auto& to = smem_.stages[stage];
+    uint64_t* full = &smem_.full[stage];
+    ptx::mbarrier_arrive_expect_tx(full, sizeof(to));
+    const BatchPosition a = position(params_.a_batched), b = position(params_.b_batched);
+    const bool share_a = params_.cluster.along_n > 1, share_b = params_.cluster.along_m > 1;
+    // What is shared comes second in the code: the way to the first load is to be short.
+    if (!share_a) [[likely]] {
+      load_operand<Tile::kBlockM, kAMn, 1>(to.a, &params_.a, params_.a_chunked, full, place_.m,
+                                           chunk * kChunkK, a, 0);
+    }
+    if (!share_b) [[likely]] {
+      load_operand<Tile::kLoadedN, kBMn, 1>(to.b, &params_.b, params_.b_chunked, full, place_.n,
+                                            chunk * kChunkK, b, 0);
+    }
+    if (share_a) [[unlikely]] {
+      load_half<Tile::kBlockM, kAMn>(to.a, &params_.a, params_.a_chunked, full, place_.m, chunk, a);
+    }
+    if (share_b) [[unlikely]] {
+      load_half<Tile::kLoadedN, kBMn>(to.b, &params_.b, params_.b_chunked, full, place_.n, chunk,
+                                      b);
+    }
+  }
+
+ private:
+  __device__ BatchPosition position(const bool (&batched)[2]) const {
+    return {batched[0] ? place_.batch.inner : 0, batched[1] ? place_.batch.outer : 0};
+  }
+
+  template <int kRows, bool kMnMajor>
+  __device__ void load_half(T* tile, const CUtensorMap* map, bool chunked, uint64_t* full, int row,
+                            int chunk, BatchPosition batch) const {
+    constexpr uint16_t kBoth = 3;
+    const int k = chunk * kChunkK;
+    if constexpr (kMnMajor) {
+      // Boxes of 64; where their number is odd, the CTAs take them by turns.
+      constexpr int kBoxes = kRows / kSwizzleElements, kHalf = kBoxes % 2 == 0 ? kBoxes / 2 : 1;
+      const int step = chunked ? kHalf : 1, turn = kBoxes % 2 == 0 ? 0 : chunk;
+#pragma unroll 1
+      for (int i = 0; i < kBoxes; i += step) {
+        if ((i / kHalf + turn) % 2 != rank_) continue;
+        load_box(tile + i * kChunkK * kSwizzleElements, map, full, kBoth,
+                 chunked ? 0 : row + i * kSwizzleElements, k,
+                 chunked ? row / kSwizzleElements + i : 0, batch);
+      }
+    } else {
+      const int first = rank_ * (kRows / 2);
+      load_box(tile + first * kChunkK, map, full, kBoth, k, row + first, 0, batch);
+    }
+  }
+
+  const Params& params_;
+  SharedStorage<T, Tile>& smem_;
+  const Place& place_;
+  int rank_;
+};
 
 // acc = this warpgroup's part of the tile.
 template <typename T, typename Tile, bool kAMn, bool kBMn>
 __device__ inline void multiply(SharedStorage<T, Tile>& smem, int chunks, int warpgroup,
-                                float (&acc)[Tile::kBlockN / 2]) {
-  constexpr int kSteps = 4 / Tile::kSharers;  // of 16 k, of a warpgroup in a stage
+                                int sharers, float (&acc)[Tile::kBlockN / 2]) {
   const int row = Tile::kSharers == 1 ? warpgroup * 64 : 0;
-  const int step = Tile::kSharers > 1 ? warpgroup * kSteps : 0;
-  const uint64_t a_base =
-      operand_descriptor<kAMn>(smem.stages[0].a, row) + step * kDescriptorStepK16<kAMn>;
-  const uint64_t b_base =
-      operand_descriptor<kBMn>(smem.stages[0].b, 0) + step * kDescriptorStepK16<kBMn>;
-  RingState<Tile::kStages> ring;
-  int previous = 0;
+  const uint64_t a_base = operand_descriptor<kAMn>(smem.stages[0].a, row);
+  const uint64_t b_base = operand_descriptor<kBMn>(smem.stages[0].b, 0);
+  const int first = Tile::kSharers == 1 ? 0 : warpgroup;
+  int stage = first, previous = 0;
+  uint32_t parity = 0;
 #pragma unroll 1
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    ptx::mbarrier_wait(&smem.full[ring.stage], ring.parity);
+  for (int chunk = first; chunk < chunks; chunk += Tile::kSharers) {
+    ptx::mbarrier_wait(&smem.full[stage], parity);
     ptx::wgmma_fence();
-    const int offset = ring.stage * static_cast<int>(sizeof(smem.stages[0]) / 16);
+    const int offset = stage * static_cast<int>(sizeof(smem.stages[0]) / 16);
     const uint64_t a = a_base + offset, b = b_base + offset;
 #pragma unroll
-    for (int k16 = 0; k16 < kSteps; ++k16) {
+    for (int k16 = 0; k16 < kChunkK / 16; ++k16) {
       ptx::wgmma<T, kAMn, kBMn>(acc, a + k16 * kDescriptorStepK16<kAMn>,
-                                b + k16 * kDescriptorStepK16<kBMn>, chunk > 0 || k16 > 0);
+                                b + k16 * kDescriptorStepK16<kBMn>, chunk > first || k16 > 0);
     }
     ptx::wgmma_commit_group();
-    if (chunk > 0) {
+    if (chunk > first) {
       ptx::wgmma_wait_group<1>();  // the stage before has been read
-      if (threadIdx.x % kWarpgroup == 0) ptx::mbarrier_arrive(&smem.empty[previous]);
+      // To all that load into it again; none else waits for it, and may be gone by then.
+      const int thread = threadIdx.x % kWarpgroup;
+      if (thread < sharers && chunk - Tile::kSharers + Tile::kStages < chunks) {
+        ptx::mbarrier_arrive_cluster(&smem.empty[previous], thread);
+      }
     }
-    previous = ring.stage;
-    ring.advance();
+    previous = stage;
+    stage += Tile::kSharers;
+    if (stage >= Tile::kStages) stage -= Tile::kStages, parity ^= 1;
   }
   ptx::wgmma_wait_group<0>();
 }
 
 // Grid: (columns of tiles, rows of tiles, batch).
 template <typename T, typename Tile, bool kAMn, bool kBMn>
-__global__ void __launch_bounds__(kThreads, 1) small_kernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    small_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
   auto& smem = *reinterpret_cast<SharedStorage<T, Tile>*>(
       raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
-  constexpr int kStages = Tile::kStages, kWarps = kThreads / 32;
+  constexpr int kStages = Tile::kStages, kWarps = Tile::kThreads / 32;
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int chunks = (params.k + kChunkK - 1) / kChunkK;
   const Place place = place_of<Tile>(params);
   ptx::griddep_launch_dependents();
+  const int sharers = params.cluster.size();
   if (threadIdx.x % 32 == 0) {
     // Every warp its own barriers, so that none waits for another before its first loads.
     for (int stage = warp; stage < kStages; stage += kWarps) {
       ptx::mbarrier_init(&smem.full[stage], 1);
-      ptx::mbarrier_init(&smem.empty[stage], 2);
+      ptx::mbarrier_init(&smem.empty[stage], Tile::kWarpgroups / Tile::kSharers * sharers);
     }
     ptx::fence_mbarrier_init();
-    ptx::griddep_wait();
-    for (int stage = warp; stage < min(kStages, chunks); stage += kWarps) {
-      load<T, Tile, kAMn, kBMn>(params, smem, place, stage, stage);
-    }
   }
-  __syncthreads();
-  if (warp == kWarps - 1) {
-    if (threadIdx.x % 32 != 0) return;
-    RingState<kStages> ring;
+  if (sharers > 1) [[unlikely]] {
+    __syncwarp();
+    ptx::cluster_arrive_relaxed();
+    ptx::cluster_wait();
+  }
+  const Loader<T, Tile, kAMn, kBMn> loader(params, smem, place);
+  // Stages are asked for first by all warps, and then by the last ones, by turns: one thread would
+  // not keep up.
+  int begin = warp, step = kWarps, end = min(Tile::kFirst, chunks);
+#pragma unroll 1  // one copy of the loads: what is short is fetched fast
+  for (bool first = true;; first = false) {
+    if (threadIdx.x % 32 == 0) {
+      if (first) {
+        ptx::griddep_wait();
+      } else if (Tile::kFirst < kStages) {
+        ptx::mbarrier_wait(&smem.full[0], 0);
+      }
 #pragma unroll 1
-    for (int chunk = kStages; chunk < chunks; ++chunk, ring.advance()) {
-      ptx::mbarrier_wait(&smem.empty[ring.stage], ring.parity);
-      load<T, Tile, kAMn, kBMn>(params, smem, place, ring.stage, chunk);
+      for (int turn = 0; turn * kStages < end; ++turn) {
+#pragma unroll 1
+        for (int stage = begin; stage < min(kStages, end - turn * kStages); stage += step) {
+          const int chunk = turn * kStages + stage;
+          if (!first && chunk < Tile::kFirst) continue;
+          if (turn > 0) ptx::mbarrier_wait(&smem.empty[stage], (turn - 1) & 1);
+          loader.load(stage, chunk);
+        }
+      }
     }
-    return;
+    if (!first) return;
+    __syncthreads();
+    if (warp < kWarps - kLoaders) break;
+    begin = warp - (kWarps - kLoaders), step = kLoaders, end = chunks;
+  }
+  if (params.bias != nullptr) [[unlikely]] {
+    ptx::griddep_wait();  // it may be what the kernel before writes
+    const T* bias = static_cast<const T*>(params.bias);
+    if (const int i = threadIdx.x; i < Tile::kBlockN) {
+      smem.bias[i] = static_cast<float>(bias[min(place.n + i, params.n - 1) * params.bias_stride]);
+    }
   }
   const int warpgroup = warp / 4;
   float acc[Tile::kBlockN / 2];
-  multiply<T, Tile, kAMn, kBMn>(smem, chunks, warpgroup, acc);
-  ptx::griddep_wait();  // the bias may be what the kernel before writes, or D what it reads
-  ptx::named_barrier_sync(kMultipliers, 256);  // all has been read: there is room
+  multiply<T, Tile, kAMn, kBMn>(smem, chunks, warpgroup, sharers, acc);
+  if (Tile::kSharers > 1 && warpgroup >= chunks) {
+#pragma unroll
+    for (float& x : acc) x = 0;
+  }
+  ptx::griddep_wait();  // D may be what the kernel before reads
+  ptx::named_barrier_sync(kMultipliers,
+                          Tile::kWarpgroups * kWarpgroup);  // all has been read: there is room
   T* d = static_cast<T*>(params.d) + place.batch.inner * params.d_batch_stride[0] +
          place.batch.outer * params.d_batch_stride[1];
   if constexpr (Tile::kSharers == 1) {
-    store<T, Tile::kBlockN>(params, smem.stages, acc, warpgroup, place.m + warpgroup * 64, place.n,
-                            d);
+    store<T, Tile::kBlockN>(params, smem.bias, smem.stages, acc, warpgroup,
+                            place.m + warpgroup * 64, place.n, d);
   } else {
-    add_and_store<T, Tile::kBlockN>(params, smem.stages, acc, warpgroup, place.m, place.n, d);
+    add_and_store<T, Tile::kBlockN>(params, smem.bias, smem.stages, acc, warpgroup, place.m,
+                                    place.n, d);
   }
 #endif
 }

@@ -26,13 +26,15 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
   params.bias = p.bias, params.bias_stride = p.bias_stride;
   params.activation = p.activation;
   params.a_chunked = a_mn && p.m % kSwizzleElements == 0;
-  params.b_chunked = b_mn && p.n % kSwizzleElements == 0;
+  params.b_chunked = b_mn && p.n % kSwizzleElements == 0 && config.block_n % kSwizzleElements == 0;
+  params.cluster = clusters_of(ceil_div<int64_t>(p.m, config.block_m),
+                               ceil_div<int64_t>(p.n, config.block_n), config.cluster);
   const bool encoded = encode_operand(&params.a, p,
                                       {p.a.data, p.m, p.a.row_stride, p.a.col_stride, a_batch, a_mn,
-                                       params.a_chunked, config.block_m, 1}) &&
+                                       params.a_chunked, config.block_m, params.cluster.along_n}) &&
                        encode_operand(&params.b, p,
                                       {p.b.data, p.n, p.b.col_stride, p.b.row_stride, b_batch, b_mn,
-                                       params.b_chunked, config.block_n, 1});
+                                       params.b_chunked, config.block_n, params.cluster.along_m});
   if (!encoded) {
     return {cudaErrorInvalidValue, "encoding a tensor map of the sm_90a GEMM for small products"};
   }

@@ -14,6 +14,7 @@ namespace xgemm::cuda::gemm::sm90::small {
 struct Params {
   CUtensorMap a, b;  // 5-D, as those of ../params.h
   bool a_chunked, b_chunked;
+  Clusters cluster;  // one of both is 1
   bool batched, a_batched[2], b_batched[2];
   int batch;                // products; the grid's third dimension runs over them
   FastDivisor batch_inner;  // of them, those along the inner dimension

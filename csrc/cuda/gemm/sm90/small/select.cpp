@@ -11,79 +11,136 @@
 namespace xgemm::cuda::gemm::sm90::small {
 namespace {
 
-constexpr int64_t kMostGrid = 65535;  // of its rows, and of a batch
-
-// Fitted to an H200, cold L2: 306 shapes of up to 4 GFLOP, 6.6 % off on average, and the tile that
-// it takes 0.5 % slower than the best.
-//
-// The launch, and until a CTA's first operands are there: 4.84, and what the other kernels' models
-// are high by for products as small.
-constexpr double kLaunchUs = 5.15;
-constexpr double kRampUs = 0.56;  // more, for problems of this size on
-constexpr double kRampBytes = 0.43e6;
-constexpr double kMemoryBytesPerUs = 1.76e6;  // little is in flight
-// Lines of 128 bytes: that one SM takes in, and that L2 gives.
-constexpr double kSmLinesPerUs = 1564, kL2LinesPerUs = 90.6e3;
-// Of a stage of K, and of each box of 64 rows of an operand that is not along K.
-constexpr double kStageUs = 0.148, kBoxUs = 0.034;
-constexpr double kTurnUs = 0.13;  // of CTAs after the first
-
-// Lines of 128 bytes that 128 bytes of a row lie in.
-int lines_of_row(int64_t stride) { return stride % kChunkK == 0 ? 1 : 2; }
+// Fitted to an H200, cold L2, beside cuBLAS: 201 shapes (squares, layers of
+// few rows and log-uniform ones to 6000) in every tile, 3239 times, 6 % off on average.
+constexpr double kLaunchUs = 5.016;  // and until a CTA's first operands are there
+constexpr double kRampUs = 0.9917, kRampBytes = 4.358e5;  // more, for problems of this size on
+constexpr double kMemoryBytesPerUs = 2.246e6;             // little is in flight
+// Lines of 128 bytes: that one SM takes in, and that L2 gives; and those that a row which begins
+// within a line takes for every 128 bytes.
+constexpr double kSmLinesPerUs = 1078, kL2LinesPerUs = 1.024e5, kLinesOfUnevenRow = 1.465;
+// Of a stage of K, at least, and more where a cluster shares its operands; of each box of 64 rows
+// of an operand that is not along K; and the clock, where the tensor cores are what takes time.
+constexpr double kStageUs = 0.08015, kSharedStageUs = 0.1064, kBoxUs = 0.004337,
+                 kCyclesPerUs = 1778;
+// Of CTAs after the first of an SM: of several that it holds at once, and of one after another.
+constexpr double kTurnUs = 0.606, kWholeTurnUs = 2.836;
+constexpr double kStoreUs = 4.777e-5;  // of each element of a tile
+// Of each column of a wide tile that is stored element by element: what the persistent kernel
+// takes.
+constexpr double kElementStoreUs = 0.054;
+constexpr double kClusterUs = 0.1505;  // until the CTAs of a cluster have met
+constexpr int kMostSmemBytes = 227 * 1024;
 
 double fourth(double x) { return x * x * x * x; }
 
-double estimate(const Problem& p, const DeviceInfo& device, const Shape& shape, int64_t ctas,
-                int64_t batch) {
-  const bool a_mn = !a_k_major(p), b_mn = !b_k_major(p);
-  const auto chunks = static_cast<double>(ceil_div<int64_t>(p.k, kChunkK));
-  const int a_lines = lines_of_row(a_mn ? p.a.col_stride : p.a.row_stride);
-  const int b_lines = lines_of_row(b_mn ? p.b.row_stride : p.b.col_stride);
-  const auto lines = static_cast<double>(std::min<int64_t>(p.m, shape.block_m) * a_lines +
-                                         std::min<int64_t>(p.n, shape.block_n) * b_lines);
-  const int boxes = (a_mn ? shape.block_m : 0) / kChunkK + (b_mn ? shape.block_n : 0) / kChunkK;
-  const auto turns = static_cast<double>(ceil_div<int64_t>(ctas, device.sm_count));
-  const auto bytes =
-      2.0 * static_cast<double>(batch) * static_cast<double>(p.m * p.k + p.n * p.k + p.m * p.n);
-  // Of things that overlap, a little more than the longest.
-  const double overlapped = std::sqrt(std::sqrt(
-      fourth(turns * chunks * lines / kSmLinesPerUs) +
-      fourth(static_cast<double>(ctas) * chunks * lines / kL2LinesPerUs) +
-      fourth(turns * chunks * (kStageUs + kBoxUs * boxes)) + fourth(bytes / kMemoryBytesPerUs)));
-  return kLaunchUs + kRampUs * std::min(1.0, bytes / kRampBytes) + overlapped +
-         kTurnUs * (turns - 1);
-}
+// A tile, and CTAs of a cluster.
+struct Candidate {
+  Shape shape;
+  int cluster;
+};
+
+class Chooser {
+ public:
+  Chooser(const Problem& p, const DeviceInfo& device)
+      : p_(p),
+        sm_count_(device.sm_count),
+        a_mn_(!a_k_major(p)),
+        b_mn_(!b_k_major(p)),
+        chunks_(ceil_div<int64_t>(p.k, kChunkK)) {
+    for (int i = 0; i < p.batch_dims; ++i) batch_ *= p.batch[i].size;
+    bytes_ =
+        2.0 * static_cast<double>(batch_) * static_cast<double>(p.m * p.k + p.n * p.k + p.m * p.n);
+    a_lines_ = lines_of_row(a_mn_ ? p.a.col_stride : p.a.row_stride);
+    b_lines_ = lines_of_row(b_mn_ ? p.b.row_stride : p.b.col_stride);
+  }
+
+  bool choose(Config* config, double* estimate_us) const {
+    *estimate_us = std::numeric_limits<double>::infinity();
+    if (batch_ > kMostGrid) return false;
+    for (const Shape& shape : kShapes) {
+      // An activation goes through many sums slowly, and so do stores of single elements.
+      if (p_.activation != Activation::kNone && shape.wide()) continue;
+      if (((a_mn_ && !b_mn_) || !d_fits_tma(p_)) && shape.wide()) continue;
+      // Multicast pays for itself where all rows begin within a line alone (measured: 1 to 3 %,
+      // and 14 % of long K; elsewhere it costs 1 to 8 %).
+      const int most = a_lines_ > 1 && b_lines_ > 1 ? kMostCluster : 1;
+      for (int cluster = 1; cluster <= most; ++cluster) {
+        consider({shape, cluster}, config, estimate_us);
+      }
+    }
+    return *estimate_us < std::numeric_limits<double>::infinity();
+  }
+
+ private:
+  static constexpr int64_t kMostGrid = 65535;  // of its rows, and of a batch
+  static constexpr int64_t kMostTurns = 4;     // beyond them persistent CTAs are always ahead
+
+  void consider(const Candidate& c, Config* config, double* estimate_us) const {
+    const int64_t rows = ceil_div<int64_t>(p_.m, c.shape.block_m);
+    const int64_t columns = ceil_div<int64_t>(p_.n, c.shape.block_n);
+    const int64_t most = sm_count_ * kMostTurns;
+    if (rows >= kMostGrid || rows > most || columns > most) return;
+    const Clusters clusters = clusters_of(rows, columns, c.cluster);
+    const int64_t ctas = round_up<int64_t>(rows, clusters.along_m) *
+                         round_up<int64_t>(columns, clusters.along_n) * batch_;
+    if (ctas > (c.shape.wide() ? sm_count_ : most)) return;
+    const double us = estimate(c, clusters, ctas);
+    if (us >= *estimate_us) return;
+    *estimate_us = us;
+    *config = {.kernel = Kernel::kSm90Small,
+               .block_m = c.shape.block_m,
+               .block_n = c.shape.block_n,
+               .stages = c.shape.stages,
+               .cluster = c.cluster,
+               .ctas = static_cast<int>(ctas),
+               .reason = "few tiles: a CTA for each of them, soon started and soon stored"};
+  }
+
+  double estimate(const Candidate& c, const Clusters& clusters, int64_t ctas) const {
+    const int block_m = c.shape.block_m, block_n = c.shape.block_n;
+    const int loaded_n = b_mn_ ? round_up(block_n, kChunkK) : block_n;
+    const auto a_lines = static_cast<double>(std::min<int64_t>(p_.m, block_m)) * a_lines_;
+    const auto b_lines = static_cast<double>(std::min<int64_t>(p_.n, loaded_n)) * b_lines_;
+    const int boxes = (a_mn_ ? block_m : 0) / kChunkK + (b_mn_ ? loaded_n : 0) / kChunkK;
+    const auto turns = static_cast<double>(ceil_div<int64_t>(ctas, sm_count_));
+    const auto chunks = static_cast<double>(chunks_);
+    const double from_l2 = a_lines / clusters.along_n + b_lines / clusters.along_m;
+    const int64_t stage_bytes = (block_m + loaded_n) * kChunkK * 2;
+    const int64_t smem_bytes = std::min<int64_t>(chunks_, c.shape.stages) * stage_bytes + 2048;
+    const double turn_us = kMostSmemBytes / smem_bytes > 1 ? kTurnUs : kWholeTurnUs;
+    // wgmma takes half as many cycles as columns for each of its 64 rows and 16 k.
+    const double multiply_us = 2.0 * block_m / 64 * block_n / kCyclesPerUs;
+    const double stage_us = c.cluster > 1 ? kSharedStageUs : kStageUs;
+    // Of things that overlap, a little more than the longest.
+    const double overlapped = std::sqrt(
+        std::sqrt(fourth(turns * chunks * (a_lines + b_lines) / kSmLinesPerUs) +
+                  fourth(static_cast<double>(ctas) * chunks * from_l2 / kL2LinesPerUs) +
+                  fourth(turns * chunks * (std::max(stage_us, multiply_us) + kBoxUs * boxes)) +
+                  fourth(bytes_ / kMemoryBytesPerUs)));
+    return kLaunchUs + kRampUs * std::min(1.0, bytes_ / kRampBytes) + overlapped +
+           turn_us * (turns - 1) + kStoreUs * block_m * block_n + (c.cluster > 1 ? kClusterUs : 0);
+  }
+
+  // Of those that 128 bytes of a row lie in.
+  static double lines_of_row(int64_t stride) {
+    return stride % kChunkK == 0 ? 1 : kLinesOfUnevenRow;
+  }
+
+  const Problem& p_;
+  int sm_count_;
+  bool a_mn_, b_mn_;
+  int64_t chunks_, batch_ = 1;
+  double bytes_, a_lines_, b_lines_;
+};
 
 }  // namespace
 
 bool select(const Problem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
-  constexpr int64_t kMostTurns = 4;  // beyond them persistent CTAs are always ahead
   if (device.capability != 90 || p.dtype == DType::kF32 || p.k == 0) return false;
   if (p.alpha != 1.0f || p.beta != 0.0f) return false;
   if (!extents_fit_tma(p) || !a_fits_tma(p) || !b_fits_tma(p)) return false;
-  int64_t batch = 1;
-  for (int i = 0; i < p.batch_dims; ++i) batch *= p.batch[i].size;
-  if (batch > kMostGrid) return false;
-  *estimate_us = std::numeric_limits<double>::infinity();
-  for (const Shape& shape : kShapes) {
-    if (!b_k_major(p) && shape.block_n % kChunkK != 0) continue;  // whole boxes
-    const int64_t rows = ceil_div<int64_t>(p.m, shape.block_m);
-    const int64_t columns = ceil_div<int64_t>(p.n, shape.block_n);
-    const int64_t most = device.sm_count * kMostTurns;
-    if (rows > kMostGrid || rows > most || columns > most || rows * columns * batch > most)
-      continue;
-    const int64_t ctas = rows * columns * batch;
-    const double us = estimate(p, device, shape, ctas, batch);
-    if (us >= *estimate_us) continue;
-    *estimate_us = us;
-    *config = {.kernel = Kernel::kSm90Small,
-               .block_m = shape.block_m,
-               .block_n = shape.block_n,
-               .stages = shape.stages,
-               .ctas = static_cast<int>(ctas),
-               .reason = "little to do: all of its K at once, and nothing to set up"};
-  }
-  return *estimate_us < std::numeric_limits<double>::infinity();
+  return Chooser(p, device).choose(config, estimate_us);
 }
 
 }  // namespace xgemm::cuda::gemm::sm90::small

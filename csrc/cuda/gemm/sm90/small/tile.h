@@ -1,23 +1,46 @@
 // Sizes that the choice of a tile, the launch and the kernel for small products must agree on.
 #pragma once
 
+#include <cstdint>
+
+#include "common/math.h"
+
 namespace xgemm::cuda::gemm::sm90::small {
 
-inline constexpr int kThreads = 288;  // two warpgroups that multiply, a warp that loads
-inline constexpr int kChunkK = 64;    // k of a stage: 128 bytes, the swizzle's row
+inline constexpr int kLoaders = 2;  // warps that ask for what does not fit at once
+inline constexpr int kMostCluster = 2;
+inline constexpr int kChunkK = 64;  // k of a stage: 128 bytes, the swizzle's row
 
-// Rows and columns of D, stages of K. A tile that is not a multiple of 64 wide takes a K-major B
-// only.
+// Rows and columns of D, stages of K. A wide tile is not compiled for an A along M and a B along K.
 struct Shape {
   int block_m, block_n, stages;
+  constexpr bool wide() const { return block_n > 64; }
 };
 inline constexpr Shape kShapes[] = {
-    {64, 32, 16},  //
-    {64, 64, 12},  //
-    {128, 64, 8},  //
+    {64, 32, 16},   //
+    {64, 64, 12},   //
+    {128, 64, 8},   //
+    {128, 96, 7},   //
+    {192, 96, 6},   //
+    {128, 192, 5},  //
+    {192, 192, 4},  //
+    {256, 128, 4},  //
 };
 
-// Warpgroups that share k and rows: both, where a tile has the 64 rows of one.
+// CTAs of a cluster have neighbouring tiles and one operand in common: A, which is no smaller, but
+// where their rows leave fewer of them without a tile.
+struct Clusters {
+  int along_m, along_n;
+  XGEMM_HOST_DEVICE constexpr int size() const { return along_m * along_n; }
+};
+constexpr Clusters clusters_of(int64_t rows, int64_t columns, int cluster) {
+  const int64_t by_columns = rows * round_up<int64_t>(columns, cluster);
+  const int64_t by_rows = columns * round_up<int64_t>(rows, cluster);
+  return by_rows < by_columns ? Clusters{cluster, 1} : Clusters{1, cluster};
+}
+
+// Warpgroups that multiply have 64 rows each; two share the k of a tile that has no more.
 constexpr int sharers_of(int block_m) { return block_m == 64 ? 2 : 1; }
+constexpr int warpgroups_of(int block_m) { return block_m / 64 * sharers_of(block_m); }
 
 }  // namespace xgemm::cuda::gemm::sm90::small
