@@ -72,7 +72,7 @@ def test_random() -> None:
         kernel = check(case, machine).partition(", ")[0]
         visited[kernel.removeprefix("kernel: ")] += 1
     of_rows = {"short rows", "ragged rows", "team rows", "rows", "runs"}
-    of_columns = {"columns", "shifted columns", "flat columns", "narrow columns"}
+    of_columns = {"columns", "shifted columns", "flat columns", "thin columns", "narrow columns"}
     assert set(visited) == {*of_rows, *of_columns, "strided"}, visited
 
 

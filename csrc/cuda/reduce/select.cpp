@@ -62,11 +62,12 @@ struct View {
   }
   // A warp's loads in flight, of all of them, do not fill the GPU.
   bool few_rows() const { return bytes < 16.0 * 32 * batch * kFullWarps * device.sm_count; }
-  // At the worst alignment, where rows are not all aligned.
-  int64_t vectors_of_row() const {
+  // Loads of a run at the worst alignment, where runs are not all aligned.
+  int64_t vectors_of_run() const {
     const int64_t before = all_aligned(false) ? 0 : vector - 1;
-    return ceil_div(plan.extent + before, vector);
+    return ceil_div(reduced().size + before, vector);
   }
+  int64_t vectors_of_row() const { return plan.extent / reduced().size * vectors_of_run(); }
 };
 
 bool fits_rows(const View& v) {
@@ -75,8 +76,7 @@ bool fits_rows(const View& v) {
   if (plan.kept.count > Params::kMaxKept || plan.reduced.count > 2) return false;
   if (v.vectors_of_row() >= k31Bits - 1) return false;
   if (v.kind == Kind::kArg && plan.extent >= k31Bits) return false;
-  if (plan.reduced.count == 1) return true;
-  return v.all_aligned(false) && v.reduced().size % v.vector == 0;
+  return plan.reduced.count == 1 || v.reduced().size >= v.vector;
 }
 
 // The limits are those of the sweep: 16 loads where rows are few, 32 where they are many.
@@ -138,6 +138,7 @@ constexpr double kCluster = 0.62, kClusterWave = 0.58;
 constexpr double kMail = 0.83, kMailPiece = 0.0003;
 constexpr double kMailSlots = 0.092;  // for each that a thread reads
 constexpr double kFlatOfFew = 1.3;    // times as slow: flat columns of less than a batch
+constexpr double kThin = 1.07;        // times as slow: element by element
 constexpr double kLaunch = 2.6, kLaunchBytes = 0.96e-6;
 constexpr double kImbalance = 0.028, kThreads = 0.071;
 constexpr int kFewestThreads = 64, kMostBlocksOfSm = 16;
@@ -213,6 +214,22 @@ void consider_pieces(const View& v, Cut cut, int64_t most, bool clusters, const 
   }
 }
 
+// Whether one thread for each output is cheaper than what was chosen.
+void consider_thin(const View& v, Choice* choice) {
+  const Plan& plan = v.plan;
+  if (plan.outputs >= k31Bits || plan.extent > kMostFlatExtent) return;
+  if (plan.kept.count > Params::kMaxKept || plan.reduced.count > 2) return;
+  Cut cut{.lanes = 1, .pieces = 1, .loads = plan.extent, .batch = 8, .resident = 1024};
+  Choice thin{.config = {.kernel = Kernel::kThin, .reason = "few elements: a thread each"},
+              .cost = choice->cost};
+  for (cut.threads = kFewestThreads; cut.threads <= kColumnThreads; cut.threads *= 2) {
+    cut.tiles = ceil_div<int64_t>(plan.outputs, cut.threads);
+    cut.run = v.element * std::min<int64_t>(v.kept().size, cut.threads);
+    thin.consider(cut, 1, false, kThin * estimate(v, cut));
+  }
+  if (thin.cost < choice->cost) *choice = thin;
+}
+
 // Whether an Op's Lane (ops.cuh) is a 32-bit number.
 bool four_byte_lanes(const View& v) {
   if (v.kind == Kind::kSquares) return v.problem.in_dtype == DType::kF16;
@@ -270,6 +287,7 @@ Config team_rows(const View& v) {
 Config rows(const View& v) {
   const bool runs = v.plan.reduced.count > 1;
   Choice choice{.config = {.kernel = runs ? Kernel::kRuns : Kernel::kRows}};
+  if (runs) choice.config.row_loads = v.vectors_of_run();
   const int64_t vectors = v.vectors_of_row();
   for (int threads = kFewestThreads; threads <= kMostRowThreads; threads *= 2) {
     if (threads > kFewestThreads && threads >= 2 * vectors) break;
@@ -289,6 +307,7 @@ Config rows(const View& v) {
   config.reason = config.pieces == 1   ? "rows: a block each"
                   : config.cluster > 1 ? "rows: a cluster each"
                                        : "few long rows: in pieces";
+  if (runs) consider_thin(v, &choice);
   return config;
 }
 
@@ -357,11 +376,13 @@ Config columns(const View& v) {
           [&](int64_t pieces) { return each * ceil_div(v.plan.extent, pieces * groups); }, &tiled);
     }
   }
-  Config config = tiled.cost < choice.cost ? tiled.config : choice.config;
+  if (tiled.cost < choice.cost) choice = tiled;
+  Config& config = choice.config;
   config.reason = config.kernel == Kernel::kFlat ? "short columns: a thread each"
                   : config.pieces == 1           ? "columns"
                   : config.cluster > 1           ? "columns: a cluster each"
                                                  : "few columns: in pieces";
+  consider_thin(v, &choice);
   return config;
 }
 
@@ -422,7 +443,7 @@ Config select_config(const ReduceProblem& problem, const Plan& plan, const Devic
 std::string explain(const Plan& plan, const Config& config) {
   constexpr const char* kNames[] = {
       "short rows", "ragged rows",     "team rows",    "rows",           "runs",
-      "columns",    "shifted columns", "flat columns", "narrow columns", "strided"};
+      "columns",    "shifted columns", "flat columns", "thin columns", "narrow columns", "strided"};
   std::string text = "kernel: ";
   text += kNames[static_cast<int>(config.kernel)];
   text += ", " + std::to_string(config.tiles) + " x " + std::to_string(config.pieces) +
