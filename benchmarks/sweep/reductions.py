@@ -267,7 +267,7 @@ class Candidates:
     def flat(self) -> Iterator[Config]:
         vectors = self.of.outputs // self.of.inner * ceil_div(self.of.inner, self.of.vector)
         for threads in (64, 128, 256):
-            if self.of.extent <= 4096 or vectors >= 1 << 16:
+            if self.of.element == 2 and (self.of.extent <= 4096 or vectors >= 1 << 16):
                 yield Config("flat", threads, tiles=ceil_div(vectors, threads))
 
     def thin(self) -> Iterator[Config]:

@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(256, 4) thin_columns_kernel(const __grid_const
   constexpr int U = 8;  // rows in flight
   const int64_t at = (p.first_tile + blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= p.flat_vectors) return;  // below 2^31
-  uint32_t column;  // along the innermost kept dimension
+  uint32_t column;                   // along the innermost kept dimension
   const uint32_t outer = p.kept_inner.divide(static_cast<uint32_t>(at), &column);
   const Offsets offsets = kept_offsets(p.kept, p.kept_count, outer);
   const KeptDim& kept = p.kept[Params::kMaxKept - 1];

@@ -79,9 +79,9 @@ void set_dims(const ReduceProblem& problem, const Plan& plan, const Config& conf
   const ReduceDim& inner = reduced.innermost();
   const int64_t element = element_size(problem.in_dtype);
   const bool runs = kernel == Kernel::kRuns;
-  p.runs = FastDivmod(reduced.count == 1
-                          ? kNeverReached
-                          : static_cast<uint32_t>(runs ? config.row_loads : inner.size));
+  p.runs =
+      FastDivmod(reduced.count == 1 ? kNeverReached
+                                    : static_cast<uint32_t>(runs ? config.row_loads : inner.size));
   p.outer_stride = reduced.count == 1 ? 0 : reduced[0].in_stride;
   p.inner_stride = inner.in_stride;
   if (kernel == Kernel::kShortRows || kernel == Kernel::kRaggedRows) {

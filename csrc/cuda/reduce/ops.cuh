@@ -294,8 +294,8 @@ struct Arg {
 // Of any kind: `lane` and the numbers x[i], which stand at first + i * step, behind all it has.
 template <typename Op, int N>
 __device__ inline typename Op::Lane take(const Params& p, typename Op::Lane lane,
-                                         const Number<typename Op::Element> (&x)[N],
-                                         uint32_t first, uint32_t step) {
+                                         const Number<typename Op::Element> (&x)[N], uint32_t first,
+                                         uint32_t step) {
   if constexpr (requires { Op::fold(x, p); }) {
     return Op::meet(lane, Op::fold(x, p));
   } else {
@@ -313,8 +313,8 @@ __device__ inline typename Op::Lane take_vector(const Params& p, typename Op::La
   return take<Op>(p, lane, x, first, 1);
 }
 
-// The same of the elements i only for which first + i, unsigned, is below `length`: those before the
-// first have wrapped around. They stand at `base` + first + i.
+// The same of the elements i only for which first + i, unsigned, is below `length`: those before
+// the first have wrapped around. They stand at `base` + first + i.
 template <typename Op>
 __device__ inline typename Op::Lane take_part(const Params& p, typename Op::Lane lane, uint4 v,
                                               uint32_t first, uint32_t length, uint32_t base) {

@@ -47,8 +47,8 @@ struct Params {
   // kept_inner divides a tile's number (columns) or a row's (short rows): the remainder counts
   // along the innermost kept dimension.
   FastDivmod kept_inner;
-  uint16_t in_vector;  // columns: after how many elements of 16 bytes they repeat
-  bool one_shift;      // shifted columns: see has_one_shift
+  uint16_t in_vector;    // columns: after how many elements of 16 bytes they repeat
+  bool one_shift;        // shifted columns: see has_one_shift
   int64_t columns;       // runs: elements of one
   int64_t inner_stride;  // elements; see `runs`
   uint32_t vectors;      // short rows: a power of 2
@@ -65,9 +65,9 @@ struct Params {
   FastDivmod runs;
   Magnitude magnitude;   // what a norm adds up
   int64_t outer_stride;  // elements
-  int64_t flat_vectors;  // flat columns: 16 bytes of columns, through all tiles; thin ones: columns;
-                         // runs: loads of a row
-  double p;              // order of the norm
+  int64_t flat_vectors;  // flat columns: 16 bytes of columns, through all tiles; thin ones:
+                         // columns; runs: loads of a row
+  double p;  // order of the norm
 };
 
 // For the strided kernel, which takes any number of dimensions.

@@ -73,6 +73,9 @@ constexpr bool has_sm90(Kind kind, DType dtype) {
          (dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32);
 }
 
+// Of larger elements a thread for each column is faster.
+constexpr bool has_flat(DType dtype) { return element_size(dtype) < 4; }
+
 // Elements, or rows, that a thread loads before it uses the first.
 constexpr int in_flight(Kernel kernel, Kind kind, DType dtype) {
   if (kind == Kind::kPowers) return 2;

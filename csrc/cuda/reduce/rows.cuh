@@ -68,7 +68,8 @@ __device__ inline typename Op::Lane fold_row(const Params& p, const typename Op:
     if constexpr (kChains == 1) {
       lane = parts[0];
     } else {
-      lane = Op::meet(lane, fold_tree<kChains>(parts, [](Lane a, Lane b) { return Op::meet(a, b); }));
+      lane =
+          Op::meet(lane, fold_tree<kChains>(parts, [](Lane a, Lane b) { return Op::meet(a, b); }));
     }
     v += pieces * (threads * U);
   } while (v < end);
@@ -120,9 +121,8 @@ __global__ void __launch_bounds__(kMostRowWarps * 32, 2)
   if (p.kept_count > 1 || p.first_tile > 0) [[unlikely]] {
     offsets = kept_offsets(p.kept, p.kept_count, p.first_tile + tile);
   }
-  const auto lane =
-      fold_row<Op>(p, static_cast<const typename Op::Element*>(p.in) + offsets.in, true,
-                          threadIdx.x, blockDim.x, piece, p.pieces.divisor);
+  const auto lane = fold_row<Op>(p, static_cast<const typename Op::Element*>(p.in) + offsets.in,
+                                 true, threadIdx.x, blockDim.x, piece, p.pieces.divisor);
   if (p.pieces.divisor > 1) {
     typename Op::Acc acc[1] = {Op::widen(lane, 0)};
     finish_block<Op, 1, kSm90, false>(p, piece, acc, 1, {}, [&](int) { return offsets.out; });
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kMostRowWarps * 32, 2)
 
 // A row that is several runs: their loads are counted one run behind the other.
 template <typename Op>
-__global__ void __launch_bounds__(kMostRowWarps * 32, sizeof(typename Op::Lane) == 4 ? 2 : 1)
+__global__ void __launch_bounds__(kMostRowWarps * 32, sizeof(typename Op::Acc) <= 8 ? 2 : 1)
     runs_kernel(const __grid_constant__ Params p) {
   using T = typename Op::Element;
   using Lane = typename Op::Lane;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kMostRowWarps * 32, sizeof(typename Op::Lane) 
   const Place place = place_of(p);
   const Offsets offsets = kept_offsets(p.kept, p.kept_count, place.tile);
   const T* row = static_cast<const T*>(p.in) + offsets.in;
-  const auto length = static_cast<uint32_t>(p.columns);     // of a run
+  const auto length = static_cast<uint32_t>(p.columns);    // of a run
   const auto end = static_cast<uint32_t>(p.flat_vectors);  // below 2^31
   const uint32_t threads = blockDim.x;
   constexpr int kChains = sizeof(Lane) == 4 ? U / 2 : 1;
@@ -174,8 +174,7 @@ __global__ void __launch_bounds__(kMostRowWarps * 32, sizeof(typename Op::Lane) 
     for (int i = 0; i < U; ++i) {
       if (at[i] == length) continue;
       Lane& lane = lanes[i % kChains];
-      lane = take_part<Op>(p, lane, x[i], at[i], length,
-                           p.runs.divide(v + i * threads) * length);
+      lane = take_part<Op>(p, lane, x[i], at[i], length, p.runs.divide(v + i * threads) * length);
     }
   }
   const Lane lane = fold_tree<kChains>(lanes, [](Lane a, Lane b) { return Op::meet(a, b); });
@@ -193,8 +192,8 @@ __global__ void __launch_bounds__(256, sizeof(typename Op::Lane) == 4 ? 4 : 3)
   const bool reads = row < p.outputs;
   Offsets offsets = {0, 0};
   if (reads) offsets = kept_offsets(p.kept, p.kept_count, row);
-  auto lane = fold_row<Op>(p, static_cast<const typename Op::Element*>(p.in) + offsets.in,
-                                  reads, in_team, lanes, 0, 1);
+  auto lane = fold_row<Op>(p, static_cast<const typename Op::Element*>(p.in) + offsets.in, reads,
+                           in_team, lanes, 0, 1);
   lane = meet_lanes<Op>(lane, lanes);
   if (reads && in_team == 0) {
     static_cast<typename Op::Out*>(p.out)[offsets.out] = Op::finish_lane(lane, p);

@@ -2,11 +2,11 @@
 // -include: what kernels use without a header of their own.
 #pragma once
 
-#include <cstdlib>
 #include <cuda_runtime_api.h>
 
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <type_traits>
 
