@@ -42,6 +42,19 @@ def test_formats(group_size: int, dtype: torch.dtype) -> None:
             check(randn((m, 300), dtype, m), q, bias, activation, machine)
 
 
+TILES = [(8, 64), (8, 128), (16, 64), (16, 128), (32, 64), (32, 128), (64, 128)]  # tile.h
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize(("rows", "columns"), TILES)
+def test_tiles(rows: int, columns: int, dtype: torch.dtype) -> None:
+    """Each of them, with a group for a whole unit and with several: they are other loops."""
+    for group_size, zeros in ((128, "none"), (32, "real")):
+        q = random_weight(columns + 20, 424, group_size, zeros, dtype)
+        tile = {"block_m": rows, "block_n": columns, "stages": 2, "splits": 1, "workspace_bytes": 0}
+        check(randn((rows + 3, 424), dtype), q, machine=MACHINES[2], **tile)
+
+
 @pytest.mark.parametrize("layout", ["transposed", "padded", "strided", "expanded", "offset"])
 def test_strides(layout: str) -> None:
     q = random_weight(33, 130, 64, act_order=layout == "padded")

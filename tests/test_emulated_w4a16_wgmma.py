@@ -17,12 +17,15 @@ DTYPES = (torch.float16, torch.bfloat16)
 # (consumer warpgroups, rows of X), as in csrc/cuda/w4a16/sm90/wgmma/tile.h
 TILES = (
     *itertools.product((2, 3, 4), (96, 128)),
-    *((2, rows) for rows in (192, 256)),
+    *((consumers, 160) for consumers in (2, 3)),
+    *((2, rows) for rows in (192, 224, 256)),
 )
 # (blocks of 64 columns, warpgroups that share the K of each, rows of X)
 FEW_TILES = tuple(
     (blocks, parts, rows) for blocks, parts in ((4, 1), (2, 2), (1, 4)) for rows in (16, 32, 48, 64)
 )
+ONLY_OWN_SCALES = (4, 128)  # no scales of the type that the activations do not have
+MOST_MIDDLE_ROWS = 160  # of tiles whose CTAs do not share X
 SPLIT_TILES = (
     *((consumers, 1, rows) for consumers, rows in TILES if consumers * rows <= 256),
     *(tile for tile in FEW_TILES if tile[0] * tile[2] <= 128),
@@ -65,8 +68,11 @@ def config(
 @pytest.mark.parametrize(("consumers", "rows"), TILES)
 def test_tiles(consumers: int, rows: int, dtype: torch.dtype) -> None:
     """Every tile, with as many rows as it has and with more; one and two CTAs that share X."""
-    for index, (m, sharers) in enumerate(itertools.product((rows, rows + 9), (1, 2))):
-        q = random_weight(64 * consumers + 40, 300, 64, "real", DTYPES[index % 2], seed=index)
+    most_sharers = 1 if rows <= MOST_MIDDLE_ROWS else 2
+    for index, (m, group) in enumerate(itertools.product((rows, rows + 9), (64, 32))):
+        sharers = min(1 + index % 2, most_sharers)
+        scales = dtype if (consumers, rows) == ONLY_OWN_SCALES else DTYPES[index % 2]
+        q = random_weight(64 * consumers + 40, 300, group, "real", scales, seed=index)
         bias = randn((q.n,), dtype, 1) if index % 2 else None
         tile = config(consumers, rows, sharers, 1, 1 + index % 2)
         check(randn((m, 300), dtype), q, bias, ACTIVATIONS[index], machine_of(index), **tile)
@@ -97,7 +103,7 @@ def test_tiles_of_few_rows(blocks: int, parts: int, rows: int, dtype: torch.dtyp
 @pytest.mark.parametrize(("consumers", "parts", "rows"), SPLIT_TILES)
 def test_splits(consumers: int, parts: int, rows: int, splits: int) -> None:
     """CTAs of a cluster that exchange sums, over several tiles each."""
-    for index, sharers in enumerate((1, 1 if rows <= 64 else 2)):
+    for index, sharers in enumerate((1, 1 if rows <= MOST_MIDDLE_ROWS else 2)):
         q = random_weight(64 * consumers + 44, 128 * splits + 1, 128, "integer", seed=index)
         bias = randn((q.n,), DTYPES[index], 1)
         tile = config(consumers, rows, sharers, splits, 1 + index, parts=parts)
@@ -113,13 +119,16 @@ def test_splits(consumers: int, parts: int, rows: int, splits: int) -> None:
         (1, 4, 16),
         (4, 1, 64),
         (2, 1, 128),
+        (3, 1, 96),
+        (4, 1, 128),
         (2, 1, 256),
     ],
 )
 def test_even_shares(consumers: int, parts: int, rows: int, clusters: int) -> None:
     """Ranges that begin and end anywhere, also several within one tile."""
-    for index, sharers in enumerate((1, 1 if rows <= 64 else 2)):
-        q = random_weight(64 * consumers * 2 + 5, 700, 32, "integer", seed=index)
+    for index, sharers in enumerate((1, 1 if rows <= MOST_MIDDLE_ROWS else 2)):
+        scales = DTYPES[index] if (consumers, rows) == ONLY_OWN_SCALES else DTYPES[0]
+        q = random_weight(64 * consumers * 2 + 5, 700, 32, "integer", scales, seed=index)
         bias = randn((q.n,), DTYPES[index], 1)
         tile = config(consumers, rows, sharers, 1, clusters, True, parts)
         x = randn((rows, q.k), DTYPES[index])
@@ -208,8 +217,10 @@ def test_small_and_large_scales(dtype: torch.dtype, group: int) -> None:
     blocks = torch.randint(-9, 3, (q.scales.shape[0], 9)).repeat_interleave(16, 1)[:, :130]
     columns = torch.randint(-2, 1, q.scales.shape)
     q.scales.copy_(torch.ldexp(1 + torch.rand(q.scales.shape), blocks + columns))
-    for index, (m, consumers, rows) in enumerate(((96, 2, 96), (40, 4, 96), (130, 2, 256))):
-        tile = config(consumers, rows, 1 + index % 2, 1, 1)
+    for index, (m, consumers, rows) in enumerate(
+        ((96, 2, 96), (40, 4, 128), (130, 2, 160), (130, 2, 256))
+    ):
+        tile = config(consumers, rows, 2 if rows > MOST_MIDDLE_ROWS else 1, 1, 1)
         check(randn((m, 1000), dtype), q, machine=machine_of(index), **tile)
 
 

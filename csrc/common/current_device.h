@@ -3,12 +3,25 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 
 #include "common/device.h"
 
 namespace xgemm {
+
+// XGEMM_CUDA_CAPABILITY=80 makes every choice that of a GPU of compute capability 8.0 or less: so
+// the kernels of older GPUs are tested on a newer one.
+inline int most_capability() {
+  static const int most = [] {
+    const char* value = std::getenv("XGEMM_CUDA_CAPABILITY");
+    const int number = value == nullptr ? 0 : std::atoi(value);
+    return number >= 80 ? number : 999;
+  }();
+  return most;
+}
 
 inline DeviceInfo device_info(int device) {
   constexpr int kMostDevices = 64;
@@ -19,7 +32,7 @@ inline DeviceInfo device_info(int device) {
   cudaDeviceGetAttribute(&sm_count, cudaDevAttrMultiProcessorCount, device);
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  const DeviceInfo info{sm_count, major * 10 + minor};
+  const DeviceInfo info{sm_count, std::min(major * 10 + minor, most_capability())};
   if (device < kMostDevices) {
     cache[device].store(info.sm_count * 1000 + info.capability, std::memory_order_relaxed);
   }

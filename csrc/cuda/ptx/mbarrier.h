@@ -96,9 +96,15 @@ __device__ inline void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// A barrier among `threads` threads of the CTA (a multiple of 32); id 0 is __syncthreads'.
+// A barrier among `threads` threads of the CTA (a multiple of 32); id 0 is __syncthreads'. All of
+// them must wait at the same instruction.
 __device__ inline void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// The same for threads that come to it from several places of the code.
+__device__ inline void named_barrier_sync_apart(int id, int threads) {
+  asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 // Arrives there without waiting, for others to wait.

@@ -20,8 +20,8 @@ __global__ void __launch_bounds__(kReduceThreads)
   for (int64_t i = int64_t{blockIdx.x} * kReduceThreads + threadIdx.x; i < quads;
        i += int64_t{gridDim.x} * kReduceThreads) {
     const int64_t quads_of_row = params.partial_stride / 4;
-    const int64_t row_of_all = i / quads_of_row, column = i % quads_of_row * 4;
-    const int64_t batch = row_of_all / params.m, row = row_of_all % params.m;
+    const int64_t row_of_all = i / quads_of_row, batch = row_of_all / params.m;
+    const int64_t column = (i - row_of_all * quads_of_row) * 4, row = row_of_all - batch * params.m;
     const float* source = params.partials + i * 4;
     float sum[4] = {};
 #pragma unroll 4

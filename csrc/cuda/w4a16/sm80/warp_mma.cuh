@@ -24,7 +24,8 @@ class WarpMma {
   __device__ WarpMma(const Params& params, const uint16_t* channel_scales, int row, int lane)
       : params_(params), channel_scales_(channel_scales), lane_(lane) {
     const int in_matrix = lane % 8, matrix = lane / 8;
-    x_offset_ = x_offset(row + in_matrix, matrix);
+    x_offset_ = kPaired ? x_offset(row + matrix / 2 * 8 + in_matrix, matrix % 2)
+                        : x_offset(row + in_matrix, matrix);
   }
 
   // `x`: the shared-memory address of X's [kBlockM, 128], `unit`: the bytes of the warp's strips.
@@ -38,15 +39,16 @@ class WarpMma {
 
  private:
   static constexpr int kQuarters = kUnitK / 32;
+  // Two fragments of rows by an ldmatrix, 16 k of each, instead of 32 k of one: half as many
+  // registers wait for their products.
+  static constexpr bool kPaired = kRows8 == 8;
 
   // kWhole: a group, without zeros, is the unit. Then nothing branches between its products, and
   // codes become fragments under the products of others.
   template <bool kWhole>
   __device__ void multiply_unit(uint32_t x, const char* unit) {
     // With few rows little is to be gained by more code, and a cold start has to fetch all of it.
-    // With 64 of bf16, whose codes take more registers on their way, some would have to be spilled.
-    constexpr bool kFlat =
-        kWhole && kRows8 >= 4 && !(kRows8 == 8 && std::is_same_v<T, __nv_bfloat16>);
+    constexpr bool kFlat = kWhole && kRows8 >= 4;
     if constexpr (kFlat) {
       multiply_half<true, true>(x, unit, 0);
       multiply_half<true, false>(x, unit, 1);
@@ -54,7 +56,7 @@ class WarpMma {
 #pragma unroll 1
       for (int half = 0; half < 2; ++half) multiply_half<kWhole, false>(x, unit, half);
     }
-    if constexpr (kWhole) scale_group < false, kRows8<4>(unit, 0);
+    if constexpr (kWhole) scale_group<false, !kFlat>(unit, 0);
   }
 
   // kFirst: the sums start here, whatever they held.
@@ -70,12 +72,24 @@ class WarpMma {
     for (int part = 0; part < 2; ++part) {
       const int quarter = half * 2 + part;
       uint32_t b[kRows8][4];  // two k16 of 8 rows
+      if constexpr (!kPaired) {
 #pragma unroll
-      for (int r = 0; r < kRows8; ++r) {
-        ptx::ldmatrix_x4(b[r], x + (x_offset_ ^ quarter * 64) + r * 8 * kXRowBytes);
+        for (int r = 0; r < kRows8; ++r) {
+          ptx::ldmatrix_x4(b[r], x + (x_offset_ ^ quarter * 64) + r * 8 * kXRowBytes);
+        }
       }
 #pragma unroll
       for (int k16 = 0; k16 < 2; ++k16) {
+        if constexpr (kPaired) {
+#pragma unroll
+          for (int r = 0; r < kRows8; r += 2) {
+            uint32_t pair[4];
+            ptx::ldmatrix_x4(pair,
+                             x + (x_offset_ ^ (quarter * 64 + k16 * 32)) + r * 8 * kXRowBytes);
+            b[r][2 * k16] = pair[0], b[r][2 * k16 + 1] = pair[1];
+            b[r + 1][2 * k16] = pair[2], b[r + 1][2 * k16 + 1] = pair[3];
+          }
+        }
         if constexpr (!kWhole) {
           if (params_.zeros) sum_rows(b, k16);
         }

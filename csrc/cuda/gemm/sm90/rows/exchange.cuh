@@ -62,10 +62,10 @@ class Exchange {
       }
       add_and_store(block.wide + rank_ * (64 >> params_.split_shift), block.wide_end,
                     block.narrow + round * kRound, block.batch);
-      if (!again || rehearsal) continue;
+      if (!again) continue;
       ptx::named_barrier_sync(barrier_id_, kWarpgroup);  // all have read
       // Not after the last: nobody waits for it, and the other CTA may be gone.
-      if (params_.splits > 1 && thread_ < params_.splits) {
+      if (params_.splits > 1 && !rehearsal && thread_ < params_.splits) {
         ptx::mbarrier_arrive_cluster(drained_, thread_);
       }
     }

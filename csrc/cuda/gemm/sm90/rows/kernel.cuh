@@ -46,7 +46,7 @@ __device__ inline void wait_for_barriers(const Params& params) {
   if (params.splits > 1) {
     ptx::cluster_wait();
   } else {
-    ptx::named_barrier_sync(kBarrier, Tile::kThreads);
+    ptx::named_barrier_sync_apart(kBarrier, Tile::kThreads);
   }
 }
 

@@ -121,7 +121,7 @@ __device__ inline void add_half(const Params& params, float4* mail, float (&acc)
     const float* x = acc + kTheirs / 2 + 4 * j;
     mail[(kTheirs / 8 + j) * 128 + thread] = make_float4(x[0], x[1], x[2], x[3]);
   }
-  ptx::named_barrier_sync(kMultipliers, 256);
+  ptx::named_barrier_sync_apart(kMultipliers, 256);  // the other comes from its own instance
   float sums[kHalf / 2];
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {

@@ -37,7 +37,7 @@ inline constexpr int kMostThreads =
 // Of the whole CTA. Its warps come here from two places, and __syncthreads is one place's barrier.
 __device__ inline void wait_for_barriers() {
   constexpr int kBarrier = 1;
-  ptx::named_barrier_sync(kBarrier, static_cast<int>(blockDim.x));
+  ptx::named_barrier_sync_apart(kBarrier, static_cast<int>(blockDim.x));
 }
 
 template <typename T, int kTiles, bool kFine>

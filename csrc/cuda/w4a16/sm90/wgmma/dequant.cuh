@@ -109,6 +109,13 @@ class Dequantizer {
     }
   }
 
+  // Scales that have been read, of a format without zero points.
+  __device__ void set_scales(uint32_t first, uint32_t second) {
+    static_assert(!kForeign, "scales of the activations' type");
+    scale_[0] = pair_of<P>(first << 16 | first), scale_[1] = pair_of<P>(second << 16 | second);
+    choose_subnormal(pair_of<P>(second << 16 | first));
+  }
+
   // Whether expand_subnormal shall be called, and not expand: the same for all lanes of a warp.
   __device__ bool subnormal() const { return !kForeign && subnormal_; }
 

@@ -147,7 +147,8 @@ class Epilogue {
       }
       ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
     }
-    constexpr int kRegisters = Config::kConsumerRegisters < 160 ? 32 : 64;
+    constexpr int kSpare = Config::kConsumerRegisters - kRows / 2;
+    constexpr int kRegisters = Config::kConsumerRegisters < 160 ? 32 : kSpare < 160 ? 64 : 128;
     constexpr int kTogether = kRegisters > kRows / 2 ? kRegisters / (kRows / 2) : 1;
 #pragma unroll 1
     for (int first = 0; first < parts; first += kTogether) {

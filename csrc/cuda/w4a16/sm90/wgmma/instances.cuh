@@ -3,6 +3,7 @@
 
 #include "cuda/w4a16/sm90/wgmma/kernel.cuh"
 #include "cuda/w4a16/sm90/wgmma/launch_kernel.cuh"
+#include "cuda/w4a16/sm90/wgmma/middle.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
@@ -10,6 +11,18 @@ template <typename T, typename Config, bool kForeign>
 Status launch_variant(const Params& params, const Work& work, cudaStream_t stream) {
   return launch_kernel<wgmma_kernel<T, Config, kForeign>, Config, kSmemBytes<Config>>(params, work,
                                                                                       stream);
+}
+
+template <typename T, int kConsumers, int kRows>
+Status launch_middle(const Params& params, const Work& work, cudaStream_t stream) {
+  if constexpr (may_split(kConsumers, kRows)) {
+    if (params.split_shift > 0) {
+      using Tile = MiddleConfig<kConsumers, kRows, true>;
+      return launch_kernel<middle_kernel<T, Tile>, Tile, kFewSmemBytes<Tile>>(params, work, stream);
+    }
+  }
+  using Tile = MiddleConfig<kConsumers, kRows, false>;
+  return launch_kernel<middle_kernel<T, Tile>, Tile, kFewSmemBytes<Tile>>(params, work, stream);
 }
 
 template <typename T>
@@ -23,6 +36,13 @@ Status launch_tile(const Params& params, const Variant& variant, const Work& wor
   }
   XGEMM_W4_WGMMA_TILES(XGEMM_W4_WGMMA_TILE)
 #undef XGEMM_W4_WGMMA_TILE
+#define XGEMM_W4_MIDDLE_TILE(CONSUMERS, ROWS, CYCLES)                       \
+  if (variant.consumers == CONSUMERS && variant.rows == ROWS &&             \
+      (takes_foreign_scales(CONSUMERS, ROWS) || !variant.foreign_scales)) { \
+    return launch_middle<T, CONSUMERS, ROWS>(params, work, stream);         \
+  }
+  XGEMM_W4_MIDDLE_TILES(XGEMM_W4_MIDDLE_TILE)
+#undef XGEMM_W4_MIDDLE_TILE
   return {cudaErrorInvalidValue, "the W4A16 product by wgmma: no such tile"};
 }
 

@@ -12,8 +12,9 @@
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 namespace {
 
-// Neighbouring tiles run over this many rows of D before the next columns.
-constexpr int kGroupRows = 2048;
+// Neighbouring tiles run over this many rows of D before the next columns. (H200, M = 8192: 1 %
+// less time than with 2048 for long K, the same else.)
+constexpr int kGroupRows = 1024;
 
 // A matrix of contiguous rows, and the boxes it is moved in.
 struct Map {

@@ -17,11 +17,12 @@ struct Shape {
   constexpr int columns() const { return consumers * kWarpgroupColumns; }
   constexpr int warpgroups() const { return consumers * parts; }
   constexpr bool few_rows() const { return rows <= kMostFewRows; }
+  constexpr int most_sharers() const { return rows <= kMostMiddleRows ? 1 : 2; }
 };
 #define XGEMM_W4_FEW_TILE(BLOCKS, PARTS, ROWS, CYCLES) {BLOCKS, PARTS, ROWS, CYCLES},
 #define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS, CYCLES) {CONSUMERS, 1, ROWS, CYCLES},
-constexpr Shape kShapes[] = {XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE)
-                                 XGEMM_W4_WGMMA_TILES(XGEMM_W4_WGMMA_TILE)};
+constexpr Shape kShapes[] = {XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE) XGEMM_W4_MIDDLE_TILES(
+    XGEMM_W4_WGMMA_TILE) XGEMM_W4_WGMMA_TILES(XGEMM_W4_WGMMA_TILE)};
 #undef XGEMM_W4_FEW_TILE
 #undef XGEMM_W4_WGMMA_TILE
 
@@ -31,21 +32,23 @@ constexpr double kGpuBytesPerUs = 4.2e6;  // from memory, by all SMs
 // Large products are bound by the GPU's power: 128 SMs then take no longer than 132, and sums that
 // go through memory cost their energy. What cycles need and what power allows are added as in a
 // norm of this degree, so that both count where they are close.
-constexpr double kFlopsPerUs = 838e6, kSharesEnergy = 1.06, kDegree = 6;
+constexpr double kFlopsPerUs = 838e6, kSharesEnergy = 1.031, kDegree = 6;
 
-// These and the tiles' cycles are fitted to times on an H200, groups of 128. kLarge: 4,200 times of
-// 8 layers, M from 96 to 2048; the estimate meets them to 4.5 % (rms), and what it chooses takes
-// 0.3 % longer than the best way (at most 2.8 %). kFew, without the power limit: 2,100 times of 21
-// layers, M from 4 to 64; 5 % and 0.5 %.
+// These and the tiles' cycles are fitted to times on an H200, groups of 128. kLarge: 2,700 times of
+// 200 products, 8 layers of models and random ones, M from 72 to 1500; the estimate meets them to
+// 4.2 % (rms), and what it chooses takes 0.4 % longer than the best way (at most 7 %). kFew,
+// without the power limit: 2,100 times of 21 layers, M from 4 to 64; 5 % and 0.5 %.
 struct Costs {
   double start_us, cluster_us;     // until a CTA, and one that shares X, has its first operands
   double tile, tile_per_row;       // beside its units: the ring runs dry, D is stored
   double exchange, exchange_byte;  // where CTAs of a cluster share K
   double leave, leave_byte;        // of sums that are left in memory for others
   double sharing, sharing_row;     // of a unit where two CTAs share X: large tiles gain
+  double splitting;                // of a unit where CTAs share K, which leaves fewer stages
 };
-constexpr Costs kLarge{2.5, 0.062, 85.9, 5.95, 641, 0.0718, 4979, 0.0208, 1.0235, 1.853e-4};
-constexpr Costs kFew{3.4, 0, 116, 0, 0, 0.049, 2177, 0.028, 1.012, 1.1e-4};
+constexpr Costs kLarge{4.307, 0.141,  165.5,  6.581,    241, 0.0762,
+                       4102,  0.0172, 0.9938, 1.962e-4, 1.03};
+constexpr Costs kFew{3.4, 0, 116, 0, 0, 0.049, 2177, 0.028, 1.012, 1.1e-4, 1.0};
 
 // Of copying x so that TMA can read it.
 constexpr double kCopyLaunchUs = 3, kCopyBytesPerUs = 3e6;
@@ -61,21 +64,24 @@ int64_t most_clusters(const DeviceInfo& device, int cluster) {
 struct Candidate {
   Shape shape;
   int sharers, splits;
-  bool even_shares;
+  // Clusters that take equal shares of all tiles' K; 0: they take whole tiles.
+  int64_t shares = 0;
 };
 
 class Chooser {
  public:
-  Chooser(const w4::Layout& layout, int64_t m, const DeviceInfo& device)
-      : layout_(layout), m_(m), device_(device) {}
+  Chooser(const w4::Layout& layout, bool foreign_scales, int64_t m, const DeviceInfo& device)
+      : layout_(layout), foreign_scales_(foreign_scales), m_(m), device_(device) {}
 
   bool choose() {
     for (const Shape& shape : kShapes) {
-      for (int sharers = 1; sharers <= (shape.few_rows() ? 1 : 2); ++sharers) {
+      if (!shape.few_rows() && m_ <= kMostFewRows) continue;  // never the best
+      if (foreign_scales_ && !takes_foreign_scales(shape.consumers, shape.rows)) continue;
+      for (int sharers = 1; sharers <= shape.most_sharers(); ++sharers) {
         for (int splits = 1; splits <= kMostSplits; splits *= 2) {
-          consider({shape, sharers, splits, false});
+          consider({shape, sharers, splits});
         }
-        consider({shape, sharers, 1, true});
+        consider_shares({shape, sharers, 1});
       }
     }
     return found();
@@ -92,7 +98,7 @@ class Chooser {
         if (like != nullptr && (splits != like->splits || shape.parts != like->shape.parts)) {
           continue;
         }
-        consider({shape, 1, splits, false});
+        consider({shape, 1, splits});
       }
     }
     return found();
@@ -109,12 +115,24 @@ class Chooser {
  private:
   bool found() const { return us_ < std::numeric_limits<double>::infinity(); }
 
-  void consider(const Candidate& c) {
-    const auto [shape, sharers, splits, even_shares] = c;
-    if (even_shares) {
-      const int64_t units = tiles_of(c) * layout_.units();
-      if (units < most_clusters(device_, sharers) || units > kMostUnits) return;
+  // All clusters that there are, or as many as share a tile and nothing else: then a tile has fewer
+  // parts, which one CTA adds up.
+  void consider_shares(Candidate c) {
+    const int64_t tiles = tiles_of(c), most = most_clusters(device_, c.sharers);
+    if (tiles * layout_.units() < most || tiles * layout_.units() > kMostUnits) return;
+    c.shares = most;
+    consider(c);
+    if (c.shape.few_rows()) return;
+    constexpr int64_t kMostParts = 8;
+    for (int64_t parts = 2; parts <= kMostParts && tiles * parts <= most; ++parts) {
+      if (layout_.units() % parts != 0 || tiles * (parts + 1) <= most / 2) continue;
+      c.shares = tiles * parts;
+      consider(c);
     }
+  }
+
+  void consider(const Candidate& c) {
+    const auto [shape, sharers, splits, shares] = c;
     if (splits > 1 && (!may_split(shape.consumers, shape.rows) || layout_.units() < splits)) return;
     if (most_clusters(device_, sharers * splits) == 0 || tiles_of(c) > UINT32_MAX / 2) return;
     const double us = estimate(c);
@@ -122,22 +140,27 @@ class Chooser {
   }
 
   double estimate(const Candidate& c) const {
-    const auto [shape, sharers, splits, even_shares] = c;
+    const auto [shape, sharers, splits, shares] = c;
     const int64_t tiles = tiles_of(c);
     const int64_t clusters = most_clusters(device_, sharers * splits);
     const double sent = 4.0 * shape.columns() * shape.rows;
     const Costs& costs = shape.few_rows() ? kFew : kLarge;
     const double tile = costs.tile + costs.tile_per_row * shape.rows;
     const double unit_cycles =
-        shape.unit_cycles * (sharers > 1 ? costs.sharing - costs.sharing_row * shape.rows : 1.0);
+        shape.unit_cycles * (sharers > 1 ? costs.sharing - costs.sharing_row * shape.rows : 1.0) *
+        (splits > 1 ? costs.splitting : 1.0);
     double cycles = 0;
-    if (even_shares) {
-      const auto share = static_cast<double>(
-          round_up<int64_t>(ceil_div(tiles * layout_.units(), clusters), shape.parts));
-      const auto units = static_cast<double>(layout_.units());
-      // A tile's parts are added by one CTA.
-      cycles = share * unit_cycles + (std::ceil(share / units) + 1) * tile + costs.leave +
-               costs.leave_byte * sent * std::ceil(units / share);
+    if (shares > 0) {
+      const int64_t share =
+          round_up<int64_t>(ceil_div(tiles * layout_.units(), shares), shape.parts);
+      const bool within_tiles = !shape.few_rows() && share * shares == tiles * layout_.units() &&
+                                layout_.units() % share == 0;
+      const double segments =
+          within_tiles ? 1.0 : static_cast<double>(ceil_div(share, layout_.units()) + 1);
+      // Of a tile, that one CTA adds to its own.
+      const auto parts = static_cast<double>(ceil_div(layout_.units(), share) - within_tiles);
+      cycles = static_cast<double>(share) * unit_cycles + segments * tile + costs.leave +
+               costs.leave_byte * sent * parts;
     } else {
       const auto turns = static_cast<double>(ceil_div(tiles, clusters));
       const auto units = static_cast<double>(
@@ -151,7 +174,8 @@ class Chooser {
       const double flops = 2.0 * static_cast<double>(round_up<int64_t>(m_, shape.rows)) *
                            static_cast<double>(layout_.rows() * kWarpgroupColumns) *
                            static_cast<double>(layout_.k);
-      const double power_us = flops / kFlopsPerUs * (even_shares ? kSharesEnergy : 1.0);
+      const double power_us = flops / kFlopsPerUs * (shares > 0 ? kSharesEnergy : 1.0);
+      if (kLaunchUs + std::max(busy_us, power_us) >= us_) return us_;  // spares the powers
       busy_us = std::pow(std::pow(busy_us, kDegree) + std::pow(power_us, kDegree), 1 / kDegree);
     }
     return kLaunchUs + costs.start_us + (sharers > 1 ? costs.cluster_us : 0.0) +
@@ -159,6 +183,7 @@ class Chooser {
   }
 
   const w4::Layout& layout_;
+  bool foreign_scales_;
   int64_t m_;
   const DeviceInfo& device_;
   Candidate best_{};
@@ -175,13 +200,15 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
 
   // How K is shared decides a row's bits: where they must not depend on M, it is as for few rows.
   constexpr int64_t kFewRows = 32;
-  Chooser few(layout, kFewRows, device), chooser(layout, p.m, device);
+  const bool foreign = p.weight.bf16_scales != (p.dtype == DType::kBF16);
+  Chooser few(layout, foreign, kFewRows, device), chooser(layout, foreign, p.m, device);
   if (p.batch_invariant) {
     if (!few.choose_invariant(nullptr) || !chooser.choose_invariant(&few.best())) return false;
   } else if (!chooser.choose()) {
     return false;
   }
-  const auto& [shape, sharers, splits, even_shares] = chooser.best();
+  const auto& [shape, sharers, splits, shares] = chooser.best();
+  const bool even_shares = shares > 0;
   const int cluster = sharers * splits;
   const int64_t tiles = chooser.tiles_of(chooser.best());
   const int64_t most = most_clusters(device, cluster), turns = ceil_div(tiles, most);
@@ -194,7 +221,7 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
              .cluster = cluster,
              .splits = splits,
              // As few as need the same number of turns: less power, the same time.
-             .ctas = static_cast<int>(even_shares ? most : ceil_div(tiles, turns)) * cluster,
+             .ctas = static_cast<int>(even_shares ? shares : ceil_div(tiles, turns)) * cluster,
              .even_shares = even_shares,
              .copy_x = !x_fits_tma(p),
              .workspace_bytes = 0,

@@ -21,16 +21,18 @@ inline constexpr int kMostSmemBytes = 227 * 1024;
 // TILE(consumer warpgroups, rows of X, cycles for a unit of K): the columns of D are 64 for each
 // warpgroup. Four of them read X once for 256 columns; two make smaller tiles, and have the
 // registers for more rows; three fit where neither fills the SMs. The cycles, all warpgroups'
-// together, are what an H200 takes at 1650 MHz (select.cpp).
-#define XGEMM_W4_WGMMA_TILES(TILE) \
-  TILE(2, 96, 1222)                \
-  TILE(3, 96, 1594)                \
-  TILE(4, 96, 2086)                \
-  TILE(2, 128, 1329)               \
-  TILE(3, 128, 1806)               \
-  TILE(4, 128, 2417)               \
-  TILE(2, 192, 1582)               \
-  TILE(2, 256, 2053)
+// together, are what an H200 takes at 1650 MHz (select.cpp). Middle tiles: middle.cuh.
+#define XGEMM_W4_MIDDLE_TILES(TILE) \
+  TILE(2, 96, 1162)                 \
+  TILE(3, 96, 1507)                 \
+  TILE(4, 96, 1967)                 \
+  TILE(2, 128, 1134)                \
+  TILE(3, 128, 1646)                \
+  TILE(4, 128, 2394)                \
+  TILE(2, 160, 1328)                \
+  TILE(3, 160, 2000)
+#define XGEMM_W4_WGMMA_TILES(TILE) TILE(2, 192, 1545) TILE(2, 224, 1779) TILE(2, 256, 2006)
+inline constexpr int kMostMiddleRows = 160;
 
 // Tiles of few rows (few.cuh). TILE(blocks of 64 columns, warpgroups that share the K of each, rows
 // of X, cycles for a unit of K).
@@ -53,6 +55,9 @@ inline constexpr int kMostFewRows = 64;
 constexpr bool may_split(int consumers, int rows) {
   return consumers * rows <= (rows <= kMostFewRows ? 128 : 256);
 }
+
+// Scales of the 16-bit type that the activations do not have take more registers.
+constexpr bool takes_foreign_scales(int consumers, int rows) { return consumers < 4 || rows < 128; }
 
 // The workspace of CTAs that complete each other's sums: a flag for each warpgroup, then its sums.
 struct SharesPlan {
@@ -95,6 +100,36 @@ struct TileConfig {
   // under those of the other warpgroups.
   static constexpr int kBuffers = kConsumers == 4 && kRows >= 96 ? 1 : 2;
   // Registers of a thread: of the 64 K, in multiples of 8.
+  static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
+  static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
+};
+
+// A tile of 96 to 160 rows (middle.cuh): a stage is W and X of 128 k. Where CTAs share K, it has
+// less shared memory for stages.
+template <int kConsumers_, int kRows_, bool kSplit>
+struct MiddleConfig {
+  static constexpr int kConsumers = kConsumers_, kParts = 1, kRows = kRows_;
+  static constexpr int kColumns = kConsumers * kWarpgroupColumns;
+  static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+  static constexpr bool kMaySplit = kSplit;
+  static constexpr bool kShareWarps = true;
+  static_assert(kRows % 16 == 0, "a store takes 16 rows");
+
+  static constexpr int kInboxBytes = kRows * kWarpgroupColumns * 4;
+  static constexpr int kSliceBytes = kRows * kWarpgroupColumns;
+  static constexpr int kTileBytes = kRows * kWarpgroupColumns * 2;
+  static constexpr int kOutBytes = kMaySplit ? kInboxBytes + kSliceBytes : kTileBytes;
+  static constexpr int kSumsOfPart = 1, kSumsSlots = 1;  // of parts that share K: none
+
+  static constexpr int kXBytes = kRows * kStageK * 2;     // of 64 k
+  static constexpr int kWBytes = kConsumers * kUnitSlot;  // of 128 k
+  static constexpr int kControlBytes = 1024;              // barriers
+  static constexpr int kRingBytes = kMostSmemBytes - 1024 - kControlBytes - kConsumers * kOutBytes;
+  static constexpr int kWStages = least(kMostStages, kRingBytes / (2 * kXBytes + kWBytes));
+  static_assert(kWStages >= 3, "a tile must leave room for a ring");
+
+  // Words of codes, 16 k each, that a warpgroup dequantizes at a time: twice that in registers.
+  static constexpr int kWords = kConsumers == 4 || kRows <= 96 ? 1 : 2;
   static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
 };

@@ -35,6 +35,7 @@ inline void cluster_wait() { emulator::cluster_wait(); }
 
 inline void fence_proxy_async() {}
 inline void named_barrier_sync(int id, int threads) { emulator::sync_named(id, threads); }
+inline void named_barrier_sync_apart(int id, int threads) { emulator::sync_named(id, threads); }
 inline void named_barrier_arrive(int id, int threads) { emulator::arrive_named(id, threads); }
 
 }  // namespace xgemm::ptx

@@ -1,0 +1,224 @@
+// Tiles of 96 to 160 rows of X. The tensor cores bind here if a warpgroup has its next operands
+// ready when they are free; so whatever a batch of wgmmas needs is on its way before the batch that
+// comes before it: codes half a unit ahead, scales a unit, and one barrier for W and X of 128 k.
+#pragma once
+
+#include "cuda/ptx/mbarrier_test.h"
+#include "cuda/w4a16/sm90/wgmma/few.cuh"
+
+namespace xgemm::cuda::w4a16::sm90::wgmma {
+
+template <typename T, typename Config>
+class MiddleConsumer {
+  static constexpr int kRows = Config::kRows;
+  static constexpr int kWords = Config::kWords;  // of codes, 16 k each, for a batch of wgmmas
+  static constexpr int kSteps = w4::kUnitK / 16 / kWords, kHalf = kSteps / 2;
+
+ public:
+  __device__ MiddleConsumer(const Params& params, FewStorage<Config>& smem, int consumer,
+                            int thread)
+      : params_(params),
+        smem_(smem),
+        consumer_(consumer),
+        thread_(thread),
+        strip_(smem.w[0][consumer] + thread / 32 * params.strip_bytes),
+        x_base_(ptx::wgmma_descriptor(smem.x[0], 16, 1024)) {}
+
+  // acc = W X^T over the segment's units of K.
+  __device__ void accumulate(float (&acc)[kRows / 2], const Segment& segment) {
+#pragma unroll
+    for (float& x : acc) x = 0.0f;
+    if (params_.bf16_scales != std::is_same_v<T, __nv_bfloat16>) {
+      if constexpr (takes_foreign_scales(Config::kConsumers, kRows)) run<true, false>(acc, segment);
+    } else if (params_.groups_per_unit != 1 || params_.zeros) {
+      run<false, false>(acc, segment);
+    } else {
+      run<false, true>(acc, segment);
+    }
+  }
+
+ private:
+  // kForeign: scales are of the 16-bit type that the activations do not have. kPlain: the commonest
+  // format, whose scales are read ahead.
+  template <bool kForeign, bool kPlain>
+  __device__ void run(float (&acc)[kRows / 2], const Segment& segment) {
+    Dequantizer<T, kForeign> dequantizer;
+    if (!kPlain && params_.groups_per_unit == 0) dequantizer.load_group(scales_of_tile(segment));
+    uint4 codes[2];  // of 64 k each
+    uint32_t scales[2], a[2][kWords][4];
+    int previous = -1;  // stage that wgmmas may still read
+    ptx::mbarrier_wait(&smem_.w_full[ring_.stage], ring_.parity);
+    codes[0] = load_codes(ring_.stage, 0);
+    if constexpr (kPlain) {
+      load_scales(ring_.stage, scales);
+      dequantizer.set_scales(scales[0], scales[1]);
+    }
+#pragma unroll 1
+    for (int unit = 0; unit < segment.count; ++unit) {
+      const RingState<Config::kWStages> next = ring_.next();
+      const bool more = unit + 1 < segment.count;
+      const uint64_t x = x_base_ + ring_.stage * (2 * Config::kXBytes / 16);
+      bool ready = false;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        if constexpr (!kPlain) load_group(dequantizer, step * kWords);
+        expand(dequantizer, codes[step / kHalf], step % kHalf * kWords, a[step % 2]);
+        multiply(acc, a[step % 2], x, step * kWords);
+        if (step == 0) codes[1] = load_codes(ring_.stage, 1);
+        // The barrier is asked before it is needed.
+        if (step == kHalf - 1 && more) {
+          ready = ptx::mbarrier_test(&smem_.w_full[next.stage], next.parity);
+        }
+        if (step == kHalf && more) {
+          if (!ready) ptx::mbarrier_wait(&smem_.w_full[next.stage], next.parity);
+          codes[0] = load_codes(next.stage, 0);
+          if constexpr (kPlain) load_scales(next.stage, scales);
+        }
+        // While wgmmas run: what the next unit's first operands are made with.
+        if constexpr (kPlain) {
+          if (step == kSteps - 1) dequantizer.set_scales(scales[0], scales[1]);
+        }
+        // The operands that come next replace those of the step before.
+        ptx::wgmma_wait_group<1>();
+        if (step == 0 && previous >= 0) release(previous);
+      }
+      previous = ring_.stage;
+      ring_ = next;
+    }
+    ptx::wgmma_wait_group<0>();
+    release(previous);
+  }
+
+  // Of columns that have one group each.
+  __device__ ScaleSource scales_of_tile(const Segment& segment) const {
+    const int row = min(segment.column * Config::kConsumers + consumer_, params_.weight_rows - 1);
+    return {params_.weight + row * params_.row_bytes +
+                static_cast<int64_t>(params_.units) * params_.unit_bytes +
+                (thread_ / 32 * 16 + thread_ % 32 / 4) * 2,
+            kWarpgroupColumns * 2, params_.zeros};
+  }
+
+  __device__ const uint8_t* strip(int stage) const { return strip_ + stage * Config::kWBytes; }
+  __device__ const uint8_t* scales(int stage) const {
+    return strip(stage) + w4::kStripCodeBytes + thread_ % 32 / 4 * 2;
+  }
+  __device__ uint4 load_codes(int stage, int half) const {
+    return *reinterpret_cast<const uint4*>(strip(stage) + half * 512 + thread_ % 32 * 16);
+  }
+  __device__ void load_scales(int stage, uint32_t (&to)[2]) const {
+    const auto* from = reinterpret_cast<const uint16_t*>(scales(stage));
+    to[0] = from[0], to[1] = from[8];
+  }
+
+  // Before word `word` of a unit, where a group begins there. A unit has 0, 1, 2 or 4 of them.
+  template <typename Dequantizer>
+  __device__ void load_group(Dequantizer& dequantizer, int word) const {
+    const int groups = params_.groups_per_unit;
+    if (word * groups % 8 != 0 || groups == 0) return;
+    dequantizer.load_group(
+        {scales(ring_.stage) + word * groups / 8 * 32, groups * 32, params_.zeros});
+  }
+
+  template <typename Dequantizer>
+  __device__ static void expand(const Dequantizer& dequantizer, uint4 codes, int first,
+                                uint32_t (&a)[kWords][4]) {
+    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+    if (dequantizer.subnormal()) [[likely]] {
+#pragma unroll
+      for (int j = 0; j < kWords; ++j) dequantizer.expand_subnormal(words[first + j], a[j]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kWords; ++j) dequantizer.expand(words[first + j], a[j]);
+    }
+  }
+
+  // acc += A X over 16 k from word `word` of the unit on, for each of A's.
+  __device__ static void multiply(float (&acc)[kRows / 2], const uint32_t (&a)[kWords][4],
+                                  uint64_t x, int word) {
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < kWords; ++j) {
+      ptx::wgmma<T, 0>(acc, a[j], x + (word + j) / 4 * (Config::kXBytes / 16) + (word + j) % 4 * 2,
+                       true);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  __device__ void release(int stage) const {
+    if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
+  }
+
+  const Params& params_;
+  FewStorage<Config>& smem_;
+  int consumer_, thread_;
+  const uint8_t* strip_;  // this warp's, in the first stage
+  uint64_t x_base_;
+  RingState<Config::kWStages> ring_;
+};
+
+template <typename T, typename Config>
+__device__ inline void consume_middle(const Params& params, FewStorage<Config>& smem, Place place,
+                                      int index, int thread) {
+  Scheduler scheduler(params, place, Config::kRows);
+  MiddleConsumer<T, Config> consumer(params, smem, index, thread);
+  Epilogue<T, Config> epilogue(params, smem.out[index], &smem.inbox_full[index],
+                               &smem.inbox_empty[index], place, index, thread);
+  Segment segment;
+  while (scheduler.next(&segment)) {
+    float acc[Config::kRows / 2];
+    epilogue.begin(segment);
+    consumer.accumulate(acc, segment);
+    epilogue.store(acc, segment, scheduler);
+  }
+  epilogue.finish();
+}
+
+template <typename T, typename Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    middle_kernel(const __grid_constant__ Params params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
+  auto& smem =
+      *reinterpret_cast<FewStorage<Config>*>(raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
+  // From lane 0, so that the compiler knows it to be the same for the whole warp.
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
+  const int thread = threadIdx.x % kWarpgroup;
+  const int rank = params.split_shift > 0 ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
+  const Place place{0, rank};
+  if (threadIdx.x == 32) ptx::prefetch_tensormap(&params.x);
+  WeightProducer<Config, FewStorage<Config>> weights(params, smem, place);
+  if (threadIdx.x == 0) {
+    set_up_few_barriers(params, smem);
+    weights.start();
+  }
+  ptx::griddep_launch_dependents();
+  if (params.split_shift > 0) {
+    __syncwarp();
+    ptx::cluster_arrive_relaxed();
+    ptx::cluster_wait();
+  } else {
+    __syncthreads();
+  }
+  if (warpgroup == 0) {
+    ptx::setmaxnreg_dec<Config::kProducerRegisters>();
+    if (thread == 0) {
+      weights.run();
+    } else if (thread == 32) {
+      ptx::griddep_wait();  // the weights do not depend on what ran before, X does
+      FewActivationProducer<Config>(params, smem, place).run();
+    } else if (thread / 32 == 2 && params.even_shares) {
+      raise_flags<Config>(params, place, thread % 32);
+    } else if (thread / 32 == 3 && params.even_shares) {
+      ptx::griddep_wait();  // the workspace may be another kernel's until then
+      find_flags<Config>(params, place, thread % 32);
+    }
+  } else {
+    ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
+    ptx::griddep_wait();
+    consume_middle<T, Config>(params, smem, place, warpgroup - 1, thread);
+  }
+  // No barrier at the end: whatever others send to this CTA, it has waited for.
+#endif
+}
+
+}  // namespace xgemm::cuda::w4a16::sm90::wgmma

@@ -1,0 +1,64 @@
+"""The kernels for GPUs before Hopper, on whatever GPU is here.
+
+XGEMM_CUDA_CAPABILITY=80 holds for a whole process, so the families' tests run again in others.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+TESTS = Path(__file__).parent
+SRC = TESTS.parent / "python"
+
+EXPLAIN = """
+import torch
+import xgemm
+
+for op, dtype in (("mul", "bfloat16"), ("mul.w4a16", "bfloat16"), ("mul", "float32")):
+    print(torch.ops.xgemm.explain(op, 100, 512, 512, dtype=dtype, device="cuda"))
+"""
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def run_as_sm80(*arguments: str) -> str:
+    environment = {
+        **os.environ,
+        "XGEMM_CUDA_CAPABILITY": "80",
+        "XGEMM_RANDOM_PROBLEMS": "2000",
+        "PYTHONPATH": os.pathsep.join([str(SRC), str(TESTS), os.environ.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def test_no_kernel_of_hopper_is_chosen() -> None:
+    said = run_as_sm80("-c", EXPLAIN)
+    assert said.count("sm80") >= 2, said
+    assert "sm90" not in said, said
+
+
+@pytest.mark.parametrize(
+    ("file", "tests"),
+    [
+        ("test_mul_random.py", "on_cuda"),
+        ("test_w4a16_cuda.py", "random or rows or layers or depend or finite"),
+        ("test_fp32_cuda.py", "layouts or batches or finite or graph"),
+        ("test_reduce_cuda.py", "random or shapes"),
+    ],
+)
+def test_families(file: str, tests: str) -> None:
+    options = ("-q", "-m", "gpu", "-k", tests, "-p", "no:cacheprovider")
+    assert " passed" in run_as_sm80("-m", "pytest", *options, str(TESTS / file))
