@@ -67,7 +67,7 @@ struct Params {
   int64_t outer_stride;  // elements
   int64_t flat_vectors;  // flat columns: 16 bytes of columns, through all tiles; thin ones:
                          // columns; runs: loads of a row
-  double p;  // order of the norm
+  double p;              // order of the norm
 };
 
 // For the strided kernel, which takes any number of dimensions.
