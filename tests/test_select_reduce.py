@@ -47,17 +47,22 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
         ((1 << 22, 8), (1,), kernel.SHORT_ROWS),
         ((50257, 768), (1,), kernel.TEAM_ROWS),
         ((333, 7777), (1,), kernel.ROWS),
-        ((1000, 3), (1,), kernel.RAGGED_ROWS),
+        ((1000, 30), (1,), kernel.RAGGED_ROWS),
+        ((1000, 3), (1,), kernel.THIN),
         ((82191, 1254), (1,), kernel.TEAM_ROWS),
         ((1 << 20, 128), (0,), kernel.COLUMNS),
         ((16384, 16384), (0,), kernel.COLUMNS),
         ((333, 7777), (0,), kernel.SHIFTED),
         ((64, 256, 3136), (0, 2), kernel.RUNS),
-        ((64, 256, 3135), (0, 2), kernel.STRIDED),
+        ((64, 256, 3135), (0, 2), kernel.RUNS),
+        ((64, 256, 3), (0, 2), kernel.STRIDED),
         ((32, 512, 64), (1,), kernel.COLUMNS),
         ((200_000, 22, 38), (1,), kernel.FLAT),
         ((2, 1 << 20, 2), (1,), kernel.NARROW),
-        ((2, 1 << 20, 3), (1,), kernel.SHIFTED),
+        ((2, 1 << 20, 5), (1,), kernel.SHIFTED),
+        ((2, 1 << 20, 3), (1,), kernel.STRIDED),
+        ((7, 100_003), (0,), kernel.THIN),
+        ((1, 100_000), (0,), kernel.THIN),
     ):
         choice = select(cpp, shape, dims)
         assert choice.kernel == expected, f"{shape} over {dims}: {choice}"
@@ -174,6 +179,11 @@ def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
         elif kernel == cpp.ReduceKernel.FLAT:
             assert choice.pieces == 1, where
             assert outputs / vector <= choice.tiles * choice.threads < 2**31, where
+            assert ELEMENT[options["dtype"]] < 4, where
+        elif kernel == cpp.ReduceKernel.THIN:
+            assert choice.pieces == 1, where
+            assert extent <= 4096, where
+            assert outputs <= choice.tiles * choice.threads, where
         elif kernel == cpp.ReduceKernel.NARROW:
             assert not positions, where
             assert choice.tiles * vector > outputs, where

@@ -21,7 +21,7 @@ MOST_WORKSPACE = 64 << 20
 SHARED_BYTES = 48 << 10  # of a block
 KERNELS = (
     "short_rows", "ragged_rows", "team_rows", "rows", "runs", "columns", "shifted", "flat",
-    "narrow", "strided",
+    "thin", "narrow", "strided",
 )  # fmt: skip
 OPS = ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin")  # enum ReduceOp
 DTYPES = ("float16", "bfloat16", "float32")  # enum DType
@@ -178,9 +178,9 @@ class Candidates:
     def all(self) -> list[Config]:
         found = [self.chosen]
         if self.of.inner == 1:
-            found += [*self.rows(), *self.team_rows(), *self.short_rows()]
+            found += [*self.rows(), *self.team_rows(), *self.short_rows(), *self.thin()]
         else:
-            found += [*self.columns(), *self.flat(), *self.narrow(), *self.strided()]
+            found += [*self.columns(), *self.flat(), *self.thin(), *self.narrow(), *self.strided()]
         if self.of.bytes > 100e6:
             found += [replace(config, streams=not config.streams) for config in found]
         return list({config.key: config for config in found}.values())
@@ -193,7 +193,7 @@ class Candidates:
                 yield replace(config, pieces=cluster, cluster=cluster)
         cuts = {
             round(blocks * self.device.sm_count) // max(config.tiles, 1)
-            for blocks in (0.25, 0.5, 1, 2, 3, 4, 6)
+            for blocks in (0.25, 0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
         }
         for pieces in sorted(cuts):
             if not 1 < pieces <= most:
@@ -267,8 +267,13 @@ class Candidates:
     def flat(self) -> Iterator[Config]:
         vectors = self.of.outputs // self.of.inner * ceil_div(self.of.inner, self.of.vector)
         for threads in (64, 128, 256):
-            if self.of.extent <= 4096 or vectors >= 1 << 16:
+            if self.of.element == 2 and (self.of.extent <= 4096 or vectors >= 1 << 16):
                 yield Config("flat", threads, tiles=ceil_div(vectors, threads))
+
+    def thin(self) -> Iterator[Config]:
+        for threads in (64, 128, 256):
+            if self.of.extent <= 4096 // (1 if self.of.inner > 1 else 64):
+                yield Config("thin", threads, tiles=ceil_div(self.of.outputs, threads))
 
     def narrow(self) -> Iterator[Config]:
         of = self.of

@@ -57,6 +57,7 @@ void bind_reduce(py::module_& m) {
       .value("COLUMNS", reduce::Kernel::kColumns)
       .value("SHIFTED", reduce::Kernel::kShifted)
       .value("FLAT", reduce::Kernel::kFlat)
+      .value("THIN", reduce::Kernel::kThin)
       .value("NARROW", reduce::Kernel::kNarrow)
       .value("STRIDED", reduce::Kernel::kStrided);
   py::class_<Choice>(m, "ReduceChoice")

@@ -38,7 +38,7 @@ __device__ inline void fold_rows(const Params& p, uint4 (&rows)[kRows], uint32_t
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
       typename Op::Lane& lane = lanes[cell * kElements + i];
-      lane = Op::meet(lane, Op::fold(columns[i], first, step, p));
+      lane = take<Op>(p, lane, columns[i], first, step);
     }
   }
 }
@@ -64,6 +64,7 @@ __device__ inline uint4 load_shifted(const void* pointer, uint32_t count, uint64
 
 template <typename Op, bool kSm90, bool kShifted>
 __global__ void __launch_bounds__(256, 2) columns_kernel(const __grid_constant__ Params p) {
+  if (!kShifted && kLeftOut<Op, kSm90>) __trap();
   using T = typename Op::Element;
   constexpr int V = kVector<T>, U = sizeof(T) == 1 ? 4 : 8;  // rows in flight
   const Place place = place_of(p);
@@ -189,6 +190,48 @@ __global__ void __launch_bounds__(256, 3) flat_columns_kernel(const __grid_const
   for (int i = 0; i < V; ++i) {
     if (i < count) out[i * kept.out_stride] = Op::finish_lane(best[i], p);
   }
+}
+
+// The same of one output each, at any strides: element by element, with nothing to shift and little
+// to execute.
+template <typename Op>
+__global__ void __launch_bounds__(256, 4) thin_columns_kernel(const __grid_constant__ Params p) {
+  using T = typename Op::Element;
+  constexpr int U = 8;  // rows in flight
+  const int64_t at = (p.first_tile + blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at >= p.flat_vectors) return;  // below 2^31
+  uint32_t column;                   // along the innermost kept dimension
+  const uint32_t outer = p.kept_inner.divide(static_cast<uint32_t>(at), &column);
+  const Offsets offsets = kept_offsets(p.kept, p.kept_count, outer);
+  const KeptDim& kept = p.kept[Params::kMaxKept - 1];
+  const T* in = static_cast<const T*>(p.in) + offsets.in + column * kept.in_stride;
+  Bits<T> filler;
+  if constexpr (sizeof(T) == 8) {
+    filler = {p.filler_low, p.filler_high};
+  } else {
+    filler = static_cast<Bits<T>>(p.filler_low);
+  }
+  typename Op::Lane best = Op::identity();
+  const auto end = static_cast<uint32_t>(p.extent);  // below 2^31
+#pragma unroll 1
+  for (uint32_t row = 0; row < end; row += U) {
+    Bits<T> bits[U];
+#pragma unroll
+    for (int i = 0; i < U; ++i) {
+      bits[i] = filler;
+      if (row + i < end) {
+        uint32_t inner;
+        const uint32_t outer_row = p.runs.divide(row + i, &inner);
+        bits[i] = load_bits(in + outer_row * p.outer_stride + inner * p.inner_stride);
+      }
+    }
+    Number<T> x[U];
+#pragma unroll
+    for (int i = 0; i < U; ++i) x[i] = to_number<T, Op::kTransforms>(p.transform, bits[i]);
+    best = take<Op>(p, best, x, row, 1);
+  }
+  const int64_t at_out = offsets.out + column * kept.out_stride;
+  static_cast<typename Op::Out*>(p.out)[at_out] = Op::finish_lane(best, p);
 }
 
 }  // namespace xgemm::cuda::reduce

@@ -31,14 +31,18 @@ Status launch_op(Step step, const StridedParams& params, const Grid& grid) {
     } else if (step == Step::kTeamRows) {
       return launch_grid(kWhere, grid, team_rows_kernel<Op>, params.base);
     } else if (step == Step::kRuns) {
-      return launch_grid(kWhere, grid, rows_kernel<Op, false, true>, params.base);
+      return launch_grid(kWhere, grid, runs_kernel<Op>, params.base);
     } else if (step == Step::kShifted) {
       return launch_grid(kWhere, grid, columns_kernel<Op, false, true>, params.base);
     } else if (step == Step::kFlat) {
-      return launch_grid(kWhere, grid, flat_columns_kernel<Op>, params.base);
+      if constexpr (sizeof(typename Op::Element) < 4) {  // has_flat
+        return launch_grid(kWhere, grid, flat_columns_kernel<Op>, params.base);
+      }
+      return kNoSuchKernel;
+    } else if (step == Step::kThin) {
+      return launch_grid(kWhere, grid, thin_columns_kernel<Op>, params.base);
     }
-    if (step == Step::kRows)
-      return launch_grid(kWhere, grid, rows_kernel<Op, kSm90, false>, params.base);
+    if (step == Step::kRows) return launch_grid(kWhere, grid, rows_kernel<Op, kSm90>, params.base);
     if (step == Step::kColumns || step == Step::kNarrow) {
       return launch_grid(kWhere, grid, columns_kernel<Op, kSm90, false>, params.base);
     }

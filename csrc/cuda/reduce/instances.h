@@ -18,6 +18,7 @@ enum class Step : int8_t {
   kColumns,
   kShifted,
   kFlat,
+  kThin,
   kNarrow,
   kStrided,
   kPieces

@@ -75,12 +75,13 @@ void set_dims(const ReduceProblem& problem, const Plan& plan, const Config& conf
     }
     return;
   }
-  const bool flat = kernel == Kernel::kFlat, columns = of_columns(kernel);
+  const bool columns = of_columns(kernel);
   const ReduceDim& inner = reduced.innermost();
   const int64_t element = element_size(problem.in_dtype);
-  const int64_t vector = columns ? 1 : 16 / element;
+  const bool runs = kernel == Kernel::kRuns;
   p.runs =
-      FastDivmod(reduced.count == 1 ? kNeverReached : static_cast<uint32_t>(inner.size / vector));
+      FastDivmod(reduced.count == 1 ? kNeverReached
+                                    : static_cast<uint32_t>(runs ? config.row_loads : inner.size));
   p.outer_stride = reduced.count == 1 ? 0 : reduced[0].in_stride;
   p.inner_stride = inner.in_stride;
   if (kernel == Kernel::kShortRows || kernel == Kernel::kRaggedRows) {
@@ -94,11 +95,14 @@ void set_dims(const ReduceProblem& problem, const Plan& plan, const Config& conf
   p.kept_count = kept.count - (columns ? 1 : 0);
   for (int d = 0; d < p.kept_count; ++d) p.kept[d] = kept_dim(kept[d]);
   p.row_stride = kept[0].in_stride, p.row_out_stride = kept[0].out_stride;
-  p.columns = kept.innermost().size;
+  p.columns = runs ? inner.size : kept.innermost().size;
+  if (runs) p.flat_vectors = reduced[0].size * config.row_loads;
   if (columns) {
     p.kept[Params::kMaxKept - 1] = kept_dim(kept.innermost());
     const int vector_of_columns = static_cast<int>(16 / element);
-    const int64_t tile = flat ? vector_of_columns : tile_columns(config, vector_of_columns);
+    const int64_t tile = kernel == Kernel::kFlat   ? vector_of_columns
+                         : kernel == Kernel::kThin ? 1
+                                                   : tile_columns(config, vector_of_columns);
     const int64_t tiles = ceil_div(p.columns, tile);
     p.kept_inner = FastDivmod(static_cast<uint32_t>(tiles));
     p.flat_vectors = plan.outputs / p.columns * tiles;

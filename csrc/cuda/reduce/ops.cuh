@@ -3,9 +3,11 @@
 // block, the cluster and the pieces; `finish` makes the result.
 //
 // finish_lane(lane) makes it of a lane that met all others: many results should not go by fp64.
-// fold(x, first, step): x[i] stands at position first + i * step, which only kArg looks at.
+// fold(x) makes a lane of numbers. Only kArg looks at where they stand, so it has take(lane, x,
+// first, step) instead: x[i] stands at position first + i * step, behind all that `lane` has.
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -50,7 +52,7 @@ struct Sum : Additive<T, SumLane<T>> {
   using typename Additive<T, SumLane<T>>::Acc;
   using typename Additive<T, SumLane<T>>::Out;
   template <int N>
-  __device__ static Lane fold(const Number<T> (&x)[N], uint32_t, uint32_t, const Params&) {
+  __device__ static Lane fold(const Number<T> (&x)[N], const Params&) {
     // What a load holds of the short integers sums up in 32 bits.
     using Short = std::conditional_t<kIsFloat<T> || sizeof(T) >= 4, Lane, int32_t>;
     Short wide[N];
@@ -95,7 +97,7 @@ struct Squares : Additive<T, std::conditional_t<std::is_same_v<T, __half>, float
     return fold_tree<N>(squares, [](C a, C b) { return a + b; });
   }
   template <int N>
-  __device__ static Lane fold(const Number<T> (&x)[N], uint32_t, uint32_t, const Params& p) {
+  __device__ static Lane fold(const Number<T> (&x)[N], const Params& p) {
     if (p.magnitude != Magnitude::kSquare) [[unlikely]] {
       Number<T> magnitudes[N];
 #pragma unroll
@@ -135,7 +137,7 @@ __device__ __noinline__ double power_of(C x, double p) {
 template <typename T>
 struct Powers : Additive<T, double> {
   template <int N>
-  __device__ static double fold(const Number<T> (&x)[N], uint32_t, uint32_t, const Params& p) {
+  __device__ static double fold(const Number<T> (&x)[N], const Params& p) {
     double sum = 0;
 #pragma unroll
     for (int i = 0; i < N; ++i) sum += power_of(x[i], p.p);
@@ -156,22 +158,35 @@ struct Prod {
   __device__ static Lane meet(Lane a, Lane b) { return a * b; }
   __device__ static Acc widen(Lane lane, int64_t) { return lane; }
   __device__ static Acc combine(Acc a, Acc b) { return a * b; }
-  template <int N>
-  __device__ static Lane fold(const Number<T> (&x)[N], uint32_t, uint32_t, const Params&) {
-    // fp32 holds the product of two fp16 numbers exactly.
-    constexpr int kPair = std::is_same_v<T, __half> && N % 2 == 0 ? 2 : 1;
-    Lane wide[N / kPair];
+  template <int N, typename C>
+  __device__ static Lane product(const C* x) {
+    Lane wide[N];
 #pragma unroll
-    for (int i = 0; i < N / kPair; ++i) {
-      if constexpr (kPair == 2) {
-        wide[i] = x[2 * i] * x[2 * i + 1];
-      } else if constexpr (kIsFloat<T>) {
+    for (int i = 0; i < N; ++i) {
+      if constexpr (kIsFloat<T>) {
         wide[i] = x[i];
       } else {
         wide[i] = static_cast<int64_t>(x[i]);
       }
     }
-    return fold_tree<N / kPair>(wide, [](Lane a, Lane b) { return a * b; });
+    return fold_tree<N>(wide, [](Lane a, Lane b) { return a * b; });
+  }
+  template <int N>
+  __device__ static Lane fold(const Number<T> (&x)[N], const Params&) {
+    // fp32 holds the product of two fp16 numbers exactly, and of two bf16 numbers if in its range.
+    if constexpr (sizeof(T) == 2 && kIsFloat<T> && N % 2 == 0) {
+      float pairs[N / 2];
+      bool exact = true;
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) {
+        pairs[i] = x[2 * i] * x[2 * i + 1];
+        if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+          exact &= fabsf(pairs[i]) >= FLT_MIN && fabsf(pairs[i]) <= FLT_MAX;
+        }
+      }
+      if (exact) return product<N / 2>(pairs);
+    }
+    return product<N>(x);
   }
   __device__ static Out finish(Acc acc, const Params&) {
     if constexpr (kIsFloat<T>) {
@@ -213,7 +228,7 @@ struct Extreme {
   __device__ static Acc widen(Lane lane, int64_t) { return lane; }
   __device__ static Acc combine(Acc a, Acc b) { return meet(a, b); }
   template <int N>
-  __device__ static Lane fold(const Number<T> (&x)[N], uint32_t, uint32_t, const Params&) {
+  __device__ static Lane fold(const Number<T> (&x)[N], const Params&) {
     return fold_tree<N>(x, [](Lane a, Lane b) { return meet(a, b); });
   }
   __device__ static T finish(Acc acc, const Params& p) {
@@ -259,43 +274,72 @@ struct Arg {
     return {lane.value, lane.position == kNowhere ? kLast : base + lane.position};
   }
   __device__ static Acc combine(Acc a, Acc b) { return better(a, b); }
+  // Few loads hold a number that beats all before: only of those it is asked which number it is.
   template <int N>
-  __device__ static Lane fold(const C (&x)[N], uint32_t first, uint32_t step, const Params&) {
-    Lane best = {x[0], first};
+  __device__ static Lane take(Lane lane, const C (&x)[N], uint32_t first, uint32_t step) {
+    const C top = fold_tree<N>(x, [](C a, C b) { return Extreme<T>::meet(a, b); });
+    if (beats(top, lane.value) || lane.position == kNowhere) {
+      lane.value = top;
 #pragma unroll
-    for (int i = 1; i < N; ++i) {
-      if (beats(x[i], best.value)) best = {x[i], first + i * step};
+      for (int i = N - 1; i >= 0; --i) {
+        if (!beats(top, x[i])) lane.position = first + i * step;
+      }
     }
-    return best;
+    return lane;
   }
   __device__ static Out finish(Acc acc, const Params&) { return acc.position; }
   __device__ static Out finish_lane(Lane lane, const Params&) { return lane.position; }
 };
 
-// Folds the 16 bytes whose first element stands at `first`.
-template <typename Op>
-__device__ inline typename Op::Lane fold_vector(const Params& p, uint4 v, uint32_t first) {
-  using T = typename Op::Element;
-  Number<T> x[kVector<T>];
-  unpack_vector<T, Op::kTransforms>(p.transform, v, x);
-  return Op::fold(x, first, 1, p);
+// Of any kind: `lane` and the numbers x[i], which stand at first + i * step, behind all it has.
+template <typename Op, int N>
+__device__ inline typename Op::Lane take(const Params& p, typename Op::Lane lane,
+                                         const Number<typename Op::Element> (&x)[N], uint32_t first,
+                                         uint32_t step) {
+  if constexpr (requires { Op::fold(x, p); }) {
+    return Op::meet(lane, Op::fold(x, p));
+  } else {
+    return Op::take(lane, x, first, step);
+  }
 }
 
-// The same of the elements whose position is below `extent` only: those before the first have
-// wrapped around.
+// The same of 16 bytes whose first element stands at `first`.
 template <typename Op>
-__device__ inline typename Op::Lane fold_some(const Params& p, uint4 v, uint32_t first,
-                                              uint32_t extent) {
+__device__ inline typename Op::Lane take_vector(const Params& p, typename Op::Lane lane, uint4 v,
+                                                uint32_t first) {
   using T = typename Op::Element;
   Number<T> x[kVector<T>];
   unpack_vector<T, Op::kTransforms>(p.transform, v, x);
-  typename Op::Lane lane = Op::identity();
+  return take<Op>(p, lane, x, first, 1);
+}
+
+// The same of the elements i only for which first + i, unsigned, is below `length`: those before
+// the first have wrapped around. They stand at `base` + first + i.
+template <typename Op>
+__device__ inline typename Op::Lane take_part(const Params& p, typename Op::Lane lane, uint4 v,
+                                              uint32_t first, uint32_t length, uint32_t base) {
+  using T = typename Op::Element;
+  constexpr int V = kVector<T>;
+  const bool whole = first < length && length - first >= V;
+  Number<T> x[V];
+  unpack_vector<T, Op::kTransforms>(p.transform, v, x);
+  if constexpr (requires { Op::fold(x, p); }) {
+    if (!whole) {
 #pragma unroll
-  for (int i = 0; i < kVector<T>; ++i) {
-    const Number<T> one[1] = {x[i]};
-    if (first + i < extent) lane = Op::meet(lane, Op::fold(one, first + i, 1, p));
+      for (int i = 0; i < V; ++i) {
+        if (first + i >= length) x[i] = static_cast<Number<T>>(Op::identity());
+      }
+    }
+    return take<Op>(p, lane, x, 0, 1);
+  } else {  // what is put in would have a position
+    if (whole) return take<Op>(p, lane, x, base + first, 1);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const Number<T> one[1] = {x[i]};
+      if (first + i < length) lane = take<Op>(p, lane, one, base + first + i, 1);
+    }
+    return lane;
   }
-  return lane;
 }
 
 }  // namespace xgemm::cuda::reduce

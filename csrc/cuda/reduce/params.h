@@ -47,9 +47,9 @@ struct Params {
   // kept_inner divides a tile's number (columns) or a row's (short rows): the remainder counts
   // along the innermost kept dimension.
   FastDivmod kept_inner;
-  uint16_t in_vector;  // columns: after how many elements of 16 bytes they repeat
-  bool one_shift;      // shifted columns: see has_one_shift
-  int64_t columns;
+  uint16_t in_vector;    // columns: after how many elements of 16 bytes they repeat
+  bool one_shift;        // shifted columns: see has_one_shift
+  int64_t columns;       // runs: elements of one
   int64_t inner_stride;  // elements; see `runs`
   uint32_t vectors;      // short rows: a power of 2
   uint32_t row_loads;    // short rows: 16-byte loads that cover any of them
@@ -61,11 +61,12 @@ struct Params {
   KeptDim kept[kMaxKept];  // outermost first
   void* partials;          // [pieces][outputs] accumulators, where pieces meet in a second launch
   // The reduced extent as runs: element (outer, inner) at outer * outer_stride + inner *
-  // inner_stride. Rows count `inner` in vectors of 16 bytes, and inner_stride is 1 element.
+  // inner_stride. Rows that are runs count `inner` in loads.
   FastDivmod runs;
   Magnitude magnitude;   // what a norm adds up
   int64_t outer_stride;  // elements
-  int64_t flat_vectors;  // flat columns: 16 bytes of columns, through all tiles
+  int64_t flat_vectors;  // flat columns: 16 bytes of columns, through all tiles; thin ones:
+                         // columns; runs: loads of a row
   double p;              // order of the norm
 };
 

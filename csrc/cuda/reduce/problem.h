@@ -21,17 +21,18 @@ enum class Kernel : int8_t {
   kRaggedRows,  // the same of any length and at any alignment
   kTeamRows,    // a row by 8, 16 or 32 lanes, at any alignment
   kRows,        // a row, or a piece of one, by a block
-  kRuns,        // the same of rows that are several runs of contiguous elements
+  kRuns,        // the same of rows that are several runs of contiguous elements each
   kColumns,     // 16 bytes of adjacent outputs by a thread
   kShifted,     // the same at any alignment, and of rows in two dimensions
   kFlat,        // the same where a thread has all of its columns
+  kThin,        // the same of a column each, element by element
   kNarrow,      // columns within 16 bytes, which hold several rows of them
   kStrided,     // any strides, element by element
 };
 
 constexpr bool of_columns(Kernel kernel) {
   return kernel == Kernel::kColumns || kernel == Kernel::kShifted || kernel == Kernel::kNarrow ||
-         kernel == Kernel::kFlat;
+         kernel == Kernel::kFlat || kernel == Kernel::kThin;
 }
 
 struct Config {
@@ -40,7 +41,7 @@ struct Config {
   int lanes = 1;          // threads along a row (short rows), or along a tile's outputs
   int vectors = 1;        // of a row (short rows) that a lane takes at once
   int64_t tiles = 0;      // of outputs: one for each block, or for each of its pieces
-  int64_t row_loads = 0;  // short rows: 16-byte loads that cover any of them
+  int64_t row_loads = 0;  // short rows, runs: 16-byte loads that cover any of them
   int64_t pieces = 1;     // of the reduced extent
   int cluster = 1;    // pieces that meet in a cluster: all of them, or 1 where they meet in memory
   bool mail = false;  // they meet there in the same launch, and not in a second one
@@ -71,6 +72,9 @@ constexpr bool has_sm90(Kind kind, DType dtype) {
   return kind != Kind::kPowers &&
          (dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32);
 }
+
+// Of larger elements a thread for each column is faster.
+constexpr bool has_flat(DType dtype) { return element_size(dtype) < 4; }
 
 // Elements, or rows, that a thread loads before it uses the first.
 constexpr int in_flight(Kernel kernel, Kind kind, DType dtype) {

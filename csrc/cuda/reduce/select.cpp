@@ -18,6 +18,8 @@ constexpr int kMostVectors = 8;  // of a row that a lane of short rows takes at 
 constexpr int kMostCluster = 8;  // what every GPU with clusters has
 constexpr int kNarrowest = 32;   // the least part of the widest lanes that is considered
 constexpr int64_t kMostFlatExtent = 4096;
+// Elements that a thread should have to itself, of ragged rows and at any strides.
+constexpr int64_t kThinRow = 10, kThinStrided = 16;
 constexpr int64_t kSharedBytes = 48 * 1024;
 constexpr double kClusteredBytes = 100e6;  // from here on clusters of columns lose
 constexpr int64_t kFewBatches = 4;
@@ -25,7 +27,7 @@ constexpr int kFullWarps = 8, kEnoughWarps = 16;  // of an SM
 // From here on L2 is better left as it is: reading 1 GB takes 243 us then, and 256 us where what
 // was read is dropped first. That wins below, where other data that L2 holds stay there: 64 MB take
 // 22.8 us instead of 25.
-constexpr double kStreamedBytes = 300e6;
+constexpr double kStreamedBytes = 300e6, kStreamedColumns = 200e6;
 constexpr int64_t kStridedPiece = int64_t{1} << 30;  // elements, at most
 
 int64_t pow2_ceil(int64_t n) {
@@ -62,11 +64,12 @@ struct View {
   }
   // A warp's loads in flight, of all of them, do not fill the GPU.
   bool few_rows() const { return bytes < 16.0 * 32 * batch * kFullWarps * device.sm_count; }
-  // At the worst alignment, where rows are not all aligned.
-  int64_t vectors_of_row() const {
+  // Loads of a run at the worst alignment, where runs are not all aligned.
+  int64_t vectors_of_run() const {
     const int64_t before = all_aligned(false) ? 0 : vector - 1;
-    return ceil_div(plan.extent + before, vector);
+    return ceil_div(reduced().size + before, vector);
   }
+  int64_t vectors_of_row() const { return plan.extent / reduced().size * vectors_of_run(); }
 };
 
 bool fits_rows(const View& v) {
@@ -75,8 +78,7 @@ bool fits_rows(const View& v) {
   if (plan.kept.count > Params::kMaxKept || plan.reduced.count > 2) return false;
   if (v.vectors_of_row() >= k31Bits - 1) return false;
   if (v.kind == Kind::kArg && plan.extent >= k31Bits) return false;
-  if (plan.reduced.count == 1) return true;
-  return v.all_aligned(false) && v.reduced().size % v.vector == 0;
+  return plan.reduced.count == 1 || 2 * v.reduced().size >= v.vector;
 }
 
 // The limits are those of the sweep: 16 loads where rows are few, 32 where they are many.
@@ -126,6 +128,7 @@ struct Cut {
   int resident;             // threads of an SM
   int64_t run;              // bytes that lie behind one another
   int best_threads = 128;   // all else being equal
+  double slower = 1;        // at reading a byte
   bool one_shift = false;
 };
 
@@ -138,6 +141,8 @@ constexpr double kCluster = 0.62, kClusterWave = 0.58;
 constexpr double kMail = 0.83, kMailPiece = 0.0003;
 constexpr double kMailSlots = 0.092;  // for each that a thread reads
 constexpr double kFlatOfFew = 1.3;    // times as slow: flat columns of less than a batch
+constexpr double kThinBytes = 3.4, kThinLeast = 0.85;  // of an element: less take as long
+constexpr double kThinEnd = -0.7;                      // nothing meets
 constexpr double kLaunch = 2.6, kLaunchBytes = 0.96e-6;
 constexpr double kImbalance = 0.028, kThreads = 0.071;
 constexpr int kFewestThreads = 64, kMostBlocksOfSm = 16;
@@ -154,7 +159,8 @@ double estimate(const View& v, const Cut& cut) {
       (kBlock + of_batch * std::ceil(loads / cut.batch)) * std::max(1.0, std::ceil(waves));
   double uneven = 1 + kImbalance * (std::ceil(blocks / sms) * sms / blocks - 1);
   if (waves > 1) uneven = 1 + kImbalance / waves;
-  const double traffic = kBytes * v.bytes * uneven * (1 + kRun / static_cast<double>(cut.run));
+  const double traffic =
+      kBytes * cut.slower * v.bytes * uneven * (1 + kRun / static_cast<double>(cut.run));
   const auto log2 = [](int n) { return static_cast<int>(std::bit_width(unsigned(n))); };
   const int odd_threads = std::abs(log2(cut.threads) - log2(cut.best_threads));
   return std::sqrt(latency * latency + traffic * traffic) + kThreads * odd_threads;
@@ -211,6 +217,33 @@ void consider_pieces(const View& v, Cut cut, int64_t most, bool clusters, const 
     const double launch = meeting_in_a_launch(cut);
     choice->consider(cut, 1, mail <= launch, whole + std::min(mail, launch));
   }
+}
+
+bool fits_thin(const View& v) {
+  const Plan& plan = v.plan;
+  return plan.outputs < k31Bits && plan.extent <= kMostFlatExtent &&
+         plan.kept.count <= Params::kMaxKept && plan.reduced.count <= 2;
+}
+
+// A thread for each output, if that is cheaper than what was chosen.
+void consider_thin(const View& v, Choice* choice) {
+  if (!fits_thin(v)) return;
+  Cut cut{.lanes = 1, .pieces = 1, .loads = v.plan.extent, .batch = 8, .resident = 1536};
+  cut.slower = std::max(kThinBytes / static_cast<double>(v.element), kThinLeast);
+  Choice thin{.config = {.kernel = Kernel::kThin, .reason = "few elements: a thread each"},
+              .cost = choice->cost};
+  for (cut.threads = kFewestThreads; cut.threads <= kColumnThreads; cut.threads *= 2) {
+    cut.tiles = ceil_div<int64_t>(v.plan.outputs, cut.threads);
+    cut.run = v.element * std::min<int64_t>(v.kept().size, cut.threads);
+    thin.consider(cut, 1, false, estimate(v, cut) + kThinEnd);
+  }
+  if (thin.cost < choice->cost) *choice = thin;
+}
+
+Config thin(const View& v) {
+  Choice choice;
+  consider_thin(v, &choice);
+  return choice.config;
 }
 
 // Whether an Op's Lane (ops.cuh) is a 32-bit number.
@@ -270,6 +303,7 @@ Config team_rows(const View& v) {
 Config rows(const View& v) {
   const bool runs = v.plan.reduced.count > 1;
   Choice choice{.config = {.kernel = runs ? Kernel::kRuns : Kernel::kRows}};
+  if (runs) choice.config.row_loads = v.vectors_of_run();
   const int64_t vectors = v.vectors_of_row();
   for (int threads = kFewestThreads; threads <= kMostRowThreads; threads *= 2) {
     if (threads > kFewestThreads && threads >= 2 * vectors) break;
@@ -289,6 +323,7 @@ Config rows(const View& v) {
   config.reason = config.pieces == 1   ? "rows: a block each"
                   : config.cluster > 1 ? "rows: a cluster each"
                                        : "few long rows: in pieces";
+  if (runs) consider_thin(v, &choice);
   return config;
 }
 
@@ -308,6 +343,7 @@ Config narrow_columns(const View& v) {
         [&](int64_t pieces) { return ceil_div(rows, pieces * threads); }, &choice);
   }
   choice.config.reason = "columns within 16 bytes";
+  consider_thin(v, &choice);
   return choice.config;
 }
 
@@ -318,7 +354,8 @@ Config columns(const View& v) {
   Cut cut{.batch = in_flight(Kernel::kFlat, v.kind, v.problem.in_dtype),
           .resident = v.vector > 4 ? 768 : 1024};
   Choice choice;
-  if (outer * across < k31Bits && v.plan.extent <= kMostFlatExtent) {
+  if (has_flat(v.problem.in_dtype) && outer * across < k31Bits &&
+      v.plan.extent <= kMostFlatExtent) {
     choice.config.kernel = Kernel::kFlat;
     const double factor = v.plan.extent < cut.batch ? kFlatOfFew : 1;
     for (cut.threads = kFewestThreads; cut.threads <= kColumnThreads; cut.threads *= 2) {
@@ -357,11 +394,13 @@ Config columns(const View& v) {
           [&](int64_t pieces) { return each * ceil_div(v.plan.extent, pieces * groups); }, &tiled);
     }
   }
-  Config config = tiled.cost < choice.cost ? tiled.config : choice.config;
+  if (tiled.cost < choice.cost) choice = tiled;
+  Config& config = choice.config;
   config.reason = config.kernel == Kernel::kFlat ? "short columns: a thread each"
                   : config.pieces == 1           ? "columns"
                   : config.cluster > 1           ? "columns: a cluster each"
                                                  : "few columns: in pieces";
+  consider_thin(v, &choice);
   return config;
 }
 
@@ -394,11 +433,20 @@ Config strided(const View& v) {
 }
 
 Config choose(const View& v) {
-  if (v.plan.extent == 0 || strided_only(v.kind, v.problem.in_dtype)) return strided(v);
+  const int64_t extent = v.plan.extent;
+  if (extent == 0 || strided_only(v.kind, v.problem.in_dtype)) return strided(v);
+  const bool whole = v.all_aligned(false) && extent % v.vector == 0;
+  if (fits_thin(v) && (extent == 1 || (fits_rows(v) && !whole && extent <= kThinRow))) {
+    return thin(v);
+  }
   if (fits_rows(v)) {
     return fits_short_rows(v) ? short_rows(v) : fits_team_rows(v) ? team_rows(v) : rows(v);
   }
-  if (!fits_columns(v)) return strided(v);
+  // 16 bytes of few columns would be mostly of other rows.
+  const bool few_columns = 2 * v.kept().size <= v.vector && !fits_narrow(v);
+  if (!fits_columns(v) || few_columns) {
+    return fits_thin(v) && extent <= kThinStrided ? thin(v) : strided(v);
+  }
   return fits_narrow(v) ? narrow_columns(v) : columns(v);
 }
 
@@ -414,15 +462,16 @@ Config select_config(const ReduceProblem& problem, const Plan& plan, const Devic
   const bool short_ones = config.kernel == Kernel::kShortRows ||
                           config.kernel == Kernel::kRaggedRows ||
                           config.kernel == Kernel::kTeamRows;
-  config.streams = short_ones || view.bytes < kStreamedBytes;
+  const double streamed = of_columns(config.kernel) ? kStreamedColumns : kStreamedBytes;
+  config.streams = short_ones || view.bytes < streamed;
   config.workspace_bytes = workspace_bytes(problem, plan, config);
   return config;
 }
 
 std::string explain(const Plan& plan, const Config& config) {
   constexpr const char* kNames[] = {
-      "short rows", "ragged rows",     "team rows",    "rows",           "runs",
-      "columns",    "shifted columns", "flat columns", "narrow columns", "strided"};
+      "short rows",      "ragged rows",  "team rows",    "rows",           "runs",   "columns",
+      "shifted columns", "flat columns", "thin columns", "narrow columns", "strided"};
   std::string text = "kernel: ";
   text += kNames[static_cast<int>(config.kernel)];
   text += ", " + std::to_string(config.tiles) + " x " + std::to_string(config.pieces) +

@@ -79,14 +79,11 @@ __global__ void __launch_bounds__(256, sizeof(typename Op::Lane) == 4 && !kGener
     for (int slot = 0; slot < kSlots; ++slot) {
       const uint32_t at = (begin + (slot & (vectors - 1)) * lanes) * V;
       if constexpr (!kGeneral) {
-        if (skip[slot] == 0) best[slot] = Op::meet(best[slot], fold_vector<Op>(p, x[slot], at));
+        if (skip[slot] == 0) best[slot] = take_vector<Op>(p, best[slot], x[slot], at);
         continue;
       }
       if (skip[slot] + extent == 0) continue;
-      const bool whole = at >= skip[slot] && at + V <= skip[slot] + extent;
-      const Lane part = whole ? fold_vector<Op>(p, x[slot], at - skip[slot])
-                              : fold_some<Op>(p, x[slot], at - skip[slot], extent);
-      best[slot] = Op::meet(best[slot], part);
+      best[slot] = take_part<Op>(p, best[slot], x[slot], at - skip[slot], extent, 0);
     }
   }
 

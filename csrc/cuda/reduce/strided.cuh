@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(512) strided_kernel(const __grid_constant__ St
     for (int j = 0; j < U; ++j) {
       if (i + j * rows >= end) break;
       const Number<T> one[1] = {to_number<T, Op::kTransforms>(p.base.transform, bits[j])};
-      best = Op::meet(best, Op::fold(one, i + j * rows, 1, p.base));
+      best = take<Op>(p.base, best, one, i + j * rows, 1);
     }
   }
   typename Op::Acc acc[1] = {Op::widen(best, begin)};
