@@ -25,7 +25,7 @@ struct FewStorage {
   alignas(128) uint8_t w[Config::kWStages][Config::kConsumers][kUnitSlot];
   // Of warpgroups that share K: [8 rows of X][thread] each.
   float4 sums[Config::kConsumers][Config::kSumsSlots][Config::kSumsOfPart];
-  XSums<Config::kRows> x_sums[Config::kXSums ? Config::kWStages : 1];
+  XSums<Config::kXSums ? Config::kRows : 16> x_sums[Config::kXSums ? Config::kWStages : 1];
   uint64_t w_full[Config::kWStages], w_empty[Config::kWStages];
   uint64_t sums_full[Config::kXSums ? Config::kWStages : 1];
   uint64_t inbox_full[Config::kConsumers], inbox_empty[Config::kConsumers];

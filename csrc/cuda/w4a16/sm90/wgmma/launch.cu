@@ -47,8 +47,8 @@ bool encode(CUtensorMap* map, DType dtype, const Map& m) {
                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// X for tiles of few rows: where K allows it, 128 k in one load, as two boxes of 64.
-bool encode_few_x(CUtensorMap* map, DType dtype, const Map& x, int boxes) {
+// X for tiles whose stages are units (few.cuh, middle.cuh): with two boxes, 128 k in one load.
+bool encode_unit_x(CUtensorMap* map, DType dtype, const Map& x, int boxes) {
   const auto type = type_of(dtype);
   const int64_t deep = boxes > 1 ? x.columns / kStageK : 1;
   const cuuint64_t extents[3] = {static_cast<cuuint64_t>(boxes > 1 ? kStageK : x.columns),
@@ -151,8 +151,9 @@ Status launch(const Problem& p, const Config& config, void* workspace, cudaStrea
   }
   const bool few = config.block_m <= kMostFewRows, f16 = p.dtype == DType::kF16;
   params.x_boxes = boxes_of_x(config.block_m, layout.k);
-  bool encoded =
-      few ? encode_few_x(&params.x, p.dtype, x, params.x_boxes) : encode(&params.x, p.dtype, x);
+  bool encoded = config.block_m <= kMostMiddleRows
+                     ? encode_unit_x(&params.x, p.dtype, x, params.x_boxes)
+                     : encode(&params.x, p.dtype, x);
   if (params.tma_store) {
     encoded &= encode(
         &params.d, p.dtype,

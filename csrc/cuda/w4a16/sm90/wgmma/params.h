@@ -27,7 +27,7 @@ struct Params {
   uint64_t weight_policy;       // L2's
   int m, n;
   int units;    // of K
-  int x_boxes;  // of tiles of few rows: boxes_of_x
+  int x_boxes;  // of tiles whose stages are units: boxes_of_x
 
   int row_tiles, column_groups;  // a cluster takes a tile of `sharers` times the columns
   uint32_t tiles;                // row_tiles * column_groups

@@ -123,6 +123,7 @@ struct MiddleConfig {
   static constexpr int kSliceBytes = kRows * kWarpgroupColumns;
   static constexpr int kTileBytes = kRows * kWarpgroupColumns * 2;
   static constexpr int kOutBytes = kMaySplit ? kInboxBytes + kSliceBytes : kTileBytes;
+  static constexpr bool kXSums = false;                  // as in FewConfig
   static constexpr int kSumsOfPart = 1, kSumsSlots = 1;  // of parts that share K: none
 
   static constexpr int kXBytes = kRows * kStageK * 2;     // of 64 k
