@@ -200,4 +200,4 @@ def test_explain_knows_the_precision() -> None:
                 op, 4096, 4096, 4096, dtype="float32", device="cuda", precision=precision
             )
             tensor_cores = precision != "ieee" and torch.cuda.get_device_capability() == (9, 0)
-            assert f"kernel: {'tf32' if tensor_cores else 'fp32'} (" in said
+            assert f"kernel: {'tf32' if tensor_cores else 'fp32'} " in said
