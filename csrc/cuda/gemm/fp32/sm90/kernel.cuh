@@ -66,6 +66,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
   }
   if (params.problem.m == 0) mine.keep_off_columns_banks(ptx::smem_address(raw));  // never
   ptx::griddep_launch_dependents();
+  __syncthreads();  // the last step has read ahead, too, from where the sums go
   store_sums<Tile>(params, smem, unit, mine, warp_k);
 #endif
 }
