@@ -385,10 +385,10 @@ __device__ inline void set_up_few_barriers(const Params& params, FewStorage<Conf
   ptx::fence_mbarrier_init();
 }
 
-template <typename T, typename Config>
-__global__ void __launch_bounds__(Config::kThreads, 1)
-    few_kernel(const __grid_constant__ Params params) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// A CTA whose W and X share stages: sets up, loads, and has consume(smem, place, warpgroup, thread)
+// called by the threads that multiply.
+template <typename T, typename Config, typename Consume>
+__device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
   XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
   auto& smem =
       *reinterpret_cast<FewStorage<Config>*>(raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
@@ -433,9 +433,18 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   } else {
     ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
     ptx::griddep_wait();
-    consume_few<T, Config>(params, smem, place, warpgroup - 1, thread);
+    consume(smem, place, warpgroup - 1, thread);
   }
   // No barrier at the end: whatever others send to this CTA, it has waited for.
+}
+
+template <typename T, typename Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    few_kernel(const __grid_constant__ Params params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  run_cta<T, Config>(params, [&](FewStorage<Config>& smem, Place place, int warpgroup, int thread) {
+    consume_few<T, Config>(params, smem, place, warpgroup, thread);
+  });
 #endif
 }
 

@@ -177,47 +177,9 @@ template <typename T, typename Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     middle_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
-  auto& smem =
-      *reinterpret_cast<FewStorage<Config>*>(raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
-  // From lane 0, so that the compiler knows it to be the same for the whole warp.
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
-  const int thread = threadIdx.x % kWarpgroup;
-  const int rank = params.split_shift > 0 ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
-  const Place place{0, rank};
-  if (threadIdx.x == 32) ptx::prefetch_tensormap(&params.x);
-  WeightProducer<Config, FewStorage<Config>> weights(params, smem, place);
-  if (threadIdx.x == 0) {
-    set_up_few_barriers(params, smem);
-    weights.start();
-  }
-  ptx::griddep_launch_dependents();
-  if (params.split_shift > 0) {
-    __syncwarp();
-    ptx::cluster_arrive_relaxed();
-    ptx::cluster_wait();
-  } else {
-    __syncthreads();
-  }
-  if (warpgroup == 0) {
-    ptx::setmaxnreg_dec<Config::kProducerRegisters>();
-    if (thread == 0) {
-      weights.run();
-    } else if (thread == 32) {
-      ptx::griddep_wait();  // the weights do not depend on what ran before, X does
-      FewActivationProducer<Config>(params, smem, place).run();
-    } else if (thread / 32 == 2 && params.even_shares) {
-      raise_flags<Config>(params, place, thread % 32);
-    } else if (thread / 32 == 3 && params.even_shares) {
-      ptx::griddep_wait();  // the workspace may be another kernel's until then
-      find_flags<Config>(params, place, thread % 32);
-    }
-  } else {
-    ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
-    ptx::griddep_wait();
-    consume_middle<T, Config>(params, smem, place, warpgroup - 1, thread);
-  }
-  // No barrier at the end: whatever others send to this CTA, it has waited for.
+  run_cta<T, Config>(params, [&](FewStorage<Config>& smem, Place place, int warpgroup, int thread) {
+    consume_middle<T, Config>(params, smem, place, warpgroup, thread);
+  });
 #endif
 }
 
