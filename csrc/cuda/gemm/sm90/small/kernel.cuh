@@ -8,6 +8,7 @@
 #include "cuda/gemm/sm90/operand.cuh"
 #include "cuda/gemm/sm90/small/epilogue.cuh"
 #include "cuda/gemm/sm90/small/params.h"
+#include "cuda/ptx/elect.h"
 #include "cuda/ptx/griddep.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/tma.h"
@@ -55,6 +56,13 @@ struct SharedStorage {
   }
 };
 
+// The same pointer, from lane 0: the compiler then keeps it in uniform registers, and cannot compute
+// it anew wherever it is used, which it would else do in every step of a loop.
+template <typename S>
+__device__ inline S& kept(S& storage) {
+  return *reinterpret_cast<S*>(__shfl_sync(~0u, reinterpret_cast<uint64_t>(&storage), 0));
+}
+
 // Of a CTA: its tile's corner in D, and which product of the batch it is of.
 struct Place {
   int m, n;
@@ -83,6 +91,16 @@ class Loader {
         smem_(smem),
         place_(place),
         rank_(params.cluster.size() > 1 ? static_cast<int>(ptx::cluster_cta_rank()) : 0) {}
+
+  __device__ void load_plain(int stage, int chunk) const {
+    auto& to = smem_.stages[stage];
+    uint64_t* full = &smem_.full[stage];
+    ptx::mbarrier_arrive_expect_tx(full, sizeof(to));
+    load_operand<Tile::kBlockM, kAMn, 1>(to.a, &params_.a, params_.a_chunked, full, place_.m,
+                                         chunk * kChunkK, BatchPosition{0, 0}, 0);
+    load_operand<Tile::kLoadedN, kBMn, 1>(to.b, &params_.b, params_.b_chunked, full, place_.n,
+                                          chunk * kChunkK, BatchPosition{0, 0}, 0);
+  }
 
   __device__ void load(int stage, int chunk) const {
     auto& to = smem_.stages[stage];
@@ -143,8 +161,9 @@ class Loader {
 
 // acc = this warpgroup's part of the tile.
 template <typename T, typename Tile, bool kAMn, bool kBMn>
-__device__ inline void multiply(SharedStorage<T, Tile>& smem, int chunks, int warpgroup,
+__device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int warpgroup,
                                 int sharers, float (&acc)[Tile::kBlockN / 2]) {
+  SharedStorage<T, Tile>& smem = kept(given);
   const int row = Tile::kSharers == 1 ? warpgroup * 64 : 0;
   const uint64_t a_base = operand_descriptor<kAMn>(smem.stages[0].a, row);
   const uint64_t b_base = operand_descriptor<kBMn>(smem.stages[0].b, 0);
@@ -187,51 +206,77 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   auto& smem = *reinterpret_cast<SharedStorage<T, Tile>*>(
       raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
   constexpr int kStages = Tile::kStages, kWarps = Tile::kThreads / 32;
+  constexpr int kStagesOfWarp = (kStages + kWarps - 1) / kWarps;
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int chunks = (params.k + kChunkK - 1) / kChunkK;
-  const Place place = place_of<Tile>(params);
-  ptx::griddep_launch_dependents();
+  const int first = min(Tile::kFirst, chunks);
+  const bool plain = params.plain;
+  Place place{static_cast<int>(blockIdx.y) * Tile::kBlockM,
+              static_cast<int>(blockIdx.x) * Tile::kBlockN};
   const int sharers = params.cluster.size();
-  if (threadIdx.x % 32 == 0) {
+  if (ptx::elect_one()) {
     // Every warp its own barriers, so that none waits for another before its first loads.
-    for (int stage = warp; stage < kStages; stage += kWarps) {
-      ptx::mbarrier_init(&smem.full[stage], 1);
-      ptx::mbarrier_init(&smem.empty[stage], Tile::kWarpgroups / Tile::kSharers * sharers);
+#pragma unroll
+    for (int i = 0; i < kStagesOfWarp; ++i) {
+      const int stage = warp + i * kWarps;
+      if (stage < kStages) ptx::mbarrier_init(&smem.full[stage], 1);
+    }
+    ptx::fence_mbarrier_init();
+    if (plain) [[likely]] {
+      ptx::griddep_wait();
+      const Loader<T, Tile, kAMn, kBMn> loader(params, smem, place);
+#pragma unroll
+      for (int i = 0; i < kStagesOfWarp; ++i) {
+        const int stage = warp + i * kWarps;
+        if (stage < first) loader.load_plain(stage, stage);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kStagesOfWarp; ++i) {
+      const int stage = warp + i * kWarps;
+      if (stage < kStages) ptx::mbarrier_init(&smem.empty[stage], Tile::kWarpgroups / Tile::kSharers * sharers);
     }
     ptx::fence_mbarrier_init();
   }
-  if (sharers > 1) [[unlikely]] {
-    __syncwarp();
-    ptx::cluster_arrive_relaxed();
-    ptx::cluster_wait();
+  ptx::griddep_launch_dependents();
+  const bool first_lane = threadIdx.x % 32 == 0;
+  if (!plain) [[unlikely]] {
+    place = place_of<Tile>(params);
+    if (sharers > 1) {
+      __syncwarp();
+      ptx::cluster_arrive_relaxed();
+      ptx::cluster_wait();
+    }
+    if (first_lane) {
+      const Loader<T, Tile, kAMn, kBMn> loader(params, smem, place);
+      ptx::griddep_wait();
+#pragma unroll 1
+      for (int stage = warp; stage < first; stage += kWarps) loader.load(stage, stage);
+    }
   }
   const Loader<T, Tile, kAMn, kBMn> loader(params, smem, place);
-  // Stages are asked for first by all warps, and then by the last ones, by turns: one thread would
-  // not keep up.
-  int begin = warp, step = kWarps, end = min(Tile::kFirst, chunks);
-#pragma unroll 1  // one copy of the loads: what is short is fetched fast
-  for (bool first = true;; first = false) {
-    if (threadIdx.x % 32 == 0) {
-      if (first) {
-        ptx::griddep_wait();
-      } else if (Tile::kFirst < kStages) {
-        ptx::mbarrier_wait(&smem.full[0], 0);
-      }
+  __syncthreads();
+  if (warp >= kWarps - kLoaders) {
+    // The others, by the last warps: each has the same stages in every pass, or could not tell
+    // passes by their parity.
+    if (Tile::kFirst < kStages) ptx::mbarrier_wait(&smem.full[0], 0);
+    const int begin = warp - (kWarps - kLoaders);
+    int stage = begin, base = 0;
+    uint32_t parity = 1;
 #pragma unroll 1
-      for (int turn = 0; turn * kStages < end; ++turn) {
-#pragma unroll 1
-        for (int stage = begin; stage < min(kStages, end - turn * kStages); stage += step) {
-          const int chunk = turn * kStages + stage;
-          if (!first && chunk < Tile::kFirst) continue;
-          if (turn > 0) ptx::mbarrier_wait(&smem.empty[stage], (turn - 1) & 1);
-          loader.load(stage, chunk);
+    while (base + stage < chunks) {
+      if (base > 0) ptx::mbarrier_wait(&smem.empty[stage], parity);
+      if (base + stage >= Tile::kFirst) {
+        if (plain) [[likely]] {
+          if (ptx::elect_one()) loader.load_plain(stage, base + stage);
+        } else if (first_lane) {
+          loader.load(stage, base + stage);
         }
       }
+      stage += kLoaders;
+      if (stage >= kStages) stage = begin, base += kStages, parity ^= 1;
     }
-    if (!first) return;
-    __syncthreads();
-    if (warp < kWarps - kLoaders) break;
-    begin = warp - (kWarps - kLoaders), step = kLoaders, end = chunks;
+    return;
   }
   if (params.bias != nullptr) [[unlikely]] {
     ptx::griddep_wait();  // it may be what the kernel before writes

@@ -29,6 +29,7 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
   params.b_chunked = b_mn && p.n % kSwizzleElements == 0 && config.block_n % kSwizzleElements == 0;
   params.cluster = clusters_of(ceil_div<int64_t>(p.m, config.block_m),
                                ceil_div<int64_t>(p.n, config.block_n), config.cluster);
+  params.plain = !params.batched && params.cluster.size() == 1;
   const bool encoded = encode_operand(&params.a, p,
                                       {p.a.data, p.m, p.a.row_stride, p.a.col_stride, a_batch, a_mn,
                                        params.a_chunked, config.block_m, params.cluster.along_n}) &&
