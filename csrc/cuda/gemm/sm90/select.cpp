@@ -47,8 +47,8 @@ constexpr double kBytesPerUsInFlight = 22.8;
 constexpr double kLinesOfUnevenRow = 1.77;
 constexpr double kL2LinesPerUs = 134e3;
 // Where the last row (or column) of tiles is small, its CTAs run ahead of the others, and what does
-// not stay in L2 meanwhile of the operand they have in common is read again: this much of it, by the
-// share of a tile that is missing.
+// not stay in L2 meanwhile of the operand they have in common is read again: this much of it, by
+// the share of a tile that is missing.
 constexpr double kReadAgain = 1.0, kStaysBytes = 16e6;
 constexpr int64_t kMostAhead = 4;
 // Of equal shares, for each part of a tile's sums that one cluster leaves to another, and for each
@@ -188,8 +188,8 @@ class Chooser {
     const double element_stores = tma_store_ ? 0 : kElementStoreCyclesPerColumn * segments;
     return kLaunchUs + kRampUs * std::min(1.0, bytes_ / kRampBytes) +
            together(multiply_us, l2_us(rows, columns),
-                    (bytes_ + read_again(tile, walk)) / memory_rate(tile)) + walk.us +
-           kTurnUs * (segments - 1) +
+                    (bytes_ + read_again(tile, walk)) / memory_rate(tile)) +
+           walk.us + kTurnUs * (segments - 1) +
            (kStoreCyclesPerColumn + element_stores) * tile.block_n / kCyclesPerUs;
   }
 

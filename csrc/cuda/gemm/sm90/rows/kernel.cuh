@@ -129,7 +129,6 @@ template <typename T, typename Tile, bool kWideMn, bool kNarrowMn>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     rows_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  static_assert(kMostStages <= 32, "each lane of the producer sets up one stage");
   static_assert(sizeof(Control<Tile>) + 1024 <= beside_ring_bytes(Tile::kRows, Tile::kColumns),
                 "the host must ask for all of it");
   XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);

@@ -128,8 +128,7 @@ constexpr int staging_bytes() {
 // acc: 64 rows of the tile, this warpgroup's own. Both have `staging`, which is free.
 template <typename T, int kColumns>
 __device__ inline void store(const Params& params, const float* bias, void* staging,
-                             float (&acc)[kColumns / 2], int warpgroup, const Corner& tile,
-                             T* d) {
+                             float (&acc)[kColumns / 2], int warpgroup, const Corner& tile, T* d) {
   using Store = WarpStore<T, kColumns>;
   const int warp = threadIdx.x / 32 % 4;
   char* own = static_cast<char*>(staging) + (warpgroup * 4 + warp) * Store::kBytes;
@@ -167,8 +166,8 @@ __device__ inline void add_half(const Params& params, const float* bias, float4*
 // acc: this warpgroup's part of the sums over k of the tile's 64 rows.
 template <typename T, int kColumns>
 __device__ inline void add_and_store(const Params& params, const float* bias, void* staging,
-                                     float (&acc)[kColumns / 2], int warpgroup,
-                                     const Corner& tile, T* d) {
+                                     float (&acc)[kColumns / 2], int warpgroup, const Corner& tile,
+                                     T* d) {
   auto* mail = static_cast<float4*>(staging);
   if (warpgroup == 0) {
     add_half<T, kColumns, 0>(params, bias, mail, acc, tile, d);

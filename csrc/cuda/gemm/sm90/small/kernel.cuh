@@ -56,8 +56,8 @@ struct SharedStorage {
   }
 };
 
-// The same pointer, from lane 0: the compiler then keeps it in uniform registers, and cannot compute
-// it anew wherever it is used, which it would else do in every step of a loop.
+// The same pointer, from lane 0: the compiler then keeps it in uniform registers, and cannot
+// compute it anew wherever it is used, which it would else do in every step of a loop.
 template <typename S>
 __device__ inline S& kept(S& storage) {
   return *reinterpret_cast<S*>(__shfl_sync(~0u, reinterpret_cast<uint64_t>(&storage), 0));
@@ -221,6 +221,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       if (stage < first) loader.load(stage, stage);
     }
   };
+  ptx::griddep_launch_dependents();
   // Every warp has barriers of its own, so that none waits for another before its first loads.
   if (ptx::elect_one()) {
 #pragma unroll
@@ -229,7 +230,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       if (stage < kStages) ptx::mbarrier_init(&smem.full[stage], 1);
     }
     ptx::fence_mbarrier_init();
-    if (sharers == 1) [[likely]] start();
+    if (sharers == 1) [[likely]]
+      start();
 #pragma unroll
     for (int i = 0; i < kStagesOfWarp; ++i) {
       const int stage = warp + i * kWarps;
@@ -239,7 +241,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
     ptx::fence_mbarrier_init();
   }
-  ptx::griddep_launch_dependents();
   if (sharers > 1) [[unlikely]] {
     __syncwarp();
     ptx::cluster_arrive_relaxed();

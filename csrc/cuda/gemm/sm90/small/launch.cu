@@ -26,8 +26,7 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
   params.vector_store = d_fits_tma(p);
   params.bias = p.bias, params.bias_stride = p.bias_stride;
   params.activation = p.activation;
-  params.plain_end =
-      params.vector_store && p.bias == nullptr && p.activation == Activation::kNone;
+  params.plain_end = params.vector_store && p.bias == nullptr && p.activation == Activation::kNone;
   params.a_chunked = a_mn && p.m % kSwizzleElements == 0;
   params.b_chunked = b_mn && p.n % kSwizzleElements == 0 && config.block_n % kSwizzleElements == 0;
   params.cluster = clusters_of(ceil_div<int64_t>(p.m, config.block_m),

@@ -13,7 +13,7 @@ namespace xgemm::cuda::gemm::sm90::small {
 
 struct Params {
   CUtensorMap a, b;  // 5-D, as those of ../params.h
-  bool plain;  // neither batched nor in clusters
+  bool plain;        // neither batched nor in clusters
   bool a_chunked, b_chunked;
   Clusters cluster;  // one of both is 1
   bool batched, a_batched[2], b_batched[2];

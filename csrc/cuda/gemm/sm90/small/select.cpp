@@ -21,8 +21,7 @@ constexpr double kMemoryBytesPerUs = 2.654e6;             // little is in flight
 constexpr double kSmLinesPerUs = 1630, kL2LinesPerUs = 1.137e5, kLinesOfUnevenRow = 1.813;
 // Of a stage of K, at least, and more where a cluster shares its operands; of each box of 64 rows
 // of an operand that is not along K; and the clock, where the tensor cores are what takes time.
-constexpr double kStageUs = 0.1014, kSharedStageUs = 0.1192, kBoxUs = 0.001162,
-                 kCyclesPerUs = 1653;
+constexpr double kStageUs = 0.1014, kSharedStageUs = 0.1192, kBoxUs = 0.001162, kCyclesPerUs = 1653;
 // Of CTAs after the first of an SM: of several that it holds at once, and of one after another.
 constexpr double kTurnUs = 0.2022, kWholeTurnUs = 1.921;
 constexpr double kStoreUs = 3.684e-5;  // of each element of a tile
@@ -133,7 +132,8 @@ class Chooser {
                   fourth(turns * chunks * (std::max(stage_us, multiply_us) + kBoxUs * boxes)) +
                   fourth(bytes_ / kMemoryBytesPerUs)));
     return kLaunchUs + kRampUs * std::min(1.0, bytes_ / kRampBytes) + overlapped +
-           turn_us * (turns - 1) + kStoreUs * c.tile_m * c.tile_n + (c.cluster > 1 ? kClusterUs : 0);
+           turn_us * (turns - 1) + kStoreUs * c.tile_m * c.tile_n +
+           (c.cluster > 1 ? kClusterUs : 0);
   }
 
   // Of those that 128 bytes of a row lie in.

@@ -11,8 +11,8 @@ inline constexpr int kLoaders = 2;  // warps that ask for what does not fit at o
 inline constexpr int kMostCluster = 2;
 inline constexpr int kChunkK = 64;  // k of a stage: 128 bytes, the swizzle's row
 
-// What a kernel is compiled for: the most rows and columns of D that a tile has, stages of K. A wide
-// tile is not compiled for an A along M and a B along K.
+// What a kernel is compiled for: the most rows and columns of D that a tile has, stages of K. A
+// wide tile is not compiled for an A along M and a B along K.
 struct Shape {
   int block_m, block_n, stages;
   constexpr bool wide() const { return block_n > 64; }
@@ -29,8 +29,8 @@ inline constexpr Shape kShapes[] = {
     {256, 128, 4},  //
 };
 
-// The least that holds a tile. Where an operand lies along K tiles may be smaller than that, so that
-// all are of one size: what takes time is what the SM with the largest takes in.
+// The least that holds a tile. Where an operand lies along K tiles may be smaller than that, so
+// that all are of one size: what takes time is what the SM with the largest takes in.
 constexpr const Shape& shape_of(int tile_m, int tile_n) {
   const Shape* best = nullptr;
   for (const Shape& shape : kShapes) {
