@@ -51,7 +51,7 @@ void consider(const Tile& tile, int64_t tiles, int64_t parts, const Params& p, i
   const int64_t splits = p.k == 0 ? 1 : ceil_div(p.k, k_per_split);  // no part is empty
   const int64_t workspace =
       splits == 1 ? 0 : int64_t{4} * splits * p.batches * p.m * p.partial_stride;
-  if (workspace > kMostWorkspace && k_per_split < kMostKPerSplit) return;
+  if (workspace > kMostWorkspace && best->tile != nullptr) return;  // the first has no choice
   const int64_t per_sm = ceil_div<int64_t>(tiles * splits, sm_count);
   const double efficiency = per_sm == 1 ? tile.efficiency_one : tile.efficiency_full;
   const double flops = 2.0 * tile.block_m * tile.block_n * static_cast<double>(k_per_split);
