@@ -46,6 +46,7 @@ uint64_t filler_of(const ReduceProblem& problem, Kind kind) {
                         (problem.op == ReduceOp::kNorm && problem.p < 0);
   uint64_t element = 0;  // of sums, and of the largest magnitude
   if (kind == Kind::kProd) element = one;
+  if (kind == Kind::kPowers && problem.p < 0) element = infinity;
   if ((kind == Kind::kExtreme || kind == Kind::kArg) &&
       (smallest || problem.op != ReduceOp::kNorm)) {
     if (is_floating(dtype)) element = smallest ? infinity : sign | infinity;
@@ -203,6 +204,7 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
   p.mail = config.mail ? workspace : nullptr, p.nonce = config.mail ? new_nonce() : 0;
   p.outputs = plan.outputs, p.extent = plan.extent, p.first_tile = 0;
   p.pieces = FastDivmod(static_cast<uint32_t>(config.pieces));
+  p.collectors = static_cast<uint32_t>(config.collectors), p.piece_blocks = ~0u;
   p.cluster = config.cluster, p.lanes = config.lanes, p.vectors = config.vectors;
   p.row_loads = static_cast<uint32_t>(config.row_loads);
   p.l2_policy = config.streams ? kEvictFirst : kEvictNormal;
@@ -226,10 +228,11 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
   const bool sm90 = config.sm90;
   const int vector =
       of_columns(config.kernel) ? static_cast<int>(16 / element_size(problem.in_dtype)) : 1;
-  const int64_t most_tiles = kMostBlocks / config.pieces;
+  const int64_t most_tiles = kMostBlocks / (config.pieces + config.collectors);
   const Status status = in_parts(config.tiles, most_tiles, [&](int64_t first, int64_t tiles) {
-    p.first_tile = first;
-    const Grid grid{.blocks = dim3(static_cast<unsigned>(tiles * config.pieces)),
+    p.first_tile = first, p.piece_blocks = static_cast<uint32_t>(tiles * config.pieces);
+    const int64_t blocks = tiles * (config.pieces + config.collectors);
+    const Grid grid{.blocks = dim3(static_cast<unsigned>(blocks)),
                     .threads = dim3(config.threads),
                     .shared_bytes = static_cast<size_t>(shared_bytes(config, kind, vector)),
                     .stream = stream,

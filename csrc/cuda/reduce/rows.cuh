@@ -17,7 +17,8 @@ __device__ inline typename Op::Lane fold_row(const Params& p, const typename Op:
                                              uint32_t piece, uint32_t pieces) {
   using T = typename Op::Element;
   using Lane = typename Op::Lane;
-  constexpr int V = kVector<T>, U = sizeof(T) == 1 ? 4 : 8;  // loads in flight
+  constexpr int V = kVector<T>;
+  constexpr int U = sizeof(T) == 1 || Op::kPortableOnly ? 4 : 8;  // loads in flight
   const uint32_t skip = (reinterpret_cast<uintptr_t>(row) & 15) / sizeof(T);
   const T* vectors = row - skip;
   const uint32_t end = reads ? static_cast<uint32_t>((skip + p.extent) / V) : 0;  // below 2^31
