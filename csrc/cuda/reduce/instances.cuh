@@ -21,7 +21,7 @@ Status launch_frequent(Step step, const StridedParams& params, const Grid& grid)
     case Step::kRaggedRows:
       return launch_grid(kWhere, grid, short_rows_kernel<Op, true>, params.base);
     case Step::kRuns:
-      return launch_grid(kWhere, grid, runs_kernel<Op>, params.base);
+      return launch_grid(kWhere, grid, runs_kernel<Op>, params);
     case Step::kFlat:
       if constexpr (sizeof(typename Op::Element) < 4) {  // has_flat
         return launch_grid(kWhere, grid, flat_columns_kernel<Op>, params.base);

@@ -327,7 +327,7 @@ struct Arg {
     } else {
       pair = ptx::canonical_bf16x2(pair);
     }
-    return pair ^ (__byte_perm(pair, 0, 0xbb99) & 0x7fff7fffu);  // the signs, each 16 times
+    return pair ^ (ptx::signs_16x2(pair) & 0x7fff7fffu);
   }
   template <int kRows>
   __device__ static void take_pairs(Lane& low, Lane& high, const uint32_t (&pairs)[kRows],

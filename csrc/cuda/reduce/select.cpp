@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "common/math.h"
+#include "cuda/reduce/cost.h"
 #include "cuda/reduce/params.h"
 #include "cuda/reduce/problem.h"
 
@@ -76,7 +77,7 @@ struct View {
 bool fits_rows(const View& v) {
   const Plan& plan = v.plan;
   if (v.reduced().in_stride != 1 || v.reduced().size == 1) return false;
-  if (plan.kept.count > Params::kMaxKept || plan.reduced.count > 2) return false;
+  if (plan.kept.count > Params::kMaxKept) return false;
   if (v.vectors_of_row() >= k31Bits - 1) return false;
   if (v.kind == Kind::kArg && plan.extent >= k31Bits) return false;
   if (v.few_kernels() && plan.reduced.count > 1) return false;
@@ -121,89 +122,6 @@ bool fits_narrow(const View& v) {
   return true;
 }
 
-// What rows and tiles of columns have of their own.
-struct Costs {
-  double mail, mail_slots;  // once, and for each slot that a thread reads
-  double imbalance;
-};
-constexpr Costs kOfRows = {0.83, 0.092, 0.028}, kOfTiles = {0.53, 0.145, 0.085};
-
-// How a problem is cut: `tiles` of outputs, each in `pieces` of the reduced extent.
-struct Cut {
-  int threads, lanes;
-  int64_t tiles, pieces;
-  int64_t loads;            // 16-byte ones of a thread
-  int64_t outputs_of_tile;  // to bring together
-  int batch;                // loads in flight
-  int resident;             // threads of an SM
-  int64_t run;              // bytes that lie behind one another
-  int best_threads = 128;   // all else being equal
-  double slower = 1;        // at reading a byte
-  bool one_shift = false;
-  bool tiled = false;  // columns, not narrow ones
-
-  const Costs& costs() const { return tiled ? kOfTiles : kOfRows; }
-};
-
-// Estimates in us, but for what all ways to cut a problem have in common. The form is a guess; the
-// constants were fitted to benchmarks/sweep_reduce.py's times on an H200 (984 problems, of each
-// about 75 ways): what is chosen takes 1.043x the fastest's time on average.
-constexpr double kBlock = 0.36, kBatch = 0.44, kLoad = 0.018;  // a batch of loads, a load in it
-constexpr double kBytes = 1 / 3.6e6, kRun = 16;                // a byte; a run's start, in bytes
-constexpr double kTileRun = 77;  // the same of tiles of columns, squared
-constexpr double kCluster = 0.54, kClusterWave = 0.58;
-constexpr double kMailPiece = 0.0003;
-constexpr double kFlatOfFew = 1.3;  // times as slow: flat columns of less than a batch
-constexpr double kThinBytes = 3.4, kThinLeast = 1.13;  // of an element: less take as long
-constexpr double kThinEnd = -0.6;                      // nothing meets
-constexpr double kLaunch = 2.9, kLaunchBytes = 0.96e-6;
-constexpr double kThreads = 0.071;
-constexpr int kFewestThreads = 64, kMostBlocksOfSm = 16;
-constexpr int64_t kMostMail = 16384;                      // slots that one block reads
-constexpr double kCollectors = 0.42, kCollector = 0.027;  // that tiles have them, and each of all
-constexpr int kFewestOfCollector = 8;                     // outputs
-constexpr int kMostOfSm = 2, kMostOfTile = 32;            // collectors
-
-double estimate(const View& v, const Cut& cut) {
-  const auto sms = static_cast<double>(v.device.sm_count);
-  const auto blocks = static_cast<double>(cut.tiles * cut.pieces);
-  const double slots = sms * std::min(cut.resident / cut.threads, kMostBlocksOfSm);
-  const double waves = blocks / slots;
-  const auto loads = static_cast<double>(cut.loads);
-  const double of_batch = kBatch + kLoad * std::min<double>(loads, cut.batch);
-  const double latency =
-      (kBlock + of_batch * std::ceil(loads / cut.batch)) * std::max(1.0, std::ceil(waves));
-  double uneven = 1 + cut.costs().imbalance * (std::ceil(blocks / sms) * sms / blocks - 1);
-  if (waves > 1) uneven = 1 + cut.costs().imbalance / waves;
-  const double of_runs = cut.tiled ? std::pow(kTileRun / static_cast<double>(cut.run), 2)
-                                   : kRun / static_cast<double>(cut.run);
-  const double traffic = kBytes * cut.slower * v.bytes * uneven * (1 + of_runs);
-  const auto log2 = [](int n) { return static_cast<int>(std::bit_width(unsigned(n))); };
-  const int odd_threads = std::abs(log2(cut.threads) - log2(cut.best_threads));
-  return std::sqrt(latency * latency + traffic * traffic) + kThreads * odd_threads;
-}
-
-// Of mail that `collectors` blocks of a tile share, or that its last piece collects (0).
-double meeting_in_mail(const View& v, const Cut& cut, int collectors) {
-  const int64_t share = cut.outputs_of_tile / std::max(collectors, 1);
-  const int64_t slots = cut.pieces * share;
-  if (share > cut.threads || slots > kMostMail) return 1e30;
-  if (collectors > 0) {
-    if (share == 0 || (collectors > 1 && share < kFewestOfCollector)) return 1e30;
-    if (cut.tiles * collectors > kMostOfSm * v.device.sm_count) return 1e30;
-  }
-  const double of_thread = static_cast<double>(slots) / cut.threads;
-  const double shared =
-      collectors > 0 ? kCollectors + kCollector * static_cast<double>(cut.tiles * collectors) : 0;
-  return cut.costs().mail + shared + cut.costs().mail_slots * std::max(of_thread, 2.0) +
-         kMailPiece * static_cast<double>(cut.pieces);
-}
-
-double meeting_in_a_launch(const Cut& cut) {
-  return kLaunch +
-         kLaunchBytes * 8 * static_cast<double>(cut.pieces * cut.tiles * cut.outputs_of_tile);
-}
-
 // The cheapest way so far.
 struct Choice {
   Config config;
@@ -225,24 +143,24 @@ void consider_pieces(const View& v, Cut cut, int64_t most, bool clusters, const 
                      Choice* choice) {
   const int64_t sms = v.device.sm_count, tiles = std::max<int64_t>(cut.tiles, 1);
   cut.pieces = 1, cut.loads = loads(1);
-  choice->consider(cut, 1, false, estimate(v, cut));
+  choice->consider(cut, 1, false, estimate(cut, v.bytes, v.device.sm_count));
   const int64_t slots = sms * std::min(cut.resident / cut.threads, kMostBlocksOfSm);
   for (int c = 2; clusters && c <= std::min<int64_t>(kMostCluster, most); c *= 2) {
     cut.pieces = c, cut.loads = loads(c);
     const double waves = static_cast<double>(tiles * c) / static_cast<double>(slots);
     const double meeting = kCluster + kClusterWave * std::max(waves - 1, 0.0);
-    choice->consider(cut, c, false, estimate(v, cut) + meeting);
+    choice->consider(cut, c, false, estimate(cut, v.bytes, v.device.sm_count) + meeting);
   }
   int64_t last = 1;
   for (const int64_t quarters : {1, 2, 4, 8, 12, 24}) {
     cut.pieces = std::min(most, sms * quarters / 4 / tiles);
     if (cut.pieces <= last) continue;
     last = cut.pieces, cut.loads = loads(cut.pieces);
-    const double whole = estimate(v, cut);
+    const double whole = estimate(cut, v.bytes, v.device.sm_count);
     choice->consider(cut, 1, false, whole + meeting_in_a_launch(cut));
-    choice->consider(cut, 1, true, whole + meeting_in_mail(v, cut, 0));
+    choice->consider(cut, 1, true, whole + meeting_in_mail(cut, v.device.sm_count, 0));
     for (int n = 1; of_columns(choice->config.kernel) && n <= kMostOfTile; n *= 2) {
-      choice->consider(cut, 1, true, whole + meeting_in_mail(v, cut, n), n);
+      choice->consider(cut, 1, true, whole + meeting_in_mail(cut, v.device.sm_count, n), n);
     }
   }
 }
@@ -263,7 +181,7 @@ void consider_thin(const View& v, Choice* choice) {
   for (cut.threads = kFewestThreads; cut.threads <= kColumnThreads; cut.threads *= 2) {
     cut.tiles = ceil_div<int64_t>(v.plan.outputs, cut.threads);
     cut.run = v.element * std::min<int64_t>(v.kept().size, cut.threads);
-    thin.consider(cut, 1, false, estimate(v, cut) + kThinEnd);
+    thin.consider(cut, 1, false, estimate(cut, v.bytes, v.device.sm_count) + kThinEnd);
   }
   if (thin.cost < choice->cost) *choice = thin;
 }
@@ -389,7 +307,7 @@ Config columns(const View& v) {
     for (cut.threads = kFewestThreads; cut.threads <= kColumnThreads; cut.threads *= 2) {
       cut.lanes = 1, cut.tiles = ceil_div<int64_t>(outer * across, cut.threads), cut.pieces = 1;
       cut.loads = v.plan.extent, cut.run = 16 * std::min<int64_t>(across, cut.threads);
-      choice.consider(cut, 1, false, factor * estimate(v, cut));
+      choice.consider(cut, 1, false, factor * estimate(cut, v.bytes, v.device.sm_count));
     }
   }
   Choice tiled{.config = {.kernel = shifted ? Kernel::kShifted : Kernel::kColumns},

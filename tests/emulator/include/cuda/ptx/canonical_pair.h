@@ -18,4 +18,8 @@ inline uint32_t canonical_pair(uint32_t pair, uint32_t infinity) {
 inline uint32_t canonical_f16x2(uint32_t pair) { return canonical_pair(pair, 0x7c00); }
 inline uint32_t canonical_bf16x2(uint32_t pair) { return canonical_pair(pair, 0x7f80); }
 
+inline uint32_t signs_16x2(uint32_t pair) {
+  return (pair >> 31 != 0 ? 0xffff0000u : 0) | ((pair & 0x8000) != 0 ? 0xffffu : 0);
+}
+
 }  // namespace xgemm::ptx
