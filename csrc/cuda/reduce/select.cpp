@@ -312,7 +312,7 @@ Config columns(const View& v) {
   }
   Choice tiled{.config = {.kernel = shifted ? Kernel::kShifted : Kernel::kColumns},
                .cost = choice.cost};
-  cut.tiled = true;
+  cut.tiled = true, cut.words_of_slot = v.kind == Kind::kArg ? 2 : 1;
   if (shifted) cut.best_threads = 256, cut.resident = v.vector > 4 ? 512 : 1024;
   const auto widest = static_cast<int>(std::min<int64_t>(pow2_ceil(across), kColumnThreads));
   for (int lanes = widest; lanes >= std::max(1, widest / kNarrowest); lanes /= 2) {
