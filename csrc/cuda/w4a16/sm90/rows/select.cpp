@@ -10,20 +10,20 @@
 namespace xgemm::cuda::w4a16::sm90::rows {
 namespace {
 
-// Fitted to the times of clusters of 1, 2 and 4, warps and stages, cold, on an H200; so they are a
-// fit's numbers, and not each of them that of the thing it is named after. 27 layers, N and K from
-// 576 to 128,256, 1, 2, 4, 8, 12 and 16 rows: what is chosen takes 2.7 % longer than the least of
-// some 25 medians of five with up to 8 rows, 1.7 % with more. (From 17 rows on: 34 layers, before.)
+// Fitted to the times of all clusters, warps and stages, cold, on an H200; so they are a fit's
+// numbers, and not each of them that of the thing it is named after. With up to 8 rows: 20 layers,
+// N and K from 768 to 40,000, 1, 2, 4 and 8 rows; what is chosen takes 1.3 % longer than the
+// best of them on average. With more: 34 layers; 2 %.
 
-constexpr double kGpuBytesPerUs = 4.222e6;  // that all SMs read from memory
-constexpr double kSmBytesPerUs = 65.9e3;    // that one does
-constexpr double kLatencyUs = 0.854;        // of memory: how long what an SM has asked for takes
-constexpr double kInstructionsPerUs = 5515;
+// Of a launch, and of a CTA until its first operands are there and after its last ones are.
+constexpr double kStartUs = 6.05;
+constexpr double kGpuBytesPerUs = 5.083e6;  // that all SMs read from memory
+constexpr double kSmBytesPerUs = 107e3;     // that one does
+constexpr double kLatencyUs = 0.89;         // of memory: how long what an SM has asked for takes
+constexpr double kInstructionsPerUs = 6300;
 constexpr double kFineFactor = 1.3;  // of instructions, for groups of fewer than 128 channels
 
 struct Costs {
-  // Of a launch, and of a CTA until its first operands are there and after its last ones are.
-  double start_us;
   // Bytes of X from L2, before anything else can be done; by how much X is late for a KB of weights
   // that is on its way, of one row.
   double x_bytes_per_us, ahead_us;
@@ -37,9 +37,9 @@ struct Costs {
 };
 // By mma tiles of X.
 constexpr Costs kCosts[kMostMmaTiles] = {
-    {5.605, 36.8e3, 0.00256, 252, 0.463, 75.3, 0.0603, 0.616, 0.603, 0.252, 0.0, 0.0635, 0.204},
-    {5.605, 44.9e3, 0.00584, 423, 0.594, 38.5, 0.0310, 0.708, 0.792, 0.092, 0.0264, 0.0324, 0.18},
-    {6.05, 46.7e3, 0.00459, 425, 0.507, 32.7, 0.068, 0.478, 0.602, 0.284, 0.057, 0.014, 0.309},
+    {35.9e3, 0.00227, 287, 0.389, 65.7, 0.048, 1.034, 0.654, 0.292, 0.0, 0.037, 0.428},
+    {46.7e3, 0.00459, 436, 0.615, 37.3, 0.068, 0.478, 0.602, 0.129, 0.057, 0.014, 0.309},
+    {46.7e3, 0.00459, 485, 0.507, 37.3, 0.068, 0.478, 0.602, 0.284, 0.057, 0.014, 0.309},
 };
 
 constexpr int kStages[] = {1, 2, 3, 4, 6};
@@ -83,7 +83,7 @@ double estimate(const Split& split, const Turns& turns, int64_t tiles) {
   const int doublings = std::countr_zero(static_cast<unsigned>(split.cluster));
   const double x_bytes = split.rows * split.most_units() * (w4::kUnitK * 2.0);
   double us =
-      costs.start_us + x_bytes / costs.x_bytes_per_us +
+      kStartUs + x_bytes / costs.x_bytes_per_us +
       std::max({memory, copies, issue, one_warp, reduce}) * (1 + costs.cluster_wait * doublings) +
       costs.delay * (issue + reduce) +
       costs.last_unit_us * ceil_div(split.most_units(), split.warps) +
