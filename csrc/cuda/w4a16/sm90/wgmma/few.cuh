@@ -6,69 +6,13 @@
 
 #include "cuda/ptx/griddep.h"
 #include "cuda/ptx/setmaxnreg.h"
-#include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma.h"
 #include "cuda/shared_memory.h"
 #include "cuda/w4a16/sm90/wgmma/epilogue.cuh"
 #include "cuda/w4a16/sm90/wgmma/few_dequant.cuh"
-#include "cuda/w4a16/sm90/wgmma/few_sums.cuh"
-#include "cuda/w4a16/sm90/wgmma/ring.cuh"
+#include "cuda/w4a16/sm90/wgmma/few_load.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
-
-// A stage is 128 k: the units of the tile's columns, and two boxes of X. Its barriers are those of
-// the weights' ring, which the threads that load W and X both keep.
-template <typename Config>
-struct FewStorage {
-  alignas(1024) uint8_t x[Config::kWStages][2][Config::kXBytes];
-  alignas(1024) uint8_t out[Config::kConsumers][Config::kOutBytes];
-  alignas(128) uint8_t w[Config::kWStages][Config::kConsumers][kUnitSlot];
-  // Of warpgroups that share K: [8 rows of X][thread] each.
-  float4 sums[Config::kConsumers][Config::kSumsSlots][Config::kSumsOfPart];
-  XSums<Config::kXSums ? Config::kRows : 16> x_sums[Config::kXSums ? Config::kWStages : 1];
-  uint64_t w_full[Config::kWStages], w_empty[Config::kWStages];
-  uint64_t sums_full[Config::kXSums ? Config::kWStages : 1];
-  uint64_t inbox_full[Config::kConsumers], inbox_empty[Config::kConsumers];
-};
-template <typename Config>
-inline constexpr int kFewSmemBytes = sizeof(FewStorage<Config>) + 1024;  // + alignment
-
-// Loads X into the stages that WeightProducer loads W into.
-template <typename Config>
-class FewActivationProducer {
- public:
-  __device__ FewActivationProducer(const Params& params, FewStorage<Config>& smem, Place place)
-      : params_(params), smem_(smem), scheduler_(params, place, Config::kRows) {}
-
-  __device__ void run() {
-    Segment segment;
-    while (scheduler_.next(&segment)) {
-      int unit = segment.first;
-#pragma unroll 1
-      for (int left = segment.count; left > 0; --left, ++unit) {
-        ptx::mbarrier_wait(&smem_.w_empty[ring_.stage], ring_.parity ^ 1);
-        uint64_t* full = &smem_.w_full[ring_.stage];
-        ptx::mbarrier_arrive_expect_tx(full, 2 * Config::kXBytes);
-        if (params_.x_boxes == 2) {
-          ptx::tma_load_3d(smem_.x[ring_.stage][0], &params_.x, full, 0, segment.m, 2 * unit);
-        } else {
-#pragma unroll 1
-          for (int half = 0; half < 2; ++half) {
-            ptx::tma_load_3d(smem_.x[ring_.stage][half], &params_.x, full,
-                             (2 * unit + half) * kStageK, segment.m, 0);
-          }
-        }
-        ring_.advance();
-      }
-    }
-  }
-
- private:
-  const Params& params_;
-  FewStorage<Config>& smem_;
-  Scheduler scheduler_;
-  RingState<Config::kWStages> ring_;
-};
 
 // Of even shares: only the first segment of a range may begin within a tile, whose sums are left
 // for others, and only the last end within one.
@@ -368,23 +312,6 @@ __device__ inline void consume_few(const Params& params, FewStorage<Config>& sme
   epilogue.finish();
 }
 
-// By one thread.
-template <typename Config>
-__device__ inline void set_up_few_barriers(const Params& params, FewStorage<Config>& smem) {
-#pragma unroll 1
-  for (int stage = 0; stage < Config::kWStages; ++stage) {
-    ptx::mbarrier_init(&smem.w_full[stage], 2);
-    ptx::mbarrier_init(&smem.w_empty[stage], Config::kConsumers);
-    if constexpr (Config::kXSums) ptx::mbarrier_init(&smem.sums_full[stage], 1);
-  }
-#pragma unroll 1
-  for (int i = 0; i < Config::kConsumers; ++i) {
-    ptx::mbarrier_init(&smem.inbox_full[i], 1);
-    ptx::mbarrier_init(&smem.inbox_empty[i], 1 << params.split_shift);
-  }
-  ptx::fence_mbarrier_init();
-}
-
 // A CTA whose W and X share stages: sets up, loads, and has consume(smem, place, warpgroup, thread)
 // called by the threads that multiply.
 template <typename T, typename Config, typename Consume>
@@ -393,45 +320,45 @@ __device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
   auto& smem =
       *reinterpret_cast<FewStorage<Config>*>(raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
   // From lane 0, so that the compiler knows it to be the same for the whole warp.
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), warpgroup = warp / 4;
   const int thread = threadIdx.x % kWarpgroup;
   const int rank = params.split_shift > 0 ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
   const Place place{0, rank};
-  if (threadIdx.x == 32) ptx::prefetch_tensormap(&params.x);
-  WeightProducer<Config, FewStorage<Config>> weights(params, smem, place);
-  if (threadIdx.x == 0) {
-    set_up_few_barriers(params, smem);
-    weights.start();
+  // One warp sets up the barriers and asks for W at once; nobody else has to see more than that the
+  // barriers stand.
+  if (warp == 0) {
+    if (ptx::elect_one()) set_up_few_barriers(params, smem);
+    __syncwarp();
+    ptx::named_barrier_arrive(0, Config::kThreads);
+  } else {
+    if (warp == 1 && ptx::elect_one()) ptx::prefetch_tensormap(&params.x);
+    ptx::named_barrier_sync(0, Config::kThreads);
   }
   ptx::griddep_launch_dependents();
-  if (params.split_shift > 0) {
-    __syncwarp();
-    ptx::cluster_arrive_relaxed();
-    ptx::cluster_wait();
-  } else {
-    __syncthreads();
-  }
+  if (params.split_shift > 0) ptx::cluster_arrive_relaxed();
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<Config::kProducerRegisters>();
-    if (thread == 0) {
-      weights.run();
-    } else if (thread == 32) {
+    if (warp == 0) {
+      FewWeights<Config>(params, smem, place).run();
+    } else if (warp == 1) {
       ptx::griddep_wait();  // the weights do not depend on what ran before, X does
-      FewActivationProducer<Config>(params, smem, place).run();
-    } else if (thread / 32 == 2 && params.even_shares) {
-      raise_flags<Config>(params, place, thread % 32);
-      if constexpr (Config::kXSums) find_flags<Config>(params, place, thread % 32);
-    } else if (thread / 32 == 3) {
-      if constexpr (Config::kXSums) {
-        if (is_plain<T, Config>(params)) {
-          FewSums<T, Config, FewStorage<Config>>(params, smem, place, thread % 32).run();
-        }
-      } else if (params.even_shares) {
-        find_flags<Config>(params, place, thread % 32);
+      FewActivations<Config>(params, smem, place).run();
+    } else if (warp == 2) {
+      if (params.even_shares) {
+        raise_flags<Config>(params, place, thread % 32);
+        if constexpr (Config::kXSums) find_flags<Config>(params, place, thread % 32);
       }
+    } else if constexpr (Config::kXSums) {
+      if (is_plain<T, Config>(params)) {
+        FewSums<T, Config, FewStorage<Config>>(params, smem, place, thread % 32).run();
+      }
+    } else if (params.even_shares) {
+      find_flags<Config>(params, place, thread % 32);
     }
+    if (params.split_shift > 0) ptx::cluster_wait();
   } else {
     ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
+    if (params.split_shift > 0) ptx::cluster_wait();  // others' barriers stand, too
     ptx::griddep_wait();
     consume(smem, place, warpgroup - 1, thread);
   }
