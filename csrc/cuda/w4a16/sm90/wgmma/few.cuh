@@ -57,6 +57,7 @@ __device__ inline void find_flags(const Params& params, Place place, int lane) {
 template <typename T, typename Config>
 class FewConsumer {
   static constexpr int kRows = Config::kRows, kParts = Config::kParts;
+  static constexpr bool kPlain = Config::kPlain;
 
  public:
   // Warpgroup `part` of those that share block `block` of the tile's columns.
@@ -73,7 +74,7 @@ class FewConsumer {
 
   // The scales of a tile whose columns have one group each.
   __device__ void begin(const Segment& segment) {
-    if (groups_ > 0) return;
+    if (kPlain || groups_ > 0) return;
     const int row = min(segment.column * Config::kConsumers + block_, params_.weight_rows - 1);
     codes_.template load_group<false>(
         {params_.weight + row * params_.row_bytes +
@@ -87,49 +88,48 @@ class FewConsumer {
   __device__ void accumulate(float (&total)[kRows / 2], int units) {
 #pragma unroll
     for (float& x : total) x = 0.0f;
-    if (groups_ > 1) {
-      run<true, false>(total, units);
-    } else if (is_plain<T, Config>(params_)) {
-      run<false, true>(total, units);
+    if constexpr (kPlain) {
+      run<false>(total, units);
+    } else if (groups_ > 1) {
+      run<true>(total, units);
     } else {
-      run<false, false>(total, units);
+      run<false>(total, units);
     }
   }
 
  private:
-  // kFine: a unit has several groups. kPlain: it has one, of the commonest format.
-  template <bool kFine, bool kPlain>
+  // kFine: a unit has several groups.
+  template <bool kFine>
   __device__ void run(float (&total)[kRows / 2], int units) {
     // Units of all tiles go around the warpgroups, so that a stage always has the same ones: its
     // barrier's parity then tells phases apart.
-    constexpr bool kSums = kPlain && Config::kXSums;
     const uint32_t first = (part_ - seen_) % kParts;
     uint32_t stage = (seen_ + first) % Config::kWStages;
     uint32_t parity = (seen_ + first) / Config::kWStages % 2;
 #pragma unroll 1
     for (int unit = static_cast<int>(first); unit < units; unit += kParts) {
-      ptx::mbarrier_wait(kSums ? &smem_.sums_full[stage] : &smem_.w_full[stage], parity);
+      ptx::mbarrier_wait(Config::kXSums ? &smem_.sums_full[stage] : &smem_.w_full[stage], parity);
       const uint8_t* strip = strip_ + stage * Config::kWBytes;
       const uint64_t x = x_base_ + stage * (2 * Config::kXBytes / 16);
       if constexpr (kFine) {
         // 32 k at a time: a group, or a part of one.
 #pragma unroll 1
         for (int quarter = 0; quarter < 4; ++quarter) {
-          load_group<false>(strip, quarter * groups_ / 4);
+          load_group(strip, quarter * groups_ / 4);
           const uint2 words = *reinterpret_cast<const uint2*>(strip + quarter / 2 * 512 +
                                                               thread_ % 32 * 16 + quarter % 2 * 8);
-          multiply<false>(total, {words.x, words.y},
-                          x + quarter / 2 * (Config::kXBytes / 16) + quarter % 2 * 4);
+          multiply(total, {words.x, words.y},
+                   x + quarter / 2 * (Config::kXBytes / 16) + quarter % 2 * 4);
         }
       } else {
-        if (kPlain || groups_ > 0) load_group<kPlain>(strip, 0);
+        if (kPlain || groups_ > 0) load_group(strip, 0);
         const uint8_t* codes = strip + thread_ % 32 * 16;
         const uint4 a = *reinterpret_cast<const uint4*>(codes);
         const uint4 b = *reinterpret_cast<const uint4*>(codes + 512);
-        if constexpr (kSums) {
+        if constexpr (Config::kXSums) {
           multiply_codes(total, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x, smem_.x_sums[stage]);
         } else {
-          multiply<kPlain>(total, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x);
+          multiply(total, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x);
         }
       }
       if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
@@ -137,7 +137,7 @@ class FewConsumer {
       if (stage >= Config::kWStages) stage -= Config::kWStages, parity ^= 1;
     }
     seen_ += units;
-    if constexpr (kSums) {
+    if constexpr (Config::kXSums) {
 #pragma unroll
       for (int i = 0; i < kRows / 2; ++i) total[i] *= RawCodes<T>::unit(i / 2 % 2);
     }
@@ -175,7 +175,6 @@ class FewConsumer {
     for (int i = 0; i < kRows / 2; ++i) total[i] = fmaf(scale[i / 2 % 2], sums[i], total[i]);
   }
 
-  template <bool kPlain>
   __device__ void load_group(const uint8_t* strip, int group) {
     codes_.template load_group<kPlain>(
         {strip + w4::kStripCodeBytes + group * 32 + thread_ % 32 / 4 * 2, groups_ * 32,
@@ -184,7 +183,7 @@ class FewConsumer {
   }
 
   // total += scale * (the words' codes less their zero points) X, over 16 k for each word.
-  template <bool kPlain, int kWords>
+  template <int kWords>
   __device__ void multiply(float (&total)[kRows / 2], const uint32_t (&words)[kWords],
                            uint64_t x) const {
     uint32_t a[kWords][4];
@@ -349,9 +348,7 @@ __device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
         if constexpr (Config::kXSums) find_flags<Config>(params, place, thread % 32);
       }
     } else if constexpr (Config::kXSums) {
-      if (is_plain<T, Config>(params)) {
-        FewSums<T, Config, FewStorage<Config>>(params, smem, place, thread % 32).run();
-      }
+      FewSums<T, Config, FewStorage<Config>>(params, smem, place, thread % 32).run();
     } else if (params.even_shares) {
       find_flags<Config>(params, place, thread % 32);
     }
@@ -366,7 +363,7 @@ __device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
 }
 
 template <typename T, typename Config>
-__global__ void __launch_bounds__(Config::kThreads, 1)
+__global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
     few_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   run_cta<T, Config>(params, [&](FewStorage<Config>& smem, Place place, int warpgroup, int thread) {
