@@ -21,14 +21,18 @@ TILES = (
     *((2, rows) for rows in (192, 224, 256)),
 )
 # (blocks of 64 columns, warpgroups that share the K of each, rows of X)
-FEW_TILES = tuple(
-    (blocks, parts, rows) for blocks, parts in ((4, 1), (2, 2), (1, 4)) for rows in (16, 32, 48, 64)
+FEW_TILES = (
+    *itertools.product((4,), (1,), (16, 32, 48, 64)),
+    *itertools.product((2,), (2,), (16, 32, 48, 64)),
+    *itertools.product((1,), (4,), (16, 32, 48, 64)),
+    *itertools.product((2,), (1,), (16, 32, 48)),  # two CTAs an SM
+    *itertools.product((1,), (2,), (16, 32, 48)),
 )
 ONLY_OWN_SCALES = (4, 128)  # no scales of the type that the activations do not have
 MOST_MIDDLE_ROWS = 160  # of tiles whose CTAs do not share X
 SPLIT_TILES = (
     *((consumers, 1, rows) for consumers, rows in TILES if consumers * rows <= 256),
-    *(tile for tile in FEW_TILES if tile[0] * tile[2] <= 128),
+    *(tile for tile in FEW_TILES if tile[0] * tile[1] == 4 and tile[0] * tile[2] <= 128),
 )
 
 
@@ -91,12 +95,17 @@ def test_formats(dtype: torch.dtype, group: int, zeros: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("blocks", "parts", "rows"), FEW_TILES)
 def test_tiles_of_few_rows(blocks: int, parts: int, rows: int, dtype: torch.dtype) -> None:
-    """The same of these, whose warpgroups share K; formats of which a unit has 1 and 4 groups."""
-    for index, (m, group) in enumerate(itertools.product((rows, rows + 9), (32, 128))):
-        q = random_weight(64 * blocks + 40, 700, group, "real", DTYPES[index % 2], seed=index)
+    """The same of these, whose warpgroups share K; formats of which a unit has 1 and 4 groups, and
+    the commonest, which has kernels of its own."""
+    formats = (("real", 32, DTYPES[0]), ("real", 128, DTYPES[1]), ("none", 128, dtype))
+    for index, (m, (zeros, group, scales)) in enumerate(
+        itertools.product((rows, rows + 9), formats)
+    ):
+        q = random_weight(64 * blocks + 40, 700, group, zeros, scales, seed=index)
         bias = randn((q.n,), dtype, 1) if index % 2 else None
         tile = config(blocks, rows, 1, 1, 1 + index % 2, parts=parts)
-        check(randn((m, 700), dtype), q, bias, ACTIVATIONS[index], machine_of(index), **tile)
+        activation = ACTIVATIONS[index % len(ACTIVATIONS)]
+        check(randn((m, 700), dtype), q, bias, activation, machine_of(index), **tile)
 
 
 @pytest.mark.parametrize("splits", [2, 4])
@@ -117,6 +126,8 @@ def test_splits(consumers: int, parts: int, rows: int, splits: int) -> None:
     [
         (2, 2, 32),
         (1, 4, 16),
+        (2, 1, 16),
+        (1, 2, 48),
         (4, 1, 64),
         (2, 1, 128),
         (3, 1, 96),

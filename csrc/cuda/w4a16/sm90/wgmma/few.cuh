@@ -6,69 +6,13 @@
 
 #include "cuda/ptx/griddep.h"
 #include "cuda/ptx/setmaxnreg.h"
-#include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma.h"
 #include "cuda/shared_memory.h"
 #include "cuda/w4a16/sm90/wgmma/epilogue.cuh"
 #include "cuda/w4a16/sm90/wgmma/few_dequant.cuh"
-#include "cuda/w4a16/sm90/wgmma/few_sums.cuh"
-#include "cuda/w4a16/sm90/wgmma/ring.cuh"
+#include "cuda/w4a16/sm90/wgmma/few_load.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
-
-// A stage is 128 k: the units of the tile's columns, and two boxes of X. Its barriers are those of
-// the weights' ring, which the threads that load W and X both keep.
-template <typename Config>
-struct FewStorage {
-  alignas(1024) uint8_t x[Config::kWStages][2][Config::kXBytes];
-  alignas(1024) uint8_t out[Config::kConsumers][Config::kOutBytes];
-  alignas(128) uint8_t w[Config::kWStages][Config::kConsumers][kUnitSlot];
-  // Of warpgroups that share K: [8 rows of X][thread] each.
-  float4 sums[Config::kConsumers][Config::kSumsSlots][Config::kSumsOfPart];
-  XSums<Config::kXSums ? Config::kRows : 16> x_sums[Config::kXSums ? Config::kWStages : 1];
-  uint64_t w_full[Config::kWStages], w_empty[Config::kWStages];
-  uint64_t sums_full[Config::kXSums ? Config::kWStages : 1];
-  uint64_t inbox_full[Config::kConsumers], inbox_empty[Config::kConsumers];
-};
-template <typename Config>
-inline constexpr int kFewSmemBytes = sizeof(FewStorage<Config>) + 1024;  // + alignment
-
-// Loads X into the stages that WeightProducer loads W into.
-template <typename Config>
-class FewActivationProducer {
- public:
-  __device__ FewActivationProducer(const Params& params, FewStorage<Config>& smem, Place place)
-      : params_(params), smem_(smem), scheduler_(params, place, Config::kRows) {}
-
-  __device__ void run() {
-    Segment segment;
-    while (scheduler_.next(&segment)) {
-      int unit = segment.first;
-#pragma unroll 1
-      for (int left = segment.count; left > 0; --left, ++unit) {
-        ptx::mbarrier_wait(&smem_.w_empty[ring_.stage], ring_.parity ^ 1);
-        uint64_t* full = &smem_.w_full[ring_.stage];
-        ptx::mbarrier_arrive_expect_tx(full, 2 * Config::kXBytes);
-        if (params_.x_boxes == 2) {
-          ptx::tma_load_3d(smem_.x[ring_.stage][0], &params_.x, full, 0, segment.m, 2 * unit);
-        } else {
-#pragma unroll 1
-          for (int half = 0; half < 2; ++half) {
-            ptx::tma_load_3d(smem_.x[ring_.stage][half], &params_.x, full,
-                             (2 * unit + half) * kStageK, segment.m, 0);
-          }
-        }
-        ring_.advance();
-      }
-    }
-  }
-
- private:
-  const Params& params_;
-  FewStorage<Config>& smem_;
-  Scheduler scheduler_;
-  RingState<Config::kWStages> ring_;
-};
 
 // Of even shares: only the first segment of a range may begin within a tile, whose sums are left
 // for others, and only the last end within one.
@@ -113,6 +57,7 @@ __device__ inline void find_flags(const Params& params, Place place, int lane) {
 template <typename T, typename Config>
 class FewConsumer {
   static constexpr int kRows = Config::kRows, kParts = Config::kParts;
+  static constexpr bool kPlain = Config::kPlain;
 
  public:
   // Warpgroup `part` of those that share block `block` of the tile's columns.
@@ -129,7 +74,7 @@ class FewConsumer {
 
   // The scales of a tile whose columns have one group each.
   __device__ void begin(const Segment& segment) {
-    if (groups_ > 0) return;
+    if (kPlain || groups_ > 0) return;
     const int row = min(segment.column * Config::kConsumers + block_, params_.weight_rows - 1);
     codes_.template load_group<false>(
         {params_.weight + row * params_.row_bytes +
@@ -143,49 +88,48 @@ class FewConsumer {
   __device__ void accumulate(float (&total)[kRows / 2], int units) {
 #pragma unroll
     for (float& x : total) x = 0.0f;
-    if (groups_ > 1) {
-      run<true, false>(total, units);
-    } else if (is_plain<T, Config>(params_)) {
-      run<false, true>(total, units);
+    if constexpr (kPlain) {
+      run<false>(total, units);
+    } else if (groups_ > 1) {
+      run<true>(total, units);
     } else {
-      run<false, false>(total, units);
+      run<false>(total, units);
     }
   }
 
  private:
-  // kFine: a unit has several groups. kPlain: it has one, of the commonest format.
-  template <bool kFine, bool kPlain>
+  // kFine: a unit has several groups.
+  template <bool kFine>
   __device__ void run(float (&total)[kRows / 2], int units) {
     // Units of all tiles go around the warpgroups, so that a stage always has the same ones: its
     // barrier's parity then tells phases apart.
-    constexpr bool kSums = kPlain && Config::kXSums;
     const uint32_t first = (part_ - seen_) % kParts;
     uint32_t stage = (seen_ + first) % Config::kWStages;
     uint32_t parity = (seen_ + first) / Config::kWStages % 2;
 #pragma unroll 1
     for (int unit = static_cast<int>(first); unit < units; unit += kParts) {
-      ptx::mbarrier_wait(kSums ? &smem_.sums_full[stage] : &smem_.w_full[stage], parity);
+      ptx::mbarrier_wait(Config::kXSums ? &smem_.sums_full[stage] : &smem_.w_full[stage], parity);
       const uint8_t* strip = strip_ + stage * Config::kWBytes;
       const uint64_t x = x_base_ + stage * (2 * Config::kXBytes / 16);
       if constexpr (kFine) {
         // 32 k at a time: a group, or a part of one.
 #pragma unroll 1
         for (int quarter = 0; quarter < 4; ++quarter) {
-          load_group<false>(strip, quarter * groups_ / 4);
+          load_group(strip, quarter * groups_ / 4);
           const uint2 words = *reinterpret_cast<const uint2*>(strip + quarter / 2 * 512 +
                                                               thread_ % 32 * 16 + quarter % 2 * 8);
-          multiply<false>(total, {words.x, words.y},
-                          x + quarter / 2 * (Config::kXBytes / 16) + quarter % 2 * 4);
+          multiply(total, {words.x, words.y},
+                   x + quarter / 2 * (Config::kXBytes / 16) + quarter % 2 * 4);
         }
       } else {
-        if (kPlain || groups_ > 0) load_group<kPlain>(strip, 0);
+        if (kPlain || groups_ > 0) load_group(strip, 0);
         const uint8_t* codes = strip + thread_ % 32 * 16;
         const uint4 a = *reinterpret_cast<const uint4*>(codes);
         const uint4 b = *reinterpret_cast<const uint4*>(codes + 512);
-        if constexpr (kSums) {
+        if constexpr (Config::kXSums) {
           multiply_codes(total, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x, smem_.x_sums[stage]);
         } else {
-          multiply<kPlain>(total, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x);
+          multiply(total, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x);
         }
       }
       if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
@@ -193,7 +137,7 @@ class FewConsumer {
       if (stage >= Config::kWStages) stage -= Config::kWStages, parity ^= 1;
     }
     seen_ += units;
-    if constexpr (kSums) {
+    if constexpr (Config::kXSums) {
 #pragma unroll
       for (int i = 0; i < kRows / 2; ++i) total[i] *= RawCodes<T>::unit(i / 2 % 2);
     }
@@ -231,7 +175,6 @@ class FewConsumer {
     for (int i = 0; i < kRows / 2; ++i) total[i] = fmaf(scale[i / 2 % 2], sums[i], total[i]);
   }
 
-  template <bool kPlain>
   __device__ void load_group(const uint8_t* strip, int group) {
     codes_.template load_group<kPlain>(
         {strip + w4::kStripCodeBytes + group * 32 + thread_ % 32 / 4 * 2, groups_ * 32,
@@ -240,7 +183,7 @@ class FewConsumer {
   }
 
   // total += scale * (the words' codes less their zero points) X, over 16 k for each word.
-  template <bool kPlain, int kWords>
+  template <int kWords>
   __device__ void multiply(float (&total)[kRows / 2], const uint32_t (&words)[kWords],
                            uint64_t x) const {
     uint32_t a[kWords][4];
@@ -368,23 +311,6 @@ __device__ inline void consume_few(const Params& params, FewStorage<Config>& sme
   epilogue.finish();
 }
 
-// By one thread.
-template <typename Config>
-__device__ inline void set_up_few_barriers(const Params& params, FewStorage<Config>& smem) {
-#pragma unroll 1
-  for (int stage = 0; stage < Config::kWStages; ++stage) {
-    ptx::mbarrier_init(&smem.w_full[stage], 2);
-    ptx::mbarrier_init(&smem.w_empty[stage], Config::kConsumers);
-    if constexpr (Config::kXSums) ptx::mbarrier_init(&smem.sums_full[stage], 1);
-  }
-#pragma unroll 1
-  for (int i = 0; i < Config::kConsumers; ++i) {
-    ptx::mbarrier_init(&smem.inbox_full[i], 1);
-    ptx::mbarrier_init(&smem.inbox_empty[i], 1 << params.split_shift);
-  }
-  ptx::fence_mbarrier_init();
-}
-
 // A CTA whose W and X share stages: sets up, loads, and has consume(smem, place, warpgroup, thread)
 // called by the threads that multiply.
 template <typename T, typename Config, typename Consume>
@@ -393,45 +319,43 @@ __device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
   auto& smem =
       *reinterpret_cast<FewStorage<Config>*>(raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
   // From lane 0, so that the compiler knows it to be the same for the whole warp.
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), warpgroup = warp / 4;
   const int thread = threadIdx.x % kWarpgroup;
   const int rank = params.split_shift > 0 ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
   const Place place{0, rank};
-  if (threadIdx.x == 32) ptx::prefetch_tensormap(&params.x);
-  WeightProducer<Config, FewStorage<Config>> weights(params, smem, place);
-  if (threadIdx.x == 0) {
-    set_up_few_barriers(params, smem);
-    weights.start();
+  // One warp sets up the barriers and asks for W at once; nobody else has to see more than that the
+  // barriers stand.
+  if (warp == 0) {
+    if (ptx::elect_one()) set_up_few_barriers(params, smem);
+    __syncwarp();
+    ptx::named_barrier_arrive(0, Config::kThreads);
+  } else {
+    if (warp == 1 && ptx::elect_one()) ptx::prefetch_tensormap(&params.x);
+    ptx::named_barrier_sync(0, Config::kThreads);
   }
   ptx::griddep_launch_dependents();
-  if (params.split_shift > 0) {
-    __syncwarp();
-    ptx::cluster_arrive_relaxed();
-    ptx::cluster_wait();
-  } else {
-    __syncthreads();
-  }
+  if (params.split_shift > 0) ptx::cluster_arrive_relaxed();
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<Config::kProducerRegisters>();
-    if (thread == 0) {
-      weights.run();
-    } else if (thread == 32) {
+    if (warp == 0) {
+      FewWeights<Config>(params, smem, place).run();
+    } else if (warp == 1) {
       ptx::griddep_wait();  // the weights do not depend on what ran before, X does
-      FewActivationProducer<Config>(params, smem, place).run();
-    } else if (thread / 32 == 2 && params.even_shares) {
-      raise_flags<Config>(params, place, thread % 32);
-      if constexpr (Config::kXSums) find_flags<Config>(params, place, thread % 32);
-    } else if (thread / 32 == 3) {
-      if constexpr (Config::kXSums) {
-        if (is_plain<T, Config>(params)) {
-          FewSums<T, Config, FewStorage<Config>>(params, smem, place, thread % 32).run();
-        }
-      } else if (params.even_shares) {
-        find_flags<Config>(params, place, thread % 32);
+      FewActivations<Config>(params, smem, place).run();
+    } else if (warp == 2) {
+      if (params.even_shares) {
+        raise_flags<Config>(params, place, thread % 32);
+        if constexpr (Config::kXSums) find_flags<Config>(params, place, thread % 32);
       }
+    } else if constexpr (Config::kXSums) {
+      FewSums<T, Config, FewStorage<Config>>(params, smem, place, thread % 32).run();
+    } else if (params.even_shares) {
+      find_flags<Config>(params, place, thread % 32);
     }
+    if (params.split_shift > 0) ptx::cluster_wait();
   } else {
     ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
+    if (params.split_shift > 0) ptx::cluster_wait();  // others' barriers stand, too
     ptx::griddep_wait();
     consume(smem, place, warpgroup - 1, thread);
   }
@@ -439,7 +363,7 @@ __device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
 }
 
 template <typename T, typename Config>
-__global__ void __launch_bounds__(Config::kThreads, 1)
+__global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
     few_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   run_cta<T, Config>(params, [&](FewStorage<Config>& smem, Place place, int warpgroup, int thread) {

@@ -6,9 +6,18 @@
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
-template <typename T, typename Config>
+template <typename T, int kBlocks, int kParts, int kRows>
 Status launch_few_tile(const Params& params, const Work& work, cudaStream_t stream) {
-  return launch_kernel<few_kernel<T, Config>, Config, kFewSmemBytes<Config>>(params, work, stream);
+  using Plain = FewConfig<kBlocks, kParts, kRows, true>;
+  using General = FewConfig<kBlocks, kParts, kRows, false>;
+  // By sums of x a row has other bits than by the tiles of more rows.
+  const bool same_bits = !(Plain::kXSums && params.batch_invariant);
+  if (params.groups_per_unit == 1 && !params.zeros &&
+      params.bf16_scales == std::is_same_v<T, __nv_bfloat16> && same_bits) {
+    return launch_kernel<few_kernel<T, Plain>, Plain, kFewSmemBytes<Plain>>(params, work, stream);
+  }
+  return launch_kernel<few_kernel<T, General>, General, kFewSmemBytes<General>>(params, work,
+                                                                                stream);
 }
 
 template <typename T>
@@ -16,7 +25,7 @@ Status launch_few(const Params& params, const Variant& variant, const Work& work
                   cudaStream_t stream) {
 #define XGEMM_W4_FEW_TILE(BLOCKS, PARTS, ROWS, CYCLES)                                 \
   if (variant.consumers == BLOCKS && variant.parts == PARTS && variant.rows == ROWS) { \
-    return launch_few_tile<T, FewConfig<BLOCKS, PARTS, ROWS>>(params, work, stream);   \
+    return launch_few_tile<T, BLOCKS, PARTS, ROWS>(params, work, stream);              \
   }
   XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE)
 #undef XGEMM_W4_FEW_TILE

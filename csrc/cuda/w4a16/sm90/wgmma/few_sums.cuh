@@ -17,15 +17,6 @@ struct XSums {
   uint32_t infinite, unused[3];  // or no number: some sum
 };
 
-// The commonest format: no zero points are stored, a unit is a group, and scales are of the
-// activations' type. By sums of x a row has other bits than by the tiles of more rows.
-template <typename T, typename Config>
-__device__ inline bool is_plain(const Params& params) {
-  return params.groups_per_unit == 1 && !params.zeros &&
-         params.bf16_scales == std::is_same_v<T, __nv_bfloat16> &&
-         !(Config::kXSums && params.batch_invariant);
-}
-
 // By one warp, for 16 rows. (For more it is too slow: each of its products waits for all of the
 // warpgroups' that are under way.)
 template <typename T, typename Config, typename Storage>

@@ -111,6 +111,7 @@ Params params_of(const Problem& p, const Config& config) {
   params.batch_invariant = p.batch_invariant;
   params.m = static_cast<int>(p.m), params.n = static_cast<int>(layout.n);
   params.units = static_cast<int>(layout.units());
+  params.by_units = FastDivmod(params.units);
   while (1 << params.split_shift < config.splits) ++params.split_shift;
   params.sharers = config.cluster / config.splits;
   while (1 << params.sharers_shift < params.sharers) ++params.sharers_shift;

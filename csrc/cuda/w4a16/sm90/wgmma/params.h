@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "common/activation.h"
+#include "common/fast_divmod.h"
 #include "common/status.h"
 #include "cuda/w4a16/sm90/wgmma/tile.h"
 
@@ -26,7 +27,8 @@ struct Params {
   bool batch_invariant;         // a row's bits do not depend on how many rows there are
   uint64_t weight_policy;       // L2's
   int m, n;
-  int units;    // of K
+  int units;  // of K
+  FastDivmod by_units;
   int x_boxes;  // of tiles whose stages are units: boxes_of_x
 
   int row_tiles, column_groups;  // a cluster takes a tile of `sharers` times the columns

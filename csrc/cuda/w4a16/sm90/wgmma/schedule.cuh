@@ -56,7 +56,7 @@ class Scheduler {
       next_ += params_.clusters;
       return true;
     }
-    const uint32_t tile = next_ / params_.units;
+    const uint32_t tile = params_.by_units.divide(next_);
     locate(tile, segment);
     segment->end_of_k = (tile + 1) * params_.units;
     segment->first = next_ - tile * params_.units;
@@ -78,7 +78,7 @@ class Scheduler {
  private:
   __device__ void locate(uint32_t tile, Segment* segment) const {
     uint32_t row = 0, group = tile;
-    if (params_.row_tiles > 1) {
+    if (params_.row_tiles > 1) [[unlikely]] {  // out of the way of the first load
       const uint32_t size = params_.group_rows * params_.column_groups;
       const uint32_t first = tile / size * params_.group_rows, in_group = tile % size;
       const uint32_t height = min(params_.group_rows, params_.row_tiles - static_cast<int>(first));

@@ -17,6 +17,7 @@ struct Shape {
   constexpr int columns() const { return consumers * kWarpgroupColumns; }
   constexpr int warpgroups() const { return consumers * parts; }
   constexpr bool few_rows() const { return rows <= kMostFewRows; }
+  constexpr int ctas() const { return few_rows() ? few_ctas(warpgroups()) : 1; }  // of an SM
   constexpr int most_sharers() const { return rows <= kMostMiddleRows ? 1 : 2; }
 };
 #define XGEMM_W4_FEW_TILE(BLOCKS, PARTS, ROWS, CYCLES) {BLOCKS, PARTS, ROWS, CYCLES},
@@ -27,8 +28,7 @@ constexpr Shape kShapes[] = {XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE) XGEMM_W4_MIDD
 #undef XGEMM_W4_WGMMA_TILE
 
 constexpr double kLaunchUs = 3.1;
-constexpr double kCyclesPerUs = 1650;     // of the cycles below and in tile.h
-constexpr double kGpuBytesPerUs = 4.2e6;  // from memory, by all SMs
+constexpr double kCyclesPerUs = 1650;  // of the cycles below and in tile.h
 // Large products are bound by the GPU's power: 128 SMs then take no longer than 132, and sums that
 // go through memory cost their energy. What cycles need and what power allows are added as in a
 // norm of this degree, so that both count where they are close.
@@ -37,8 +37,10 @@ constexpr double kFlopsPerUs = 838e6, kSharesEnergy = 1.031, kDegree = 6;
 // These and the tiles' cycles are fitted to times on an H200, groups of 128. kLarge: 2,700 times of
 // 200 products, 8 layers of models and random ones, M from 72 to 1500; the estimate meets them to
 // 4.2 % (rms), and what it chooses takes 0.4 % longer than the best way (at most 7 %). kFew,
-// without the power limit: 900 times of 22 layers, M from 16 to 64; 4.6 % and 0.6 % (at most 9 %).
+// without the power limit: 1,150 times of 33 layers, M from 16 to 64; 4.5 % (of ways near the best)
+// and 1.7 % (at most 17 %, of layers that take 10 us).
 struct Costs {
+  double bytes_per_us;             // from memory, by all SMs
   double start_us, cluster_us;     // until a CTA, and one that shares X, has its first operands
   double tile, tile_per_row;       // beside its units: the ring runs dry, D is stored
   double exchange, exchange_byte;  // where CTAs of a cluster share K
@@ -46,13 +48,15 @@ struct Costs {
   double sharing, sharing_row;     // of a unit where two CTAs share X: large tiles gain
   double splitting;                // of a unit where CTAs share K, which leaves fewer stages
 };
-constexpr Costs kLarge{4.307, 0.141,  165.5,  6.581,    241, 0.0762,
-                       4102,  0.0172, 0.9938, 1.962e-4, 1.03};
-constexpr Costs kFew{3.3, 0, 511, 0, 0, 0.050, 2641, 0.023, 1.012, 1.1e-4, 1.0};
+constexpr Costs kLarge{4.2e6,  4.307, 0.141,  165.5,  6.581,    241,
+                       0.0762, 4102,  0.0172, 0.9938, 1.962e-4, 1.03};
+constexpr Costs kFew{3.93e6, 3.965, 0,      43.3,  0.554,  6.9,
+                     0.0551, 1116,  0.0375, 1.012, 1.1e-4, 0.929};
 // By how much of it a unit of few rows takes longer for each group more than one. Of 8 layers, it
 // took 1.3 to 1.45 times as long with 2 groups, 1.9 to 2.2 times with 4 and zeros; by this number
-// the choice between this kernel and the stream was best with 12, 16 and 24 rows.
-constexpr double kFewGroup = 0.45;
+// the choice between this kernel and the stream was best with 12, 16 and 24 rows, when it was 0.45;
+// since then a unit of one group takes a fifth less, and what more groups add is the same.
+constexpr double kFewGroup = 0.55;
 
 // Of copying x so that TMA can read it.
 constexpr double kCopyLaunchUs = 3, kCopyBytesPerUs = 3e6;
@@ -122,7 +126,7 @@ class Chooser {
   // All clusters that there are, or as many as share a tile and nothing else: then a tile has fewer
   // parts, which one CTA adds up.
   void consider_shares(Candidate c) {
-    const int64_t tiles = tiles_of(c), most = most_clusters(device_, c.sharers);
+    const int64_t tiles = tiles_of(c), most = most_clusters(device_, c.sharers) * c.shape.ctas();
     if (tiles * layout_.units() < most || tiles * layout_.units() > kMostUnits) return;
     c.shares = most;
     consider(c);
@@ -137,6 +141,7 @@ class Chooser {
 
   void consider(const Candidate& c) {
     const auto [shape, sharers, splits, shares] = c;
+    if (shape.ctas() > 1 && shares == 0) return;  // they are for SMs that all have work
     if (splits > 1 && (!may_split(shape.consumers, shape.rows) || layout_.units() < splits)) return;
     if (most_clusters(device_, sharers * splits) == 0 || tiles_of(c) > UINT32_MAX / 2) return;
     const double us = estimate(c);
@@ -175,7 +180,7 @@ class Chooser {
       const double exchange = splits > 1 ? costs.exchange + costs.exchange_byte * sent : 0.0;
       cycles = turns * (units * unit_cycles + tile + exchange);
     }
-    const double memory_us = static_cast<double>(layout_.bytes()) / kGpuBytesPerUs;
+    const double memory_us = static_cast<double>(layout_.bytes()) / costs.bytes_per_us;
     double busy_us = cycles / kCyclesPerUs;
     if (!shape.few_rows()) {
       const double flops = 2.0 * static_cast<double>(round_up<int64_t>(m_, shape.rows)) *

@@ -17,6 +17,8 @@ inline constexpr int kMostStages = 16;
 inline constexpr int kMostSplits = 4;   // of K: a warp's 16 columns have one receiver
 inline constexpr int kMostCluster = 8;  // CTAs
 inline constexpr int kMostSmemBytes = 227 * 1024;
+template <int kCtas>  // of each of that many CTAs of an SM, which has 1 KB of its own
+inline constexpr int kSmemBytesOf = (kMostSmemBytes + 1024) / kCtas - 1024;
 
 // TILE(consumer warpgroups, rows of X, cycles for a unit of K): the columns of D are 64 for each
 // warpgroup. Four of them read X once for 256 columns; two make smaller tiles, and have the
@@ -37,19 +39,28 @@ inline constexpr int kMostMiddleRows = 160;
 // Tiles of few rows (few.cuh). TILE(blocks of 64 columns, warpgroups that share the K of each, rows
 // of X, cycles for a unit of K).
 inline constexpr int kMostFewRows = 64;
+// CTAs that an SM holds at once, of so many warpgroups that multiply.
+constexpr int few_ctas(int warpgroups) { return 4 / warpgroups; }
+// Where an SM holds two CTAs, the cycles are those of both at work.
 #define XGEMM_W4_FEW_TILES(TILE) \
-  TILE(4, 1, 16, 1028)           \
-  TILE(2, 2, 16, 596)            \
+  TILE(4, 1, 16, 917)            \
+  TILE(2, 2, 16, 516)            \
   TILE(1, 4, 16, 288)            \
-  TILE(4, 1, 32, 1270)           \
-  TILE(2, 2, 32, 684)            \
-  TILE(1, 4, 32, 349)            \
-  TILE(4, 1, 48, 1464)           \
-  TILE(2, 2, 48, 800)            \
-  TILE(1, 4, 48, 418)            \
-  TILE(4, 1, 64, 1692)           \
-  TILE(2, 2, 64, 931)            \
-  TILE(1, 4, 64, 510)
+  TILE(4, 1, 32, 1028)           \
+  TILE(2, 2, 32, 578)            \
+  TILE(1, 4, 32, 328)            \
+  TILE(4, 1, 48, 1213)           \
+  TILE(2, 2, 48, 678)            \
+  TILE(1, 4, 48, 403)            \
+  TILE(4, 1, 64, 1416)           \
+  TILE(2, 2, 64, 787)            \
+  TILE(1, 4, 64, 448)            \
+  TILE(2, 1, 16, 1008)           \
+  TILE(1, 2, 16, 508)            \
+  TILE(2, 1, 32, 1062)           \
+  TILE(1, 2, 32, 579)            \
+  TILE(2, 1, 48, 1236)           \
+  TILE(1, 2, 48, 712)
 
 // Whether CTAs may share K: they exchange sums in shared memory, of which a tile must leave enough.
 constexpr bool may_split(int consumers, int rows) {
@@ -139,14 +150,18 @@ struct MiddleConfig {
   static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
 };
 
-// A tile of few rows; kConsumers: warpgroups that store.
-template <int kBlocks, int kParts_, int kRows_>
+// A tile of few rows; kConsumers: warpgroups that store. kPlain: of the commonest format, which has
+// kernels of its own: with loops for the others in the same kernel ptxas spilled, and 48 and 64
+// rows were 5 % slower.
+template <int kBlocks, int kParts_, int kRows_, bool kPlain_>
 struct FewConfig {
+  static constexpr bool kPlain = kPlain_;
   static constexpr int kConsumers = kBlocks, kParts = kParts_, kRows = kRows_;
   static constexpr int kWarpgroups = kBlocks * kParts;
+  static constexpr int kCtas = few_ctas(kWarpgroups);
   static constexpr int kColumns = kBlocks * kWarpgroupColumns;
   static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
-  static constexpr bool kMaySplit = may_split(kBlocks, kRows);
+  static constexpr bool kMaySplit = kCtas == 1 && may_split(kBlocks, kRows);
   static constexpr bool kShareWarps = true;
   static_assert(kRows % 16 == 0 && kRows <= kMostFewRows, "a store takes 16 rows");
 
@@ -163,17 +178,17 @@ struct FewConfig {
   static constexpr int kWBytes = kBlocks * kUnitSlot;  // of 128 k
   static constexpr int kControlBytes = 1024;           // barriers
   static constexpr int kRingBytes =
-      kMostSmemBytes - 1024 - kControlBytes - kBlocks * kOutBytes - kSumsBytes;
+      kSmemBytesOf<kCtas> - 1024 - kControlBytes - kBlocks * kOutBytes - kSumsBytes;
   // Whether codes are multiplied as they are, and a constant zero point's part is taken from the
   // sums, by sums of x: 5 instructions for 8 codes instead of 9 (bf16: 7 instead of 11).
-  static constexpr bool kXSums = kParts == 1 && kRows == 16;
+  static constexpr bool kXSums = kPlain && kParts == 1 && kRows == 16;
   static constexpr int kXSumsBytes = kXSums ? kRows * 8 + 16 : 0;
   static constexpr int kWStages =  // a stage has the same warpgroups at every pass
       least(kMostStages, kRingBytes / (2 * kXBytes + kWBytes + kXSumsBytes)) / kParts * kParts;
-  static_assert(kWStages >= 4, "a tile must leave room for a ring");
+  static_assert(kWStages >= 3, "a tile must leave room for a ring");
 
-  static_assert(kWarpgroups == 4, "four have the registers of an SM");
-  static constexpr int kProducerRegisters = 32, kConsumerRegisters = 112;
+  static_assert(kWarpgroups * kCtas == 4, "four have the registers of an SM");
+  static constexpr int kProducerRegisters = 32, kConsumerRegisters = kCtas == 1 ? 112 : 104;
 };
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma

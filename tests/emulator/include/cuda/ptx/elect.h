@@ -1,10 +1,13 @@
-// csrc/cuda/ptx/elect.h, emulated.
+// csrc/cuda/ptx/elect.h, emulated: the first lane.
 #pragma once
 
-#include "emulator/engine.h"
+#include "cuda_runtime.h"
 
 namespace xgemm::ptx {
 
-inline bool elect_one() { return threadIdx.x % 32 == 0; }
+inline bool elect_one() {
+  __syncwarp();
+  return threadIdx.x % 32 == 0;
+}
 
 }  // namespace xgemm::ptx
