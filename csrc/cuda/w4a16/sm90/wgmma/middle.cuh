@@ -11,8 +11,6 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 template <typename T, typename Config>
 class MiddleConsumer {
   static constexpr int kRows = Config::kRows;
-  static constexpr int kWords = Config::kWords;  // of codes, 16 k each, for a batch of wgmmas
-  static constexpr int kSteps = w4::kUnitK / 16 / kWords, kHalf = kSteps / 2;
 
  public:
   __device__ MiddleConsumer(const Params& params, FewStorage<Config>& smem, int consumer,
@@ -42,6 +40,9 @@ class MiddleConsumer {
   // format, whose scales are read ahead.
   template <bool kForeign, bool kPlain>
   __device__ void run(float (&acc)[kRows / 2], const Segment& segment) {
+    // Words of codes, 16 k each, for a batch of wgmmas. A group may be as short as two of them.
+    constexpr int kWords = kPlain ? Config::kWords : Config::kWords < 2 ? 1 : 2;
+    constexpr int kSteps = w4::kUnitK / 16 / kWords, kHalf = kSteps / 2;
     Dequantizer<T, kForeign> dequantizer;
     if (!kPlain && params_.groups_per_unit == 0) dequantizer.load_group(scales_of_tile(segment));
     uint4 codes[2];  // of 64 k each
@@ -119,7 +120,7 @@ class MiddleConsumer {
         {scales(ring_.stage) + word * groups / 8 * 32, groups * 32, params_.zeros});
   }
 
-  template <typename Dequantizer>
+  template <typename Dequantizer, int kWords>
   __device__ static void expand(const Dequantizer& dequantizer, uint4 codes, int first,
                                 uint32_t (&a)[kWords][4]) {
     const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
@@ -133,6 +134,7 @@ class MiddleConsumer {
   }
 
   // acc += A X over 16 k from word `word` of the unit on, for each of A's.
+  template <int kWords>
   __device__ static void multiply(float (&acc)[kRows / 2], const uint32_t (&a)[kWords][4],
                                   uint64_t x, int word) {
     ptx::wgmma_fence();

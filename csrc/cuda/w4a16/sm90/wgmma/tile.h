@@ -25,7 +25,7 @@ inline constexpr int kSmemBytesOf = (kMostSmemBytes + 1024) / kCtas - 1024;
 // registers for more rows; three fit where neither fills the SMs. The cycles, all warpgroups'
 // together, are what an H200 takes at 1650 MHz (select.cpp). Middle tiles: middle.cuh.
 #define XGEMM_W4_MIDDLE_TILES(TILE) \
-  TILE(2, 96, 1162)                 \
+  TILE(2, 96, 1048)                 \
   TILE(3, 96, 1507)                 \
   TILE(4, 96, 1967)                 \
   TILE(2, 128, 1134)                \
@@ -144,8 +144,11 @@ struct MiddleConfig {
   static constexpr int kWStages = least(kMostStages, kRingBytes / (2 * kXBytes + kWBytes));
   static_assert(kWStages >= 3, "a tile must leave room for a ring");
 
-  // Words of codes, 16 k each, that a warpgroup dequantizes at a time: twice that in registers.
-  static constexpr int kWords = kConsumers == 4 || kRows <= 96 ? 1 : 2;
+  // Words of codes, 16 k each, that a warpgroup dequantizes at a time: twice that in registers. Two
+  // warpgroups with fewer words wait for what lies between batches, a branch on the scales first.
+  static constexpr int kWords = kConsumers == 2 && kRows <= 128  ? 4
+                                : kConsumers == 4 || kRows <= 96 ? 1
+                                                                 : 2;
   static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
 };
