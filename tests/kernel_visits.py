@@ -53,9 +53,10 @@ class Visit:
 
 
 def kernel_of(said: str) -> str:
-    """The kernel, tile, stages, cluster, what is copied: not how many CTAs, parts of K or bytes."""
+    """The kernel, its tile, stages, cluster, copies: not how many CTAs, parts of K or bytes."""
     line = next(line for line in said.splitlines() if line.startswith("kernel: "))
     line = re.sub(r",? \d+ CTAs|, workspace of \d+ bytes", "", line.removeprefix("kernel: "))
+    line = re.sub(r"tile \d+x\d+ of at most", "tile", line)
     return re.sub(r"\d+ parts", "parts", line)
 
 

@@ -84,7 +84,7 @@ def test_flat_columns(op: str) -> None:  # many, for which random cases are too 
 
 @pytest.mark.parametrize(
     ("pieces", "way"),
-    [(2, "cluster"), (8, "cluster"), (2, "mail"), (33, "mail"), (7, "launch")],
+    [(2, "cluster"), (8, "cluster"), (2, "mail"), (33, "mail"), (7, "launch"), (9, "collect")],
 )
 @pytest.mark.parametrize("op", ["sum", "amax", "argmin", "norm", "prod"])
 @pytest.mark.parametrize(
@@ -107,9 +107,13 @@ def test_pieces(
         kernel = "strided"
     if way == "cluster" and kernel in ("shifted columns", "runs", "strided"):
         pytest.skip("no clusters")
+    if way == "collect" and kernel not in ("columns", "shifted columns"):
+        pytest.skip("no collectors")
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     x = (1 + 0.01 * x if op == "prod" else x).half()
-    cut = {"pieces": pieces, "cluster": way == "cluster", "mail": way == "mail"}
+    cut = {"pieces": pieces, "cluster": way == "cluster", "mail": way in ("mail", "collect")}
+    if way == "collect":
+        cut["collectors"] = 4
     said = check(Case(op, x, dims), Machine(90, 132, late_copies=True, seed=1), **cut)
     assert said.startswith(f"kernel: {kernel},"), said
 

@@ -68,8 +68,11 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
         assert choice.kernel == expected, f"{shape} over {dims}: {choice}"
     assert select(cpp, (512, 512), (1,), strides=(1, 512)).kernel == kernel.COLUMNS
     assert select(cpp, (512, 512), (1,), strides=(2048, 2)).kernel == kernel.STRIDED
-    assert select(cpp, (512, 4096), (1,), op="norm", p=3.0).kernel == kernel.STRIDED
-    assert select(cpp, (512, 4096), (1,), op="prod", dtype=INT8).kernel == kernel.STRIDED
+    for rare in ({"op": "norm", "p": 3.0}, {"op": "prod", "dtype": INT8}):  # few kernels
+        assert select(cpp, (512, 4096), (1,), **rare).kernel == kernel.ROWS
+        assert select(cpp, (1 << 20, 64), (1,), **rare).kernel == kernel.TEAM_ROWS
+        assert select(cpp, (4096, 512), (0,), **rare).kernel == kernel.SHIFTED
+        assert select(cpp, (64, 256, 3136), (0, 2), **rare).kernel == kernel.STRIDED
     assert select(cpp, (512, 0), (1,)).kernel == kernel.STRIDED
     assert select(cpp, (512, 4096), (0,), address=4098).kernel == kernel.SHIFTED
     assert select(cpp, (5, 4096), (1,), address=4098).kernel == kernel.ROWS
@@ -101,9 +104,9 @@ def test_few_outputs_are_cut_into_pieces(cpp: ModuleType) -> None:
     assert old.cluster == 1
     assert not old.sm90
     assert select(cpp, (16384, 16384), (1,)).pieces == 1
-    many = select(cpp, (1 << 20, 240), (0,))  # too many partial results for one block to read
-    assert many.pieces > 1
-    assert not many.mail
+    many = select(cpp, (100_000, 200), (0,))  # too many partial results for one block to read
+    assert many.mail
+    assert many.collectors > 1
     narrow = select(cpp, (1 << 20, 128), (0,))
     assert narrow.tiles * narrow.pieces >= 132
 
@@ -154,6 +157,9 @@ def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
             assert choice.sm90, where
             assert choice.cluster <= 8, where
             assert options["capability"] == 90, where
+        if choice.collectors > 0:
+            assert choice.mail, where
+            assert choice.kernel in (cpp.ReduceKernel.COLUMNS, cpp.ReduceKernel.SHIFTED), where
         in_memory = choice.pieces > choice.cluster
         assert (choice.workspace_bytes > 0) == in_memory, where
         assert choice.workspace_bytes < 2**31, where
@@ -175,7 +181,8 @@ def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
             assert extent < 2**31, where
             assert choice.tiles < 2**31, where
             assert choice.tiles * choice.lanes * vector >= outputs, where
-            assert not choice.mail or choice.lanes * vector <= choice.threads, where
+            share = choice.lanes * vector // max(choice.collectors, 1)
+            assert not choice.mail or 1 <= share <= choice.threads, where
         elif kernel == cpp.ReduceKernel.FLAT:
             assert choice.pieces == 1, where
             assert outputs / vector <= choice.tiles * choice.threads < 2**31, where

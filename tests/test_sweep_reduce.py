@@ -44,10 +44,12 @@ def test_candidates_fill_the_gpu_and_leave_no_piece_empty(sweep: ModuleType) -> 
             assert config.cluster in (1, config.pieces), where
             assert config.pieces <= of.extent, where
             assert config.pieces == 1 or config.pieces * config.tiles <= 1 << 14, where
+            assert config.collectors == 0 or config.mail, where
             in_memory = config.pieces > config.cluster
             assert (config.workspace_bytes > 0) == in_memory, where
             if config.mail and config.kernel in ("columns", "shifted", "narrow"):
-                assert config.lanes * of.vector <= config.threads, where
+                share = config.lanes * of.vector // max(config.collectors, 1)
+                assert 1 <= share <= config.threads, where
 
 
 def test_regret(sweep: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ struct SweepProblem {
 
 struct SweepConfig {
   int64_t kernel, threads, lanes, vectors, tiles, row_loads, pieces, cluster, mail, streams, sm90;
-  int64_t one_shift, workspace_bytes;
+  int64_t one_shift, workspace_bytes, collectors;
 };
 
 xgemm::ReduceProblem to_problem(const SweepProblem& given) {
@@ -52,7 +52,8 @@ SweepConfig to_sweep(const Config& c) {
           c.streams,
           c.sm90,
           c.one_shift,
-          c.workspace_bytes};
+          c.workspace_bytes,
+          c.collectors};
 }
 
 Config to_config(const SweepConfig& c) {
@@ -65,6 +66,7 @@ Config to_config(const SweepConfig& c) {
           .pieces = c.pieces,
           .cluster = static_cast<int>(c.cluster),
           .mail = c.mail != 0,
+          .collectors = static_cast<int>(c.collectors),
           .streams = c.streams != 0,
           .sm90 = c.sm90 != 0,
           .one_shift = c.one_shift != 0,

@@ -88,6 +88,7 @@ class Config:
     sm90: bool = False
     one_shift: bool = False
     workspace_bytes: int = 0
+    collectors: int = 0  # blocks that collect the mail, beside the pieces
 
     @property
     def key(self) -> str:
@@ -98,6 +99,8 @@ class Config:
         if self.pieces > 1:
             way = "cluster" if self.cluster > 1 else "mail" if self.mail else "launch"
             text += f" {way} {self.pieces}"
+            if self.collectors:
+                text += f" to {self.collectors}"
         return text if self.streams else text + " kept"
 
 
@@ -199,11 +202,24 @@ class Candidates:
             if not 1 < pieces <= most:
                 continue
             enough = pieces * per_tile <= 1 << 14 and per_tile <= config.threads
-            for mail in (True, False) if per_tile > 64 else (enough,):
+            for mail in (True, False) if per_tile >= 8 else (enough,):
                 size = 2 * config.tiles * per_tile if mail else self.of.outputs
                 size *= pieces * self.acc
-                if size <= MOST_WORKSPACE and (enough or not mail):
-                    yield replace(config, pieces=pieces, mail=mail, workspace_bytes=size)
+                if size > MOST_WORKSPACE:
+                    continue
+                cut = replace(config, pieces=pieces, mail=mail, workspace_bytes=size)
+                if enough or not mail:
+                    yield cut
+                if mail:
+                    yield from self.collected(cut, per_tile)
+
+    def collected(self, cut: Config, per_tile: int) -> Iterator[Config]:
+        """By blocks of their own, which rows and narrow columns do not have."""
+        for collectors in (1, 2, 4, 8, 16, 32) if cut.kernel in ("columns", "shifted") else ():
+            share = per_tile // collectors
+            few = cut.tiles * collectors <= 2 * self.device.sm_count
+            if few and 8 <= share <= cut.threads and cut.pieces * share <= 1 << 14:
+                yield replace(cut, collectors=collectors)
 
     def rows(self) -> Iterator[Config]:
         vectors = ceil_div(self.of.extent, self.of.vector)

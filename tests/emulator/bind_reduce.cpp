@@ -26,10 +26,10 @@ struct FreeGuarded {
 };
 
 // Returns the choice's explanation. With `pieces` the problem is cut into so many instead: of a
-// cluster, by mail, or else in a second launch.
+// cluster, by mail (to so many collectors), or else in a second launch.
 std::string run(int op, int dtype, Address in, Address out, const std::vector<Kept>& kept,
                 const std::vector<Reduced>& reduced, double p, int capability, int sm_count,
-                int pieces, bool cluster, bool mail) {
+                int pieces, bool cluster, bool mail, int collectors) {
   xgemm::ReduceProblem problem;
   problem.op = static_cast<xgemm::ReduceOp>(op);
   problem.in_dtype = static_cast<xgemm::DType>(dtype);
@@ -42,6 +42,7 @@ std::string run(int op, int dtype, Address in, Address out, const std::vector<Ke
       reduce::select_config(problem, plan, {.sm_count = sm_count, .capability = capability});
   if (pieces > 0) {
     config.pieces = pieces, config.cluster = cluster ? pieces : 1, config.mail = mail;
+    config.collectors = collectors;
     config.workspace_bytes = reduce::workspace_bytes(problem, plan, config);
   }
   const std::unique_ptr<void, FreeGuarded> workspace(
@@ -59,5 +60,5 @@ void bind_reduce(py::module_& m) {
   m.def("reduce", &run, py::kw_only(), py::arg("op"), py::arg("dtype"), py::arg("source"),
         py::arg("destination"), py::arg("kept"), py::arg("reduced"), py::arg("p"),
         py::arg("capability"), py::arg("sm_count"), py::arg("pieces") = 0,
-        py::arg("cluster") = false, py::arg("mail") = false);
+        py::arg("cluster") = false, py::arg("mail") = false, py::arg("collectors") = 0);
 }

@@ -13,6 +13,7 @@
 #include "cuda/gemm/sm90/rows/select.h"
 #include "cuda/gemm/sm90/select.h"
 #include "cuda/gemm/sm90/small/select.h"
+#include "cuda/gemm/sm90/small/tile.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 #include "cuda/gemm/tf32/select.h"
 
@@ -145,6 +146,10 @@ std::string explain(const Problem& problem, const Config& config) {
   out << "dense GEMM on CUDA: m=" << problem.m << " n=" << problem.n << " k=" << problem.k << " "
       << name_of(problem.dtype) << "\nkernel: " << name_of(config.kernel) << ", tile "
       << config.block_m << "x" << config.block_n;
+  if (config.kernel == Kernel::kSm90Small) {
+    const sm90::small::Shape& most = sm90::small::shape_of(config.block_m, config.block_n);
+    out << " of at most " << most.block_m << "x" << most.block_n;
+  }
   if (config.stages > 0) out << ", " << config.stages << " stages";
   if (config.cluster > 1) out << ", clusters of " << config.cluster;
   if (config.splits > 1) out << ", K in " << config.splits << " parts";

@@ -6,7 +6,7 @@ python csrc/cuda/ptx/generate_wgmma.py tf32 > csrc/cuda/ptx/wgmma_tf32.h
 
 import sys
 
-WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 144, 160, 192, 224, 256)
 TF32_WIDTHS = (64, 128, 192, 256)
 LINE = 98
 

@@ -26,12 +26,17 @@ __device__ inline V shuffle_xor(V value, int mask) {
   return value;
 }
 
-// Which outputs and which piece of the reduced extent a block has.
+// Which outputs and which piece of the reduced extent a block has; behind the last piece are the
+// blocks that collect a tile's mail.
 struct Place {
   int64_t tile;
   uint32_t piece;
 };
 __device__ inline Place place_of(const Params& p) {
+  if (blockIdx.x >= p.piece_blocks) [[unlikely]] {
+    const uint32_t at = blockIdx.x - p.piece_blocks, tile = at / p.collectors;
+    return {p.first_tile + tile, p.pieces.divisor + at - tile * p.collectors};
+  }
   uint32_t piece;
   const uint32_t tile = p.pieces.divide(blockIdx.x, &piece);
   return {p.first_tile + tile, piece};
@@ -76,7 +81,8 @@ inline constexpr bool kHopper = false;
 #endif
 template <typename Op, bool kSm90>
 inline constexpr bool kLeftOut =
-    kHopper && !kSm90 && kIsFloat<typename Op::Element> && sizeof(typename Op::Element) <= 4;
+    kHopper && !kSm90 && !Op::kPortableOnly && kIsFloat<typename Op::Element> &&
+    sizeof(typename Op::Element) <= 4;
 
 // At a kernel's start: what finish_block of `columns` outputs relies on.
 template <typename Op, bool kSm90>
@@ -161,8 +167,8 @@ __device__ inline void finish_block(const Params& p, uint32_t piece, typename Op
   if constexpr (!kFinal) {
     if (p.mail != nullptr) {
       const uint32_t last = p.pieces.divisor - 1;
-      const Mail<Acc> mail(p, piece, columns);
-      if (piece != last) {
+      const Mail<Acc> mail(p, blockIdx.x - piece, columns);
+      if (piece != last || p.collectors != 0) {
         for (int i = thread; i < columns; i += blockDim.x) mail.send(piece, i, combine_groups(i));
         return;
       }
@@ -181,6 +187,24 @@ __device__ inline void finish_block(const Params& p, uint32_t piece, typename Op
     const int64_t output = i < existing ? output_of(i) : -1;
     if (output >= 0) partials[output] = combine_groups(i);
   }
+}
+
+// A block's share of a tile's `columns` outputs, whose pieces are all in the mail. It has nothing
+// else to do, so it waits for blocks only that were started before it.
+template <typename Op, typename OutputOf>
+__device__ inline void collect_mail(const Params& p, const Place& place, uint32_t columns,
+                                    const OutputOf& output_of) {
+  const uint32_t share = columns / p.collectors;  // powers of 2
+  const uint32_t first_column = (place.piece - p.pieces.divisor) * share;
+  const auto tile = static_cast<uint32_t>(place.tile - p.first_tile);
+  const Mail<typename Op::Acc> mail(p, tile * p.pieces.divisor, columns);
+  typename Op::Acc met[1] = {Op::widen(Op::identity(), 0)};
+  mail.receive(threadIdx.x >> __popc(share - 1), blockDim.x >> __popc(share - 1), p.pieces.divisor,
+               first_column + (threadIdx.x & (share - 1)),
+               [&](const typename Op::Acc& acc) { met[0] = Op::combine(met[0], acc); });
+  finish_block<Op, 1, false, true>(p, 0, met, static_cast<int>(share), {}, [&](int i) {
+    return output_of(static_cast<int>(first_column) + i);
+  });
 }
 
 // Combines the pieces that lie in memory. Thread t has output t % lanes of the block's tile.

@@ -24,6 +24,19 @@ __device__ inline void fold_rows(const Params& p, uint4 (&rows)[kRows], uint32_t
     transform_words<Op::kTransforms>(p.transform, rows[row].x, rows[row].y);
     transform_words<Op::kTransforms>(p.transform, rows[row].z, rows[row].w);
   }
+  if constexpr (requires { requires kRows > 1 && Op::kHasPairs; }) {
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      uint32_t pairs[kRows];
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        const uint32_t words[4] = {rows[row].x, rows[row].y, rows[row].z, rows[row].w};
+        pairs[row] = words[word];
+      }
+      Op::take_pairs(lanes[2 * word], lanes[2 * word + 1], pairs, first, step);
+    }
+    return;
+  }
 #pragma unroll
   for (int cell = 0; cell < kCells<T>; ++cell) {
     Number<T> columns[kElements][kRows];
@@ -69,13 +82,22 @@ __global__ void __launch_bounds__(256, 2) columns_kernel(const __grid_constant__
   constexpr int V = kVector<T>, U = sizeof(T) == 1 ? 4 : 8;  // rows in flight
   const Place place = place_of(p);
   const uint32_t lanes = p.lanes, log_lanes = __popc(lanes - 1), rows = blockDim.x >> log_lanes;
-  start_block<Op, kSm90>(p, place, lanes * V);
+  if (place.piece < p.pieces.divisor) start_block<Op, kSm90>(p, place, lanes * V);
   uint32_t tile_inner;
   const uint32_t tile_outer =
       p.kept_inner.divide(static_cast<uint32_t>(place.tile), &tile_inner);  // below 2^31
   const bool one_shift = kShifted && p.one_shift;
   const int64_t first_column = int64_t{tile_inner} * ((one_shift ? lanes - 1 : lanes) * V);
   const Offsets offsets = kept_offsets(p.kept, p.kept_count, tile_outer);
+  const auto output_of = [&](int i) {
+    const int64_t at = first_column + i;
+    const bool exists = at < p.columns && !(one_shift && i >= static_cast<int>((lanes - 1) * V));
+    return exists ? offsets.out + at * p.kept[Params::kMaxKept - 1].out_stride : -1;
+  };
+  if (place.piece >= p.pieces.divisor) [[unlikely]] {
+    collect_mail<Op>(p, place, lanes * V, output_of);
+    return;
+  }
   const int64_t column = first_column + (threadIdx.x & (lanes - 1)) * V;
   uint32_t row = place.piece * (rows * U) + (threadIdx.x >> log_lanes);
   const T* in = static_cast<const T*>(p.in) + offsets.in + column;
@@ -133,10 +155,7 @@ __global__ void __launch_bounds__(256, 2) columns_kernel(const __grid_constant__
 #pragma unroll
   for (int i = 0; i < V; ++i) acc[i] = Op::widen(best[i], 0);
   const Shift shift = {one_shift, static_cast<int>(skip)};
-  finish_block<Op, V, kSm90, false>(p, place.piece, acc, lanes, shift, [&](int i) {
-    const int64_t at = first_column + i;
-    return at < p.columns ? offsets.out + at * p.kept[Params::kMaxKept - 1].out_stride : -1;
-  });
+  finish_block<Op, V, kSm90, false>(p, place.piece, acc, lanes, shift, output_of);
 }
 
 // The same where columns are short and many: each thread has all rows of its 16 bytes of columns,

@@ -12,40 +12,48 @@ namespace xgemm::cuda::reduce {
 constexpr Status kNoSuchKernel = {cudaErrorInvalidValue, "choosing a reduction kernel"};
 constexpr const char* kWhere = "the reduction kernel";
 
-template <typename Op, bool kSm90, bool kStridedOnly>
-Status launch_op(Step step, const StridedParams& params, const Grid& grid) {
-  if (step == Step::kPieces) {
-    return launch_grid(kWhere, grid, pieces_kernel<Op, kSm90>, params.base);
-  }
-  if constexpr (!kSm90) {
-    if (step == Step::kStrided) {
-      return launch_grid(kWhere, grid, strided_kernel < Op, kStridedOnly ? 2 : 8 >, params);
-    }
-  }
-  if constexpr (!kStridedOnly) {
-    if constexpr (kSm90) {  // rows, columns and pieces alone
-    } else if (step == Step::kShortRows) {
+// Kernels that few_kernels leaves out.
+template <typename Op>
+Status launch_frequent(Step step, const StridedParams& params, const Grid& grid) {
+  switch (step) {
+    case Step::kShortRows:
       return launch_grid(kWhere, grid, short_rows_kernel<Op, false>, params.base);
-    } else if (step == Step::kRaggedRows) {
+    case Step::kRaggedRows:
       return launch_grid(kWhere, grid, short_rows_kernel<Op, true>, params.base);
-    } else if (step == Step::kTeamRows) {
-      return launch_grid(kWhere, grid, team_rows_kernel<Op>, params.base);
-    } else if (step == Step::kRuns) {
-      return launch_grid(kWhere, grid, runs_kernel<Op>, params.base);
-    } else if (step == Step::kShifted) {
-      return launch_grid(kWhere, grid, columns_kernel<Op, false, true>, params.base);
-    } else if (step == Step::kFlat) {
+    case Step::kRuns:
+      return launch_grid(kWhere, grid, runs_kernel<Op>, params);
+    case Step::kFlat:
       if constexpr (sizeof(typename Op::Element) < 4) {  // has_flat
         return launch_grid(kWhere, grid, flat_columns_kernel<Op>, params.base);
       }
       return kNoSuchKernel;
-    } else if (step == Step::kThin) {
-      return launch_grid(kWhere, grid, thin_columns_kernel<Op>, params.base);
-    }
-    if (step == Step::kRows) return launch_grid(kWhere, grid, rows_kernel<Op, kSm90>, params.base);
+    default:
+      return kNoSuchKernel;
+  }
+}
+
+template <typename Op, bool kSm90, bool kFew>
+Status launch_op(Step step, const StridedParams& params, const Grid& grid) {
+  if (step == Step::kPieces) {
+    return launch_grid(kWhere, grid, pieces_kernel<Op, kSm90>, params.base);
+  }
+  if (step == Step::kRows) return launch_grid(kWhere, grid, rows_kernel<Op, kSm90>, params.base);
+  if constexpr (!kFew) {
     if (step == Step::kColumns || step == Step::kNarrow) {
       return launch_grid(kWhere, grid, columns_kernel<Op, kSm90, false>, params.base);
     }
+  }
+  if constexpr (!kSm90) {  // whose rows, columns and pieces alone are compiled for Hopper, too
+    if (step == Step::kTeamRows) {
+      return launch_grid(kWhere, grid, team_rows_kernel<Op>, params.base);
+    } else if (step == Step::kShifted) {
+      return launch_grid(kWhere, grid, columns_kernel<Op, false, true>, params.base);
+    } else if (step == Step::kThin) {
+      return launch_grid(kWhere, grid, thin_columns_kernel<Op>, params.base);
+    } else if (step == Step::kStrided) {
+      return launch_grid(kWhere, grid, strided_kernel < Op, Op::kPortableOnly ? 2 : 8 >, params);
+    }
+    if constexpr (!kFew) return launch_frequent<Op>(step, params, grid);
   }
   return kNoSuchKernel;
 }

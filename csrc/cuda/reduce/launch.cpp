@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "common/math.h"
 #include "cuda/nonce.h"
@@ -46,6 +47,7 @@ uint64_t filler_of(const ReduceProblem& problem, Kind kind) {
                         (problem.op == ReduceOp::kNorm && problem.p < 0);
   uint64_t element = 0;  // of sums, and of the largest magnitude
   if (kind == Kind::kProd) element = one;
+  if (kind == Kind::kPowers && problem.p < 0) element = infinity;
   if ((kind == Kind::kExtreme || kind == Kind::kArg) &&
       (smallest || problem.op != ReduceOp::kNorm)) {
     if (is_floating(dtype)) element = smallest ? infinity : sign | infinity;
@@ -64,15 +66,17 @@ void set_dims(const ReduceProblem& problem, const Plan& plan, const Config& conf
   const Kernel kernel = config.kernel;
   Params& p = params->base;
   const ReduceDims &kept = plan.kept, &reduced = plan.reduced;
-  if (kernel == Kernel::kStrided) {
-    params->kept_count = kept.count;
-    for (int d = 0; d < kept.count; ++d) params->kept[d] = kept_dim(kept[d]);
+  if (kernel == Kernel::kStrided || kernel == Kernel::kRuns) {
     params->reduced_count = reduced.count;
     for (int d = 0; d < reduced.count; ++d) {
       const auto divisor =
           static_cast<uint32_t>(std::clamp<int64_t>(reduced[d].size, 1, kNeverReached));
       params->reduced[d] = {FastDivmod(divisor), reduced[d].size, reduced[d].in_stride};
     }
+  }
+  if (kernel == Kernel::kStrided) {
+    params->kept_count = kept.count;
+    for (int d = 0; d < kept.count; ++d) params->kept[d] = kept_dim(kept[d]);
     return;
   }
   const bool columns = of_columns(kernel);
@@ -96,7 +100,7 @@ void set_dims(const ReduceProblem& problem, const Plan& plan, const Config& conf
   for (int d = 0; d < p.kept_count; ++d) p.kept[d] = kept_dim(kept[d]);
   p.row_stride = kept[0].in_stride, p.row_out_stride = kept[0].out_stride;
   p.columns = runs ? inner.size : kept.innermost().size;
-  if (runs) p.flat_vectors = reduced[0].size * config.row_loads;
+  if (runs) p.flat_vectors = plan.extent / inner.size * config.row_loads;
   if (columns) {
     p.kept[Params::kMaxKept - 1] = kept_dim(kept.innermost());
     const int vector_of_columns = static_cast<int>(16 / element);
@@ -191,18 +195,45 @@ Status launch_pieces(const ReduceProblem& problem, const Plan& plan, StridedPara
   });
 }
 
+// Results lie behind one another always; so do the elements.
+bool is_dense(const Plan& plan) {
+  const ReduceDims& kept = plan.kept;
+  return kept.count == 1 && kept[0].in_stride == 1 && kept[0].out_stride == 1;
+}
+
+// What reductions of one element each are, where that is less than a kernel: zeros, or a copy.
+std::optional<Status> copy(const ReduceProblem& problem, const Plan& plan, cudaStream_t stream) {
+  const auto elements = static_cast<size_t>(plan.outputs);
+  if (finds_positions(problem.op)) {
+    return Status{cudaMemsetAsync(problem.out, 0, elements * sizeof(int64_t), stream),
+                  "setting positions"};
+  }
+  if (problem.op == ReduceOp::kNorm ||
+      reduce_output_dtype(problem.op, problem.in_dtype) != problem.in_dtype) {
+    return {};
+  }
+  return Status{cudaMemcpyAsync(problem.out, problem.in,
+                                elements * static_cast<size_t>(element_size(problem.in_dtype)),
+                                cudaMemcpyDeviceToDevice, stream),
+                "copying"};
+}
+
 }  // namespace
 
 Status launch(const ReduceProblem& problem, const Plan& plan, const Config& config, void* workspace,
               cudaStream_t stream) {
   if (plan.outputs == 0) return {};
   const Kind kind = kind_of(problem);
+  if (plan.extent == 1 && is_dense(plan)) {
+    if (const std::optional<Status> status = copy(problem, plan, stream)) return *status;
+  }
   StridedParams params;
   Params& p = params.base;
   p.in = problem.in, p.out = problem.out, p.partials = workspace;
   p.mail = config.mail ? workspace : nullptr, p.nonce = config.mail ? new_nonce() : 0;
   p.outputs = plan.outputs, p.extent = plan.extent, p.first_tile = 0;
   p.pieces = FastDivmod(static_cast<uint32_t>(config.pieces));
+  p.collectors = static_cast<uint32_t>(config.collectors), p.piece_blocks = ~0u;
   p.cluster = config.cluster, p.lanes = config.lanes, p.vectors = config.vectors;
   p.row_loads = static_cast<uint32_t>(config.row_loads);
   p.l2_policy = config.streams ? kEvictFirst : kEvictNormal;
@@ -226,10 +257,11 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
   const bool sm90 = config.sm90;
   const int vector =
       of_columns(config.kernel) ? static_cast<int>(16 / element_size(problem.in_dtype)) : 1;
-  const int64_t most_tiles = kMostBlocks / config.pieces;
+  const int64_t most_tiles = kMostBlocks / (config.pieces + config.collectors);
   const Status status = in_parts(config.tiles, most_tiles, [&](int64_t first, int64_t tiles) {
-    p.first_tile = first;
-    const Grid grid{.blocks = dim3(static_cast<unsigned>(tiles * config.pieces)),
+    p.first_tile = first, p.piece_blocks = static_cast<uint32_t>(tiles * config.pieces);
+    const int64_t blocks = tiles * (config.pieces + config.collectors);
+    const Grid grid{.blocks = dim3(static_cast<unsigned>(blocks)),
                     .threads = dim3(config.threads),
                     .shared_bytes = static_cast<size_t>(shared_bytes(config, kind, vector)),
                     .stream = stream,

@@ -16,10 +16,10 @@ namespace xgemm::cuda::reduce {
 template <typename Acc>
 class Mail {
  public:
-  __device__ Mail(const Params& p, uint32_t piece, uint32_t columns)
+  __device__ Mail(const Params& p, uint32_t first_block, uint32_t columns)
       : slots_(static_cast<ulonglong2*>(p.mail)),
         nonce_(p.nonce),
-        first_block_(blockIdx.x - piece),
+        first_block_(first_block),
         columns_(columns) {}
 
   __device__ void send(uint32_t piece, uint32_t column, const Acc& acc) const {

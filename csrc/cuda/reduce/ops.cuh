@@ -13,6 +13,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "cuda/ptx/canonical_pair.h"
 #include "cuda/ptx/max_nan.h"
 #include "cuda/reduce/element.cuh"
 #include "cuda/reduce/params.h"
@@ -36,6 +37,7 @@ struct Additive {
   using Acc = std::conditional_t<kIsFloat<T>, double, uint64_t>;  // integers wrap, as in torch
   using Out = std::conditional_t<kIsFloat<T>, T, int64_t>;
   static constexpr bool kTransforms = false;
+  static constexpr bool kPortableOnly = false;  // Hopper has no build of its own
   __device__ static Lane identity() { return 0; }
   __device__ static Lane meet(Lane a, Lane b) { return a + b; }
   __device__ static Acc widen(Lane lane, int64_t) { return lane; }
@@ -133,11 +135,30 @@ __device__ __noinline__ double power_of(C x, double p) {
   }
   return p < 0 ? 1 / power : power;
 }
+__device__ __noinline__ inline float power_in_fp32(float x, float p) { return powf(fabsf(x), p); }
 
+// Powers of fp16, bf16 and fp32 are made in fp32, like squares, and in double where the sum of a
+// load's is so large or small that some may have overflowed or vanished.
 template <typename T>
 struct Powers : Additive<T, double> {
+  static constexpr bool kPortableOnly = true;
+  template <int N>
+  __device__ static float fold_in_fp32(const float (&x)[N], const Params& p) {
+    float powers[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      powers[i] = p.p == 3 ? fabsf(x[i] * x[i] * x[i]) : power_in_fp32(x[i], p.p);
+    }
+    return fold_tree<N>(powers, [](float a, float b) { return a + b; });
+  }
   template <int N>
   __device__ static double fold(const Number<T> (&x)[N], const Params& p) {
+    if constexpr (sizeof(T) <= 4) {
+      if (static_cast<float>(p.p) == p.p) {
+        const float sum = fold_in_fp32(x, p);
+        if (sum > 1e-25f && sum < 1e37f) return sum;
+      }
+    }
     double sum = 0;
 #pragma unroll
     for (int i = 0; i < N; ++i) sum += power_of(x[i], p.p);
@@ -154,6 +175,7 @@ struct Prod {
   using Acc = Lane;
   using Out = std::conditional_t<kIsFloat<T>, T, int64_t>;
   static constexpr bool kTransforms = false;
+  static constexpr bool kPortableOnly = false;  // Hopper has no build of its own
   __device__ static Lane identity() { return 1; }
   __device__ static Lane meet(Lane a, Lane b) { return a * b; }
   __device__ static Acc widen(Lane lane, int64_t) { return lane; }
@@ -186,6 +208,12 @@ struct Prod {
       }
       if (exact) return product<N / 2>(pairs);
     }
+    if constexpr (sizeof(T) <= 2 && !kIsFloat<T> && N % 2 == 0) {  // pairs are in 32 bits
+      Number<T> pairs[N / 2];
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) pairs[i] = x[2 * i] * x[2 * i + 1];
+      return product<N / 2>(pairs);
+    }
     return product<N>(x);
   }
   __device__ static Out finish(Acc acc, const Params&) {
@@ -215,6 +243,7 @@ struct Extreme {
   using Acc = Lane;
   using Out = T;
   static constexpr bool kTransforms = true;
+  static constexpr bool kPortableOnly = false;
   __device__ static Lane identity() { return lowest<Lane>(); }
   __device__ static Lane meet(Lane a, Lane b) {
     if constexpr (std::is_same_v<Lane, float>) {
@@ -252,6 +281,7 @@ struct Arg {
   using Acc = Best<C, int64_t>;
   using Out = int64_t;
   static constexpr bool kTransforms = true;
+  static constexpr bool kPortableOnly = false;
   static constexpr uint32_t kNowhere = ~0u;
 
   // NaN beats everything but NaN.
@@ -287,6 +317,50 @@ struct Arg {
     }
     return lane;
   }
+
+  // Of the columns of a word of fp16 or bf16, without a branch: as whole numbers that are in the
+  // numbers' order and end with the row, counted backwards, so that the largest says which it is.
+  static constexpr bool kHasPairs = sizeof(T) == 2 && kIsFloat<T>;
+  __device__ static uint32_t in_order(uint32_t pair) {
+    if constexpr (std::is_same_v<T, __half>) {
+      pair = ptx::canonical_f16x2(pair);
+    } else {
+      pair = ptx::canonical_bf16x2(pair);
+    }
+    return pair ^ (ptx::signs_16x2(pair) & 0x7fff7fffu);
+  }
+  template <int kRows>
+  __device__ static void take_pairs(Lane& low, Lane& high, const uint32_t (&pairs)[kRows],
+                                    uint32_t first, uint32_t step) {
+    int32_t low_keys[kRows], high_keys[kRows];
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const uint32_t pair = in_order(pairs[row]), from_last = kRows - 1 - row;
+      low_keys[row] = static_cast<int32_t>(__byte_perm(pair, from_last, 0x1054));
+      high_keys[row] = static_cast<int32_t>((pair & 0xffff0000u) | from_last);
+    }
+    const auto larger = [](int32_t a, int32_t b) { return max(a, b); };
+    take_key<kRows>(low, fold_tree<kRows>(low_keys, larger), first, step);
+    take_key<kRows>(high, fold_tree<kRows>(high_keys, larger), first, step);
+  }
+  template <int kRows>
+  __device__ static void take_key(Lane& lane, int32_t key, uint32_t first, uint32_t step) {
+    const auto bits = static_cast<uint32_t>(key ^ ((key >> 31) & 0x7fff0000));
+    C top;
+    if constexpr (std::is_same_v<T, __half>) {
+      const auto half = static_cast<uint16_t>(bits >> 16);
+      __half number;
+      memcpy(&number, &half, sizeof(half));
+      top = __half2float(number);
+    } else {
+      top = __uint_as_float(bits & 0xffff0000u);
+    }
+    const bool wins = beats(top, lane.value) || lane.position == kNowhere;
+    const uint32_t row = kRows - 1 - (static_cast<uint32_t>(key) & 0xffff);
+    lane.value = wins ? top : lane.value;
+    lane.position = wins ? first + row * step : lane.position;
+  }
+
   __device__ static Out finish(Acc acc, const Params&) { return acc.position; }
   __device__ static Out finish_lane(Lane lane, const Params&) { return lane.position; }
 };

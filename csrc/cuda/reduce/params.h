@@ -47,15 +47,17 @@ struct Params {
   // kept_inner divides a tile's number (columns) or a row's (short rows): the remainder counts
   // along the innermost kept dimension.
   FastDivmod kept_inner;
-  uint16_t in_vector;    // columns: after how many elements of 16 bytes they repeat
-  bool one_shift;        // shifted columns: see has_one_shift
-  int64_t columns;       // runs: elements of one
-  int64_t inner_stride;  // elements; see `runs`
-  uint32_t vectors;      // short rows: a power of 2
-  uint32_t row_loads;    // short rows: 16-byte loads that cover any of them
-  uint64_t nonce;        // of this launch's mail
-  void* mail;            // [blocks][outputs of a tile] slots, where they meet in memory, or null
-  int64_t outputs;       // of the whole problem
+  uint16_t in_vector;     // columns: after how many elements of 16 bytes they repeat
+  bool one_shift;         // shifted columns: see has_one_shift
+  int64_t columns;        // runs: elements of one
+  int64_t inner_stride;   // elements; see `runs`
+  uint32_t vectors;       // short rows: a power of 2
+  uint32_t row_loads;     // short rows: 16-byte loads that cover any of them
+  uint64_t nonce;         // of this launch's mail
+  void* mail;             // [blocks][outputs of a tile] slots, where they meet in memory, or null
+  uint32_t piece_blocks;  // of this launch; behind them are those that collect mail
+  uint32_t collectors;    // of a tile
+  int64_t outputs;        // of the whole problem
 
   static constexpr int kMaxKept = 4;
   KeptDim kept[kMaxKept];  // outermost first

@@ -45,6 +45,8 @@ struct Config {
   int64_t pieces = 1;     // of the reduced extent
   int cluster = 1;    // pieces that meet in a cluster: all of them, or 1 where they meet in memory
   bool mail = false;  // they meet there in the same launch, and not in a second one
+  int collectors =
+      0;  // mail: blocks more for each tile, which share its outputs; 0: the last piece
   bool streams = true;     // L2 drops what was read first, and keeps what else it holds
   bool sm90 = false;       // of the build for Hopper
   bool one_shift = false;  // shifted columns: see has_one_shift
@@ -63,8 +65,8 @@ enum class Kind : int8_t {
 };
 Kind kind_of(const ReduceProblem& problem);
 
-// Kinds that are rare have the strided kernel only.
-constexpr bool strided_only(Kind kind, DType dtype) {
+// Kinds that are rare have five kernels: team rows, rows, shifted and thin columns, strided.
+constexpr bool few_kernels(Kind kind, DType dtype) {
   return kind == Kind::kPowers || (kind == Kind::kProd && !is_floating(dtype));
 }
 // Compiled for Hopper alone, too: with clusters, and a second launch that is under way early.
@@ -78,8 +80,9 @@ constexpr bool has_flat(DType dtype) { return element_size(dtype) < 4; }
 
 // Elements, or rows, that a thread loads before it uses the first.
 constexpr int in_flight(Kernel kernel, Kind kind, DType dtype) {
-  if (kind == Kind::kPowers) return 2;
-  return element_size(dtype) == 1 || kernel == Kernel::kFlat ? 4 : 8;
+  if (kind == Kind::kPowers && kernel == Kernel::kStrided) return 2;
+  const bool powers_of_rows = kind == Kind::kPowers && !of_columns(kernel);
+  return element_size(dtype) == 1 || kernel == Kernel::kFlat || powers_of_rows ? 4 : 8;
 }
 
 constexpr int kMostRowWarps = 16;  // of a block that has a row

@@ -17,7 +17,8 @@ __device__ inline typename Op::Lane fold_row(const Params& p, const typename Op:
                                              uint32_t piece, uint32_t pieces) {
   using T = typename Op::Element;
   using Lane = typename Op::Lane;
-  constexpr int V = kVector<T>, U = sizeof(T) == 1 ? 4 : 8;  // loads in flight
+  constexpr int V = kVector<T>;
+  constexpr int U = sizeof(T) == 1 || Op::kPortableOnly ? 4 : 8;  // loads in flight
   const uint32_t skip = (reinterpret_cast<uintptr_t>(row) & 15) / sizeof(T);
   const T* vectors = row - skip;
   const uint32_t end = reads ? static_cast<uint32_t>((skip + p.extent) / V) : 0;  // below 2^31
@@ -107,7 +108,7 @@ __device__ inline typename Op::Acc meet_warps(typename Op::Acc acc) {
 }
 
 template <typename Op, bool kSm90>
-__global__ void __launch_bounds__(kMostRowWarps * 32, 2)
+__global__ void __launch_bounds__(kMostRowWarps * 32, Op::kPortableOnly ? 1 : 2)
     rows_kernel(const __grid_constant__ Params p) {
   if (kLeftOut<Op, kSm90>) __trap();
   uint32_t tile = blockIdx.x, piece = 0;
@@ -137,10 +138,11 @@ __global__ void __launch_bounds__(kMostRowWarps * 32, 2)
 // A row that is several runs: their loads are counted one run behind the other.
 template <typename Op>
 __global__ void __launch_bounds__(kMostRowWarps * 32, sizeof(typename Op::Acc) <= 8 ? 2 : 1)
-    runs_kernel(const __grid_constant__ Params p) {
+    runs_kernel(const __grid_constant__ StridedParams params) {
   using T = typename Op::Element;
   using Lane = typename Op::Lane;
   constexpr int V = kVector<T>, U = sizeof(T) == 1 ? 4 : 8;  // loads in flight
+  const Params& p = params.base;
   const Place place = place_of(p);
   const Offsets offsets = kept_offsets(p.kept, p.kept_count, place.tile);
   const T* row = static_cast<const T*>(p.in) + offsets.in;
@@ -160,7 +162,15 @@ __global__ void __launch_bounds__(kMostRowWarps * 32, sizeof(typename Op::Acc) <
     for (int i = 0; i < U; ++i) {
       uint32_t in_run;
       const uint32_t run = p.runs.divide(v + i * threads, &in_run);
-      const T* start = row + run * p.outer_stride;
+      const T* start = row;
+      uint32_t rest = run;
+#pragma unroll 1
+      for (int d = params.reduced_count - 2; d > 0; --d) {
+        uint32_t place_in_dim;
+        rest = params.reduced[d].divmod.divide(rest, &place_in_dim);
+        start += place_in_dim * params.reduced[d].stride;
+      }
+      start += rest * params.reduced[0].stride;
       const uint32_t skip = (reinterpret_cast<uintptr_t>(start) & 15) / sizeof(T);
       at[i] = in_run * V - skip;
       // Runs do not all reach into as many loads; `length` says that there is no element.

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "common/math.h"
+#include "cuda/reduce/cost.h"
 #include "cuda/reduce/params.h"
 #include "cuda/reduce/problem.h"
 
@@ -47,6 +48,7 @@ struct View {
 
   const ReduceDim& kept() const { return plan.kept.innermost(); }
   const ReduceDim& reduced() const { return plan.reduced.innermost(); }
+  bool few_kernels() const { return reduce::few_kernels(kind, problem.in_dtype); }
   bool clusters() const { return device.capability == 90 && has_sm90(kind, problem.in_dtype); }
 
   bool aligned(int64_t stride) const { return stride % vector == 0; }
@@ -75,16 +77,17 @@ struct View {
 bool fits_rows(const View& v) {
   const Plan& plan = v.plan;
   if (v.reduced().in_stride != 1 || v.reduced().size == 1) return false;
-  if (plan.kept.count > Params::kMaxKept || plan.reduced.count > 2) return false;
+  if (plan.kept.count > Params::kMaxKept) return false;
   if (v.vectors_of_row() >= k31Bits - 1) return false;
   if (v.kind == Kind::kArg && plan.extent >= k31Bits) return false;
+  if (v.few_kernels() && plan.reduced.count > 1) return false;
   return plan.reduced.count == 1 || 2 * v.reduced().size >= v.vector;
 }
 
 // The limits are those of the sweep: 16 loads where rows are few, 32 where they are many.
 bool fits_short_rows(const View& v) {
   const Plan& plan = v.plan;
-  if (plan.reduced.count != 1 || plan.kept.count > 2) return false;
+  if (v.few_kernels() || plan.reduced.count != 1 || plan.kept.count > 2) return false;
   if (plan.kept.count == 2 && plan.outputs >= k31Bits) return false;
   const bool many_whole = !v.few_rows() && v.all_aligned(false) && plan.extent % v.vector == 0;
   return v.vectors_of_row() <= (many_whole ? 32 : v.few_rows() ? 8 : 16);
@@ -109,7 +112,8 @@ bool fits_columns(const View& v) {
 bool fits_narrow(const View& v) {
   const Plan& plan = v.plan;
   const int64_t size = v.kept().size;
-  if (v.kind == Kind::kArg || plan.reduced.count > 1 || v.reduced().in_stride != size) return false;
+  if (v.few_kernels() || v.kind == Kind::kArg) return false;
+  if (plan.reduced.count > 1 || v.reduced().in_stride != size) return false;
   if (size >= v.vector || v.vector % size != 0 || plan.extent * size % v.vector != 0) return false;
   if (reinterpret_cast<uintptr_t>(v.problem.in) % 16 != 0) return false;
   for (int d = 0; d < plan.kept.count - 1; ++d) {
@@ -118,78 +122,17 @@ bool fits_narrow(const View& v) {
   return true;
 }
 
-// How a problem is cut: `tiles` of outputs, each in `pieces` of the reduced extent.
-struct Cut {
-  int threads, lanes;
-  int64_t tiles, pieces;
-  int64_t loads;            // 16-byte ones of a thread
-  int64_t outputs_of_tile;  // to bring together
-  int batch;                // loads in flight
-  int resident;             // threads of an SM
-  int64_t run;              // bytes that lie behind one another
-  int best_threads = 128;   // all else being equal
-  double slower = 1;        // at reading a byte
-  bool one_shift = false;
-};
-
-// Estimates in us, but for what all ways to cut a problem have in common. The form is a guess; the
-// constants were fitted to benchmarks/sweep_reduce.py's times on an H200 (984 problems, of each
-// about 75 ways): what is chosen takes 1.043x the fastest's time on average.
-constexpr double kBlock = 0.36, kBatch = 0.44, kLoad = 0.018;  // a batch of loads, a load in it
-constexpr double kBytes = 1 / 3.6e6, kRun = 16;                // a byte; a run's start, in bytes
-constexpr double kCluster = 0.62, kClusterWave = 0.58;
-constexpr double kMail = 0.83, kMailPiece = 0.0003;
-constexpr double kMailSlots = 0.092;  // for each that a thread reads
-constexpr double kFlatOfFew = 1.3;    // times as slow: flat columns of less than a batch
-constexpr double kThinBytes = 3.4, kThinLeast = 0.85;  // of an element: less take as long
-constexpr double kThinEnd = -0.7;                      // nothing meets
-constexpr double kLaunch = 2.6, kLaunchBytes = 0.96e-6;
-constexpr double kImbalance = 0.028, kThreads = 0.071;
-constexpr int kFewestThreads = 64, kMostBlocksOfSm = 16;
-constexpr int64_t kMostMail = 16384;  // slots that one block reads
-
-double estimate(const View& v, const Cut& cut) {
-  const auto sms = static_cast<double>(v.device.sm_count);
-  const auto blocks = static_cast<double>(cut.tiles * cut.pieces);
-  const double slots = sms * std::min(cut.resident / cut.threads, kMostBlocksOfSm);
-  const double waves = blocks / slots;
-  const auto loads = static_cast<double>(cut.loads);
-  const double of_batch = kBatch + kLoad * std::min<double>(loads, cut.batch);
-  const double latency =
-      (kBlock + of_batch * std::ceil(loads / cut.batch)) * std::max(1.0, std::ceil(waves));
-  double uneven = 1 + kImbalance * (std::ceil(blocks / sms) * sms / blocks - 1);
-  if (waves > 1) uneven = 1 + kImbalance / waves;
-  const double traffic =
-      kBytes * cut.slower * v.bytes * uneven * (1 + kRun / static_cast<double>(cut.run));
-  const auto log2 = [](int n) { return static_cast<int>(std::bit_width(unsigned(n))); };
-  const int odd_threads = std::abs(log2(cut.threads) - log2(cut.best_threads));
-  return std::sqrt(latency * latency + traffic * traffic) + kThreads * odd_threads;
-}
-
-double meeting_in_mail(const Cut& cut) {
-  const int64_t slots = cut.pieces * cut.outputs_of_tile;
-  if (cut.outputs_of_tile > cut.threads || slots > kMostMail) return 1e30;
-  const double of_thread = static_cast<double>(slots) / cut.threads;
-  return kMail + kMailSlots * std::max(of_thread, 2.0) +
-         kMailPiece * static_cast<double>(cut.pieces);
-}
-
-double meeting_in_a_launch(const Cut& cut) {
-  return kLaunch +
-         kLaunchBytes * 8 * static_cast<double>(cut.pieces * cut.tiles * cut.outputs_of_tile);
-}
-
 // The cheapest way so far.
 struct Choice {
   Config config;
   double cost = 1e300;
 
-  void consider(const Cut& cut, int cluster, bool mail, double cost_of_cut) {
+  void consider(const Cut& cut, int cluster, bool mail, double cost_of_cut, int collectors = 0) {
     if (cost_of_cut >= cost) return;
     cost = cost_of_cut;
     config.threads = cut.threads, config.lanes = cut.lanes, config.tiles = cut.tiles;
     config.pieces = cut.pieces, config.cluster = cluster, config.mail = mail;
-    config.one_shift = cut.one_shift;
+    config.one_shift = cut.one_shift, config.collectors = collectors;
   }
 };
 
@@ -200,22 +143,25 @@ void consider_pieces(const View& v, Cut cut, int64_t most, bool clusters, const 
                      Choice* choice) {
   const int64_t sms = v.device.sm_count, tiles = std::max<int64_t>(cut.tiles, 1);
   cut.pieces = 1, cut.loads = loads(1);
-  choice->consider(cut, 1, false, estimate(v, cut));
+  choice->consider(cut, 1, false, estimate(cut, v.bytes, v.device.sm_count));
   const int64_t slots = sms * std::min(cut.resident / cut.threads, kMostBlocksOfSm);
   for (int c = 2; clusters && c <= std::min<int64_t>(kMostCluster, most); c *= 2) {
     cut.pieces = c, cut.loads = loads(c);
     const double waves = static_cast<double>(tiles * c) / static_cast<double>(slots);
     const double meeting = kCluster + kClusterWave * std::max(waves - 1, 0.0);
-    choice->consider(cut, c, false, estimate(v, cut) + meeting);
+    choice->consider(cut, c, false, estimate(cut, v.bytes, v.device.sm_count) + meeting);
   }
   int64_t last = 1;
   for (const int64_t quarters : {1, 2, 4, 8, 12, 24}) {
     cut.pieces = std::min(most, sms * quarters / 4 / tiles);
     if (cut.pieces <= last) continue;
     last = cut.pieces, cut.loads = loads(cut.pieces);
-    const double whole = estimate(v, cut), mail = meeting_in_mail(cut);
-    const double launch = meeting_in_a_launch(cut);
-    choice->consider(cut, 1, mail <= launch, whole + std::min(mail, launch));
+    const double whole = estimate(cut, v.bytes, v.device.sm_count);
+    choice->consider(cut, 1, false, whole + meeting_in_a_launch(cut));
+    choice->consider(cut, 1, true, whole + meeting_in_mail(cut, v.device.sm_count, 0));
+    for (int n = 1; of_columns(choice->config.kernel) && n <= kMostOfTile; n *= 2) {
+      choice->consider(cut, 1, true, whole + meeting_in_mail(cut, v.device.sm_count, n), n);
+    }
   }
 }
 
@@ -235,7 +181,7 @@ void consider_thin(const View& v, Choice* choice) {
   for (cut.threads = kFewestThreads; cut.threads <= kColumnThreads; cut.threads *= 2) {
     cut.tiles = ceil_div<int64_t>(v.plan.outputs, cut.threads);
     cut.run = v.element * std::min<int64_t>(v.kept().size, cut.threads);
-    thin.consider(cut, 1, false, estimate(v, cut) + kThinEnd);
+    thin.consider(cut, 1, false, estimate(cut, v.bytes, v.device.sm_count) + kThinEnd);
   }
   if (thin.cost < choice->cost) *choice = thin;
 }
@@ -348,24 +294,25 @@ Config narrow_columns(const View& v) {
 }
 
 Config columns(const View& v) {
-  const bool shifted = !v.all_aligned(true) || v.plan.reduced.count > 1;
+  const bool shifted = v.few_kernels() || !v.all_aligned(true) || v.plan.reduced.count > 1;
   const int64_t across = ceil_div(v.kept().size, v.vector);
   const int64_t outer = v.plan.outputs / v.kept().size;
   Cut cut{.batch = in_flight(Kernel::kFlat, v.kind, v.problem.in_dtype),
           .resident = v.vector > 4 ? 768 : 1024};
   Choice choice;
-  if (has_flat(v.problem.in_dtype) && outer * across < k31Bits &&
+  if (has_flat(v.problem.in_dtype) && !v.few_kernels() && outer * across < k31Bits &&
       v.plan.extent <= kMostFlatExtent) {
     choice.config.kernel = Kernel::kFlat;
     const double factor = v.plan.extent < cut.batch ? kFlatOfFew : 1;
     for (cut.threads = kFewestThreads; cut.threads <= kColumnThreads; cut.threads *= 2) {
       cut.lanes = 1, cut.tiles = ceil_div<int64_t>(outer * across, cut.threads), cut.pieces = 1;
       cut.loads = v.plan.extent, cut.run = 16 * std::min<int64_t>(across, cut.threads);
-      choice.consider(cut, 1, false, factor * estimate(v, cut));
+      choice.consider(cut, 1, false, factor * estimate(cut, v.bytes, v.device.sm_count));
     }
   }
   Choice tiled{.config = {.kernel = shifted ? Kernel::kShifted : Kernel::kColumns},
                .cost = choice.cost};
+  cut.tiled = true, cut.words_of_slot = v.kind == Kind::kArg ? 2 : 1;
   if (shifted) cut.best_threads = 256, cut.resident = v.vector > 4 ? 512 : 1024;
   const auto widest = static_cast<int>(std::min<int64_t>(pow2_ceil(across), kColumnThreads));
   for (int lanes = widest; lanes >= std::max(1, widest / kNarrowest); lanes /= 2) {
@@ -424,7 +371,8 @@ Config strided(const View& v) {
     config.threads *= 2;
   }
   const int64_t batches = ceil_div<int64_t>(plan.extent, config.threads / lanes * v.batch);
-  int64_t pieces = std::min(batches, 4 * sms / std::max<int64_t>(config.tiles, 1));
+  const int64_t slots = sms * (1024 / config.threads);  // two blocks of 512 threads an SM
+  int64_t pieces = std::min(batches, slots / std::max<int64_t>(config.tiles, 1));
   if (batches <= kFewBatches) pieces = 1;  // a second launch would take longer
   config.pieces = std::max({pieces, ceil_div(plan.extent, kStridedPiece), int64_t{1}});
   config.mail = config.pieces * config.lanes <= kMostMail;
@@ -434,7 +382,7 @@ Config strided(const View& v) {
 
 Config choose(const View& v) {
   const int64_t extent = v.plan.extent;
-  if (extent == 0 || strided_only(v.kind, v.problem.in_dtype)) return strided(v);
+  if (extent == 0) return strided(v);
   const bool whole = v.all_aligned(false) && extent % v.vector == 0;
   if (fits_thin(v) && (extent == 1 || (fits_rows(v) && !whole && extent <= kThinRow))) {
     return thin(v);
@@ -481,6 +429,7 @@ std::string explain(const Plan& plan, const Config& config) {
   if (config.kernel == Kernel::kShortRows || config.kernel == Kernel::kRaggedRows) {
     text += ", " + std::to_string(config.vectors) + " loads a row";
   }
+  if (config.collectors > 0) text += ", " + std::to_string(config.collectors) + " to collect";
   if (config.cluster > 1) text += ", clusters of " + std::to_string(config.cluster);
   text += "\noutputs: " + std::to_string(plan.outputs) + " of " + std::to_string(plan.extent) +
           " elements each";

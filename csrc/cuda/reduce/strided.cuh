@@ -6,19 +6,9 @@
 
 namespace xgemm::cuda::reduce {
 
-// Of the index-th element of a reduced extent of several dimensions.
+// Of the index-th element of a reduced extent of several dimensions, which 31 bits do not count.
 __device__ __noinline__ inline int64_t reduced_offset(const StridedParams& p, int64_t index) {
   int64_t offset = 0;
-  if (p.base.extent >> 31 == 0) {
-    auto rest = static_cast<uint32_t>(index);
-#pragma unroll 1
-    for (int d = p.reduced_count - 1; d > 0; --d) {
-      uint32_t at;
-      rest = p.reduced[d].divmod.divide(rest, &at);
-      offset += at * p.reduced[d].stride;
-    }
-    return offset + rest * p.reduced[0].stride;
-  }
 #pragma unroll 1
   for (int d = p.reduced_count - 1; d > 0; --d) {
     const int64_t quotient = index / p.reduced[d].size;
@@ -28,8 +18,35 @@ __device__ __noinline__ inline int64_t reduced_offset(const StridedParams& p, in
   return offset + index * p.reduced[0].stride;
 }
 
+// Of the elements index, index + step, ...: all of them, so that their loads wait for nothing.
+template <int U>
+__device__ inline void reduced_offsets(const StridedParams& p, int64_t index, uint32_t step,
+                                       int64_t (&offsets)[U]) {
+  if (p.base.extent >> 31 != 0) [[unlikely]] {
+#pragma unroll
+    for (int j = 0; j < U; ++j) {
+      offsets[j] = index + j * step < p.base.extent ? reduced_offset(p, index + j * step) : 0;
+    }
+    return;
+  }
+  uint32_t rest[U];
+#pragma unroll
+  for (int j = 0; j < U; ++j) rest[j] = static_cast<uint32_t>(index) + j * step, offsets[j] = 0;
+#pragma unroll 1
+  for (int d = p.reduced_count - 1; d > 0; --d) {
+#pragma unroll
+    for (int j = 0; j < U; ++j) {
+      uint32_t at;
+      rest[j] = p.reduced[d].divmod.divide(rest[j], &at);
+      offsets[j] += at * p.reduced[d].stride;
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < U; ++j) offsets[j] += rest[j] * p.reduced[0].stride;
+}
+
 template <typename Op, int U>
-__global__ void __launch_bounds__(512) strided_kernel(const __grid_constant__ StridedParams p) {
+__global__ void __launch_bounds__(512, 2) strided_kernel(const __grid_constant__ StridedParams p) {
   using T = typename Op::Element;
   const Place place = place_of(p.base);
   const uint32_t lanes = p.base.lanes, log_lanes = __popc(lanes - 1);
@@ -48,7 +65,7 @@ __global__ void __launch_bounds__(512) strided_kernel(const __grid_constant__ St
 #pragma unroll 1
   for (uint32_t i = threadIdx.x >> log_lanes; i < end; i += U * rows) {
     Bits<T> bits[U];
-    if (p.reduced_count == 1) {
+    if (p.reduced_count == 1) {  // pointers move on
       const T* at = in + (begin + i) * p.reduced[0].stride;
       const int64_t step = rows * p.reduced[0].stride;
 #pragma unroll
@@ -56,9 +73,11 @@ __global__ void __launch_bounds__(512) strided_kernel(const __grid_constant__ St
         if (i + j * rows < end) bits[j] = load_bits(at + j * step);
       }
     } else {
+      int64_t offsets[U];
+      reduced_offsets(p, begin + i, rows, offsets);
 #pragma unroll
       for (int j = 0; j < U; ++j) {
-        if (i + j * rows < end) bits[j] = load_bits(in + reduced_offset(p, begin + i + j * rows));
+        if (i + j * rows < end) bits[j] = load_bits(in + offsets[j]);
       }
     }
 #pragma unroll

@@ -53,9 +53,7 @@ inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
   unsigned result = 0;
   for (int i = 0; i < 4; ++i) {
     const unsigned from = selector >> (4 * i);
-    unsigned byte = static_cast<unsigned>(bytes >> (8 * (from & 7))) & 0xff;
-    if ((from & 8) != 0) byte = (byte & 0x80) != 0 ? 0xff : 0;  // its sign
-    result |= byte << (8 * i);
+    result |= (static_cast<unsigned>(bytes >> (8 * (from & 7))) & 0xff) << (8 * i);
   }
   return result;
 }

@@ -11,6 +11,7 @@
 #include "cuda/gemm/sm90/operand.cuh"
 #include "cuda/gemm/sm90/partials.cuh"
 #include "cuda/gemm/sm90/schedule.cuh"
+#include "cuda/ptx/elect.h"
 #include "cuda/ptx/griddep.h"
 #include "cuda/ptx/setmaxnreg.h"
 #include "cuda/shared_memory.h"
@@ -289,7 +290,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
     ptx::named_barrier_arrive(kSetUpBarrier, kThreads);
   }
   Producer<T, Config, kAMn, kBMn> producer(params, smem, cta_rank);
-  if (threadIdx.x == 0) {
+  if (threadIdx.x < 32 && ptx::elect_one()) {
     ptx::griddep_wait();
     producer.start();
   }
@@ -297,7 +298,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<40>();
     if constexpr (Config::kCluster > 1) ptx::cluster_wait();
-    if (thread == 0) producer.run();
+    if (thread < 32 && ptx::elect_one()) producer.run();
   } else {
     ptx::setmaxnreg_inc<232>();
     consume<T, Config, kAMn, kBMn>(params, smem, cta_rank, warpgroup - 1, thread);

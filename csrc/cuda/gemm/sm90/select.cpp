@@ -30,7 +30,7 @@ constexpr double efficiency_of(int block_n, int cluster) {
 constexpr Tile kTiles[] = {XGEMM_SM90_TILES(XGEMM_SM90_TILE)};
 #undef XGEMM_SM90_TILE
 
-constexpr double kLaunchUs = 5.3;      // and until a CTA's first operands are there
+constexpr double kLaunchUs = 5.24;     // and until a CTA's first operands are there
 constexpr double kCyclesPerUs = 1650;  // the clock that an H200 holds under load
 constexpr double kTurnUs = 0.99;       // of a tile after the first
 constexpr double kStoreCyclesPerColumn = 16, kElementStoreCyclesPerColumn = 89;  // of a last tile
@@ -38,17 +38,22 @@ constexpr double kStoreCyclesPerColumn = 16, kElementStoreCyclesPerColumn = 89; 
 // within a line takes parts of two of them for every 128 bytes. Memory is as fast as the bytes that
 // a CTA has on their way allow, which is less than its ring where a tile reaches past an operand's
 // end (1190 times of problems with up to 128 rows: 7 % off with it, 17 % without).
-constexpr double kMemoryBytesPerUs = 3.83e6, kRampUs = 0.3, kRampBytes = 32e6;
-constexpr double kBytesPerUsInFlight = 20;
+constexpr double kMemoryBytesPerUs = 3.83e6, kRampUs = 0.65, kRampBytes = 32e6;
+constexpr double kBytesPerUsInFlight = 22.8;
 constexpr double kLinesOfUnevenRow = 2.0;
 constexpr double kL2LinesPerUs = 131e3;
+// Where the last row (or column) of tiles is small, its CTAs run ahead of the others, and what does
+// not stay in L2 meanwhile of the operand they have in common is read again: this much of it, by
+// the share of a tile that is missing.
+constexpr double kReadAgain = 1.0, kStaysBytes = 16e6;
+constexpr int64_t kMostAhead = 4;
 // Of equal shares, for each part of a tile's sums that one cluster leaves to another, and for each
 // 256 columns of one; and of the time for L2, since CTAs do not want the same lines at the same
 // time any more: where there are no more tiles than clusters, or else for the share of them.
 constexpr double kSharesUs = 2.9, kPartUs = 0.5, kLeaveUs = 1.2, kCompleteUs = 0.79;
 constexpr double kSharesLoss = 0.36, kSharesLossOfPart = 0.5;
 // Of the halves of K that two CTAs exchange, and for 256 columns of them.
-constexpr double kHalvesUs = 2.5, kExchangeUs = 0.16;
+constexpr double kHalvesUs = 1.7, kExchangeUs = 0.94;
 constexpr int kLeastStepsToSplit = 8;
 
 // Of things that overlap: a little more than the longest.
@@ -177,9 +182,21 @@ class Chooser {
     const auto segments = static_cast<double>(walk.segments);
     const double element_stores = tma_store_ ? 0 : kElementStoreCyclesPerColumn * segments;
     return kLaunchUs + kRampUs * std::min(1.0, bytes_ / kRampBytes) +
-           together(multiply_us, l2_us(rows, columns), bytes_ / memory_rate(tile)) + walk.us +
-           kTurnUs * (segments - 1) +
+           together(multiply_us, l2_us(rows, columns),
+                    (bytes_ + read_again(tile, walk)) / memory_rate(tile)) +
+           walk.us + kTurnUs * (segments - 1) +
            (kStoreCyclesPerColumn + element_stores) * tile.block_n / kCyclesPerUs;
+  }
+
+  double read_again(const Tile& tile, const Walk& walk) const {
+    if (walk.segments > 1) return 0;
+    const auto of = [&](int64_t extent, int block, int64_t other) {
+      const int64_t tiles = ceil_div<int64_t>(extent, block);
+      const double bytes = 2.0 * static_cast<double>(other) * static_cast<double>(p_.k);
+      if (tiles == 1 || tiles > kMostAhead || bytes < kStaysBytes) return 0.0;
+      return kReadAgain * bytes * static_cast<double>(tiles * block - extent) / block;
+    };
+    return of(p_.m, kBlockM, p_.n) + of(p_.n, tile.block_n, p_.m);
   }
 
   double memory_rate(const Tile& tile) const {

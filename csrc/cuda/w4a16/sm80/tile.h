@@ -11,6 +11,9 @@ namespace xgemm::cuda::w4a16::sm80 {
 inline constexpr int kUnitColumns = static_cast<int>(w4::kRowColumns);
 inline constexpr int kUnitK = static_cast<int>(w4::kUnitK);
 inline constexpr int kStripColumns = static_cast<int>(w4::kStripColumns);
+// Codes, and as many groups' scales and zeros as a unit can have: of 32 k each.
+inline constexpr int kMostUnitBytes =
+    kUnitK * kUnitColumns / 2 + 2 * (kUnitK / 32) * kUnitColumns * 2;
 inline constexpr int kXRowBytes = kUnitK * 2;  // of X, along a unit's k
 
 // A warp multiplies kStrips strips of a unit (64 columns x 128 k) by kRows8 x 8 rows of X. Of a

@@ -11,6 +11,7 @@
 #include "cuda/gemm/sm90/rows/params.h"
 #include "cuda/gemm/sm90/rows/ring.cuh"
 #include "cuda/gemm/sm90/rows/schedule.cuh"
+#include "cuda/ptx/elect.h"
 #include "cuda/ptx/griddep.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/tma.h"
@@ -108,30 +109,26 @@ __device__ inline void consume(const Params& params, const Ring<Tile>& ring, Con
   }
 }
 
-// By the whole producer warp.
+// By one thread: the barriers that others send to, or that those who multiply arrive at. The
+// producer sets up its own.
 template <typename Tile>
-__device__ inline void set_up(const Params& params, Control<Tile>& control, int lane) {
-  if (lane == 0) {
-    ptx::prefetch_tensormap(&params.wide);
-    ptx::prefetch_tensormap(&params.narrow);
+__device__ inline void set_up(const Params& params, Control<Tile>& control) {
+#pragma unroll
+  for (int i = 0; i < Tile::kWarpgroups; ++i) {
+    ptx::mbarrier_init(&control.received[i], 1);
+    ptx::mbarrier_init(&control.drained[i], params.splits);
   }
-  if (lane < params.stages) {
-    ptx::mbarrier_init(&control.full[lane], 1);
-    ptx::mbarrier_init(&control.empty[lane], Tile::kWarpgroups);
-  }
-  if (lane < Tile::kWarpgroups) {
-    ptx::mbarrier_init(&control.received[lane], 1);
-    ptx::mbarrier_init(&control.drained[lane], params.splits);
+#pragma unroll 1
+  for (int stage = 0; stage < params.stages; ++stage) {
+    ptx::mbarrier_init(&control.empty[stage], Tile::kWarpgroups);
   }
   ptx::fence_mbarrier_init();
-  __syncwarp();
 }
 
 template <typename T, typename Tile, bool kWideMn, bool kNarrowMn>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     rows_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  static_assert(kMostStages <= 32, "each lane of the producer sets up one stage");
   static_assert(sizeof(Control<Tile>) + 1024 <= beside_ring_bytes(Tile::kRows, Tile::kColumns),
                 "the host must ask for all of it");
   XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
@@ -143,19 +140,25 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int thread = threadIdx.x % kWarpgroup;
   const int rank = static_cast<int>(ptx::cluster_cta_rank());
   const bool is_producer = warpgroup == Tile::kWarpgroups;
-  if (is_producer) set_up(params, control, thread);
-  // The producer has set up this CTA's barriers, so it may start; what the others send to, or wait
-  // for, stands once the whole cluster has arrived here.
-  ptx::cluster_arrive_relaxed();
-  ptx::griddep_launch_dependents();
-  if (is_producer) {
+  // The first loads wait for nothing but their own barriers; what others send to, or wait for,
+  // stands once the whole cluster has arrived.
+  if (is_producer) [[likely]] {  // its code comes first: the way to the loads is to be short
     Producer<Tile, kWideMn, kNarrowMn> producer(params, ring, control, rank);
     ptx::griddep_wait();
-    if (thread == 0) producer.fill();
+    const bool elected = ptx::elect_one();
+    if (elected) producer.start();
+    __syncwarp();
+    ptx::cluster_arrive_relaxed();
+    ptx::griddep_launch_dependents();
+    if (elected) producer.fill();
     __syncwarp();
     wait_for_barriers<Tile>(params);
-    if (thread == 0) producer.stream();
+    if (ptx::elect_one()) producer.stream();
   } else {
+    if (threadIdx.x < 32 && ptx::elect_one()) set_up(params, control);
+    __syncwarp();
+    ptx::cluster_arrive_relaxed();
+    ptx::griddep_launch_dependents();
     consume<T, Tile, kWideMn, kNarrowMn>(params, ring, control, rank, warpgroup, thread);
   }
   // No barrier at the end: whatever others send to this CTA, it has waited for (exchange.cuh).

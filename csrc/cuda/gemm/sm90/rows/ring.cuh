@@ -71,12 +71,26 @@ class Producer {
         control_(control),
         step_(params, share_of_k<Tile::kStageK>(params, rank)) {}
 
-  // The first pass over the ring, which waits for nothing.
+  // The first loads, each as soon as its barrier stands, and the barriers of the others.
+  __device__ void start() {
+#pragma unroll 1
+    for (; filled_ < kFirst && filled_ < params_.stages && !step_.done(); ++filled_) {
+      ptx::mbarrier_init(&control_.full[filled_], 1);
+      ptx::fence_mbarrier_init();
+      load(filled_);
+      step_.advance();
+    }
+#pragma unroll 1
+    for (int stage = filled_; stage < params_.stages; ++stage) {
+      ptx::mbarrier_init(&control_.full[stage], 1);
+    }
+    ptx::fence_mbarrier_init();
+  }
+
+  // The rest of the first pass over the ring, which waits for nothing.
   __device__ void fill() {
 #pragma unroll 1
-    for (int stage = 0; stage < params_.stages && !step_.done(); ++stage, step_.advance()) {
-      load(stage);
-    }
+    for (; filled_ < params_.stages && !step_.done(); ++filled_, step_.advance()) load(filled_);
   }
 
   __device__ void stream() {
@@ -89,6 +103,8 @@ class Producer {
   }
 
  private:
+  static constexpr int kFirst = 2;  // stages that start() asks for
+
   __device__ void load(int stage) const {
     uint64_t* full = &control_.full[stage];
     ptx::mbarrier_arrive_expect_tx(full, ring_.stage_bytes());
@@ -125,6 +141,7 @@ class Producer {
   Ring<Tile> ring_;
   Control<Tile>& control_;
   Steps<Tile::kColumns, Tile::kStageK> step_;
+  int filled_ = 0;  // stages, of the first pass
 };
 
 }  // namespace xgemm::cuda::gemm::sm90::rows

@@ -11,6 +11,11 @@ namespace xgemm::cuda::gemm::sm90::small {
 
 inline constexpr int kMultipliers = 1;  // a barrier of the warpgroups that multiply
 
+// The first row and column of D of a tile or a part of one, and where the tile ends.
+struct Corner {
+  int m, n, m_end, n_end;
+};
+
 // One warp's 16 rows of D, kColumns of them: through shared memory, so that threads write 16 bytes
 // each of few rows at once.
 template <typename T, int kColumns>
@@ -24,9 +29,24 @@ class WarpStore {
   __device__ WarpStore(const Params& params, const float* bias, void* staging, int lane)
       : params_(params), bias_(bias), staging_(static_cast<T*>(staging)), lane_(lane) {}
 
-  // sums: in wgmma's layout, from row m and column n of D on.
-  __device__ void store(float (&sums)[kColumns / 2], int m, int n, T* d) const {
+  // sums: in wgmma's layout, from `at` on.
+  __device__ void store(float (&sums)[kColumns / 2], const Corner& at, T* d) const {
+    if (params_.plain_end) [[likely]] {  // by itself: what is short is fetched fast
+      stage(sums);
+      store_vectors(at, d);
+      return;
+    }
     finish(sums);
+    stage(sums);
+    if (params_.vector_store) {
+      store_vectors(at, d);
+    } else {
+      store_elements(at, d);
+    }
+  }
+
+ private:
+  __device__ void stage(const float (&sums)[kColumns / 2]) const {
     const int matrix = lane_ / 8;
     T* to = staging_ + (matrix % 2 * 8 + lane_ % 8) * kPitch + matrix / 2 * 8;
 #pragma unroll
@@ -36,23 +56,23 @@ class WarpStore {
                        pack2<T>(x[6], x[7]));
     }
     __syncwarp();
-    if (!params_.vector_store) [[unlikely]]
-      return store_elements(m, n, d);
+  }
+
+  __device__ void store_vectors(const Corner& at, T* d) const {
     constexpr int kPieces = kColumns / 8, kRows = 32 / kPieces;
     const int row = lane_ / kPieces, column = lane_ % kPieces * 8;
-    if (row >= kRows || n + column >= params_.n) return;
+    if (row >= kRows || at.n + column >= at.n_end) return;
     const T* from = staging_ + row * kPitch + column;
-    d += (m + row) * params_.d_row_stride + n + column;
+    d += (at.m + row) * params_.d_row_stride + at.n + column;
 #pragma unroll
     for (int i = 0; i * kRows < 16; ++i) {
       if (16 % kRows != 0 && row + i * kRows >= 16) break;
       const uint4 piece = *reinterpret_cast<const uint4*>(from + i * kRows * kPitch);
-      if (m + row + i * kRows < params_.m) *reinterpret_cast<uint4*>(d) = piece;
+      if (at.m + row + i * kRows < at.m_end) *reinterpret_cast<uint4*>(d) = piece;
       d += kRows * params_.d_row_stride;
     }
   }
 
- private:
   __device__ void finish(float (&sums)[kColumns / 2]) const {
     if (params_.bias != nullptr) [[unlikely]] {
 #pragma unroll
@@ -80,13 +100,13 @@ class WarpStore {
   }
 
   // Neighbouring lanes write neighbours along the dimension of D that is contiguous.
-  __device__ void store_elements(int m, int n, T* d) const {
+  __device__ void store_elements(const Corner& at, T* d) const {
     const bool by_column = params_.d_row_stride == 1;
 #pragma unroll 1
     for (int i = lane_; i < 16 * kColumns; i += 32) {
       const int row = by_column ? i % 16 : i / kColumns, column = by_column ? i / 16 : i % kColumns;
-      if (m + row < params_.m && n + column < params_.n) {
-        d[(m + row) * params_.d_row_stride + (n + column) * params_.d_col_stride] =
+      if (at.m + row < at.m_end && at.n + column < at.n_end) {
+        d[(at.m + row) * params_.d_row_stride + (at.n + column) * params_.d_col_stride] =
             staging_[row * kPitch + column];
       }
     }
@@ -105,21 +125,22 @@ constexpr int staging_bytes() {
   return sums + 4 * kWarpgroups * WarpStore<T, kColumns / kSharers>::kBytes;
 }
 
-// acc: 64 rows of D from m on, this warpgroup's own. Both have `staging`, which is free.
+// acc: 64 rows of the tile, this warpgroup's own. Both have `staging`, which is free.
 template <typename T, int kColumns>
 __device__ inline void store(const Params& params, const float* bias, void* staging,
-                             float (&acc)[kColumns / 2], int warpgroup, int m, int n, T* d) {
+                             float (&acc)[kColumns / 2], int warpgroup, const Corner& tile, T* d) {
   using Store = WarpStore<T, kColumns>;
   const int warp = threadIdx.x / 32 % 4;
   char* own = static_cast<char*>(staging) + (warpgroup * 4 + warp) * Store::kBytes;
-  Store(params, bias, own, threadIdx.x % 32).store(acc, m + warp * 16, n, d);
+  const Corner at{tile.m + warpgroup * 64 + warp * 16, tile.n, tile.m_end, tile.n_end};
+  Store(params, bias, own, threadIdx.x % 32).store(acc, at, d);
 }
 
 // Columns from kFirst on of the 64 rows of which both warpgroups have a part: this one sends the
 // other's, and finishes its own.
 template <typename T, int kColumns, int kFirst>
 __device__ inline void add_half(const Params& params, const float* bias, float4* mail,
-                                float (&acc)[kColumns / 2], int m, int n, T* d) {
+                                float (&acc)[kColumns / 2], const Corner& tile, T* d) {
   constexpr int kHalf = kColumns / 2, kTheirs = kHalf - kFirst, kVectors = kHalf / 8;
   const int thread = threadIdx.x % 128, warp = thread / 32;
 #pragma unroll
@@ -137,21 +158,21 @@ __device__ inline void add_half(const Params& params, const float* bias, float4*
     sums[4 * j + 2] = own[2] + x.z, sums[4 * j + 3] = own[3] + x.w;
   }
   using Store = WarpStore<T, kHalf>;
-  char* staging = reinterpret_cast<char*>(mail + kColumns / 8 * 128);
-  Store(params, bias + kFirst, staging + threadIdx.x / 32 * Store::kBytes, threadIdx.x % 32)
-      .store(sums, m + warp * 16, n + kFirst, d);
+  char* own = reinterpret_cast<char*>(mail + kColumns / 8 * 128) + threadIdx.x / 32 * Store::kBytes;
+  Store(params, bias + kFirst, own, threadIdx.x % 32)
+      .store(sums, {tile.m + warp * 16, tile.n + kFirst, tile.m_end, tile.n_end}, d);
 }
 
-// acc: this warpgroup's part of the sums over k of the 64 rows of D from m on.
+// acc: this warpgroup's part of the sums over k of the tile's 64 rows.
 template <typename T, int kColumns>
 __device__ inline void add_and_store(const Params& params, const float* bias, void* staging,
-                                     float (&acc)[kColumns / 2], int warpgroup, int m, int n,
+                                     float (&acc)[kColumns / 2], int warpgroup, const Corner& tile,
                                      T* d) {
   auto* mail = static_cast<float4*>(staging);
   if (warpgroup == 0) {
-    add_half<T, kColumns, 0>(params, bias, mail, acc, m, n, d);
+    add_half<T, kColumns, 0>(params, bias, mail, acc, tile, d);
   } else {
-    add_half<T, kColumns, kColumns / 2>(params, bias, mail, acc, m, n, d);
+    add_half<T, kColumns, kColumns / 2>(params, bias, mail, acc, tile, d);
   }
 }
 

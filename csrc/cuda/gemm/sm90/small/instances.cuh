@@ -22,8 +22,8 @@ Status launch_kernel(const Params& params, cudaStream_t stream) {
   if (set != cudaSuccess) return {set, "shared memory of the sm_90a GEMM for small products"};
   const int bytes = Storage::bytes_of(ceil_div(params.k, kChunkK));
   const Clusters& cluster = params.cluster;
-  const int columns = round_up(ceil_div(params.n, Tile::kBlockN), cluster.along_n);
-  const int rows = round_up(ceil_div(params.m, Tile::kBlockM), cluster.along_m);
+  const int columns = round_up(ceil_div(params.n, params.tile_n), cluster.along_n);
+  const int rows = round_up(ceil_div(params.m, params.tile_m), cluster.along_m);
   const Grid grid{.blocks = dim3(columns, rows, params.batch),
                   .threads = dim3(Tile::kThreads),
                   .shared_bytes = static_cast<size_t>(bytes),
@@ -38,7 +38,9 @@ Status launch_layout(const Params& params, const Variant& variant, cudaStream_t 
   constexpr Shape kShape = kShapes[kIndex];
   using Tile = TileConfig<kShape.block_m, kShape.block_n, kShape.stages, false>;
   if (variant.b_mn) {
-    constexpr int kMost = 224 * 1024 / ((kShape.block_m + round_up(kShape.block_n, 64)) * 128);
+    constexpr int kSharers = sharers_of(kShape.block_m);
+    constexpr int kStageBytes = (kShape.block_m + round_up(kShape.block_n, 64)) * 128;
+    constexpr int kMost = 224 * 1024 / kStageBytes / kSharers * kSharers;
     using Boxes = TileConfig < kShape.block_m, kShape.block_n,
           kShape.stages<kMost ? kShape.stages : kMost, true>;
     return variant.a_mn ? launch_kernel<T, Boxes, true, true>(params, stream)

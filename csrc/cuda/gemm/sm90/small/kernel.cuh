@@ -8,6 +8,7 @@
 #include "cuda/gemm/sm90/operand.cuh"
 #include "cuda/gemm/sm90/small/epilogue.cuh"
 #include "cuda/gemm/sm90/small/params.h"
+#include "cuda/ptx/elect.h"
 #include "cuda/ptx/griddep.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/tma.h"
@@ -55,22 +56,24 @@ struct SharedStorage {
   }
 };
 
+// The same pointer, from lane 0: the compiler then keeps it in uniform registers, and cannot
+// compute it anew wherever it is used, which it would else do in every step of a loop.
+template <typename S>
+__device__ inline S& kept(S& storage) {
+  return *reinterpret_cast<S*>(__shfl_sync(~0u, reinterpret_cast<uint64_t>(&storage), 0));
+}
+
 // Of a CTA: its tile's corner in D, and which product of the batch it is of.
 struct Place {
   int m, n;
   BatchPosition batch{0, 0};
 };
 
-template <typename Tile>
-__device__ inline Place place_of(const Params& params) {
-  Place place{static_cast<int>(blockIdx.y) * Tile::kBlockM,
-              static_cast<int>(blockIdx.x) * Tile::kBlockN};
-  if (params.batched) {
-    const uint32_t outer = params.batch_inner.divide(blockIdx.z);
-    place.batch = {static_cast<int>(blockIdx.z - outer * params.batch_inner.divisor),
-                   static_cast<int>(outer)};
-  }
-  return place;
+__device__ inline BatchPosition batch_of(const Params& params) {
+  if (!params.batched) return {0, 0};
+  const uint32_t outer = params.batch_inner.divide(blockIdx.z);
+  return {static_cast<int>(blockIdx.z - outer * params.batch_inner.divisor),
+          static_cast<int>(outer)};
 }
 
 // By one thread: asks for chunks of K. Of the operand that a cluster of two has in common each CTA
@@ -87,28 +90,39 @@ class Loader {
   __device__ void load(int stage, int chunk) const {
     auto& to = smem_.stages[stage];
     uint64_t* full = &smem_.full[stage];
-    ptx::mbarrier_arrive_expect_tx(full, sizeof(to));
+    const int k = chunk * kChunkK;
+    ptx::mbarrier_arrive_expect_tx(full, stage_bytes());
+    if (params_.plain) [[likely]] {  // by itself: the way to the first load is to be short
+      const BatchPosition none{0, 0};
+      load_operand<Tile::kBlockM, kAMn, 1>(to.a, &params_.a, params_.a_chunked, full, place_.m, k,
+                                           none, 0);
+      load_operand<Tile::kLoadedN, kBMn, 1>(to.b, &params_.b, params_.b_chunked, full, place_.n, k,
+                                            none, 0);
+      return;
+    }
     const BatchPosition a = position(params_.a_batched), b = position(params_.b_batched);
-    const bool share_a = params_.cluster.along_n > 1, share_b = params_.cluster.along_m > 1;
-    // What is shared comes second in the code: the way to the first load is to be short.
-    if (!share_a) [[likely]] {
-      load_operand<Tile::kBlockM, kAMn, 1>(to.a, &params_.a, params_.a_chunked, full, place_.m,
-                                           chunk * kChunkK, a, 0);
-    }
-    if (!share_b) [[likely]] {
-      load_operand<Tile::kLoadedN, kBMn, 1>(to.b, &params_.b, params_.b_chunked, full, place_.n,
-                                            chunk * kChunkK, b, 0);
-    }
-    if (share_a) [[unlikely]] {
+    if (params_.cluster.along_n > 1) {
       load_half<Tile::kBlockM, kAMn>(to.a, &params_.a, params_.a_chunked, full, place_.m, chunk, a);
+    } else {
+      load_operand<Tile::kBlockM, kAMn, 1>(to.a, &params_.a, params_.a_chunked, full, place_.m, k,
+                                           a, 0);
     }
-    if (share_b) [[unlikely]] {
+    if (params_.cluster.along_m > 1) {
       load_half<Tile::kLoadedN, kBMn>(to.b, &params_.b, params_.b_chunked, full, place_.n, chunk,
                                       b);
+    } else {
+      load_operand<Tile::kLoadedN, kBMn, 1>(to.b, &params_.b, params_.b_chunked, full, place_.n, k,
+                                            b, 0);
     }
   }
 
  private:
+  // That are loaded of a stage.
+  __device__ uint32_t stage_bytes() const {
+    const int rows = kAMn ? Tile::kBlockM : params_.tile_m;
+    return (rows + (kBMn ? Tile::kLoadedN : params_.tile_n)) * kChunkK * sizeof(T);
+  }
+
   __device__ BatchPosition position(const bool (&batched)[2]) const {
     return {batched[0] ? place_.batch.inner : 0, batched[1] ? place_.batch.outer : 0};
   }
@@ -143,8 +157,9 @@ class Loader {
 
 // acc = this warpgroup's part of the tile.
 template <typename T, typename Tile, bool kAMn, bool kBMn>
-__device__ inline void multiply(SharedStorage<T, Tile>& smem, int chunks, int warpgroup,
+__device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int warpgroup,
                                 int sharers, float (&acc)[Tile::kBlockN / 2]) {
+  SharedStorage<T, Tile>& smem = kept(given);
   const int row = Tile::kSharers == 1 ? warpgroup * 64 : 0;
   const uint64_t a_base = operand_descriptor<kAMn>(smem.stages[0].a, row);
   const uint64_t b_base = operand_descriptor<kBMn>(smem.stages[0].b, 0);
@@ -187,16 +202,42 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   auto& smem = *reinterpret_cast<SharedStorage<T, Tile>*>(
       raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
   constexpr int kStages = Tile::kStages, kWarps = Tile::kThreads / 32;
+  constexpr int kStagesOfWarp = (kStages + kWarps - 1) / kWarps;
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int chunks = (params.k + kChunkK - 1) / kChunkK;
-  const Place place = place_of<Tile>(params);
-  ptx::griddep_launch_dependents();
   const int sharers = params.cluster.size();
-  if (threadIdx.x % 32 == 0) {
-    // Every warp its own barriers, so that none waits for another before its first loads.
-    for (int stage = warp; stage < kStages; stage += kWarps) {
-      ptx::mbarrier_init(&smem.full[stage], 1);
-      ptx::mbarrier_init(&smem.empty[stage], Tile::kWarpgroups / Tile::kSharers * sharers);
+  const bool plain = params.plain;
+  const Place place{static_cast<int>(blockIdx.y) * params.tile_m,
+                    static_cast<int>(blockIdx.x) * params.tile_n,
+                    plain ? BatchPosition{0, 0} : batch_of(params)};
+  const Loader<T, Tile, kAMn, kBMn> loader(params, smem, place);
+  // The first loads; of a cluster, as soon as all its barriers stand.
+  const auto start = [&] {
+    ptx::griddep_wait();
+    const int first = min(Tile::kFirst, chunks);
+#pragma unroll
+    for (int i = 0; i < kStagesOfWarp; ++i) {
+      const int stage = warp + i * kWarps;
+      if (stage < first) loader.load(stage, stage);
+    }
+  };
+  ptx::griddep_launch_dependents();
+  // Every warp has barriers of its own, so that none waits for another before its first loads.
+  if (ptx::elect_one()) {
+#pragma unroll
+    for (int i = 0; i < kStagesOfWarp; ++i) {
+      const int stage = warp + i * kWarps;
+      if (stage < kStages) ptx::mbarrier_init(&smem.full[stage], 1);
+    }
+    ptx::fence_mbarrier_init();
+    if (sharers == 1) [[likely]]
+      start();
+#pragma unroll
+    for (int i = 0; i < kStagesOfWarp; ++i) {
+      const int stage = warp + i * kWarps;
+      if (stage < kStages) {
+        ptx::mbarrier_init(&smem.empty[stage], Tile::kWarpgroups / Tile::kSharers * sharers);
+      }
     }
     ptx::fence_mbarrier_init();
   }
@@ -204,34 +245,24 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     __syncwarp();
     ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
+    if (ptx::elect_one()) start();
   }
-  const Loader<T, Tile, kAMn, kBMn> loader(params, smem, place);
-  // Stages are asked for first by all warps, and then by the last ones, by turns: one thread would
-  // not keep up.
-  int begin = warp, step = kWarps, end = min(Tile::kFirst, chunks);
-#pragma unroll 1  // one copy of the loads: what is short is fetched fast
-  for (bool first = true;; first = false) {
-    if (threadIdx.x % 32 == 0) {
-      if (first) {
-        ptx::griddep_wait();
-      } else if (Tile::kFirst < kStages) {
-        ptx::mbarrier_wait(&smem.full[0], 0);
-      }
+  __syncthreads();
+  if (warp >= kWarps - kLoaders) {
+    // The others, by the last warps: each has the same stages in every pass, or could not tell
+    // passes by their parity.
+    if (Tile::kFirst < kStages) ptx::mbarrier_wait(&smem.full[0], 0);
+    const int begin = warp - (kWarps - kLoaders);
+    int stage = begin, base = 0;
+    uint32_t parity = 1;
 #pragma unroll 1
-      for (int turn = 0; turn * kStages < end; ++turn) {
-#pragma unroll 1
-        for (int stage = begin; stage < min(kStages, end - turn * kStages); stage += step) {
-          const int chunk = turn * kStages + stage;
-          if (!first && chunk < Tile::kFirst) continue;
-          if (turn > 0) ptx::mbarrier_wait(&smem.empty[stage], (turn - 1) & 1);
-          loader.load(stage, chunk);
-        }
-      }
+    while (base + stage < chunks) {
+      if (base > 0) ptx::mbarrier_wait(&smem.empty[stage], parity);
+      if (base + stage >= Tile::kFirst && ptx::elect_one()) loader.load(stage, base + stage);
+      stage += kLoaders;
+      if (stage >= kStages) stage = begin, base += kStages, parity ^= 1;
     }
-    if (!first) return;
-    __syncthreads();
-    if (warp < kWarps - kLoaders) break;
-    begin = warp - (kWarps - kLoaders), step = kLoaders, end = chunks;
+    return;
   }
   if (params.bias != nullptr) [[unlikely]] {
     ptx::griddep_wait();  // it may be what the kernel before writes
@@ -248,16 +279,16 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     for (float& x : acc) x = 0;
   }
   ptx::griddep_wait();  // D may be what the kernel before reads
-  ptx::named_barrier_sync(kMultipliers,
-                          Tile::kWarpgroups * kWarpgroup);  // all has been read: there is room
+  // All has been read: there is room.
+  ptx::named_barrier_sync(kMultipliers, Tile::kWarpgroups * kWarpgroup);
   T* d = static_cast<T*>(params.d) + place.batch.inner * params.d_batch_stride[0] +
          place.batch.outer * params.d_batch_stride[1];
+  const Corner corner{place.m, place.n, min(params.m, place.m + params.tile_m),
+                      min(params.n, place.n + params.tile_n)};
   if constexpr (Tile::kSharers == 1) {
-    store<T, Tile::kBlockN>(params, smem.bias, smem.stages, acc, warpgroup,
-                            place.m + warpgroup * 64, place.n, d);
+    store<T, Tile::kBlockN>(params, smem.bias, smem.stages, acc, warpgroup, corner, d);
   } else {
-    add_and_store<T, Tile::kBlockN>(params, smem.bias, smem.stages, acc, warpgroup, place.m,
-                                    place.n, d);
+    add_and_store<T, Tile::kBlockN>(params, smem.bias, smem.stages, acc, warpgroup, corner, d);
   }
 #endif
 }

@@ -14,6 +14,7 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
   Params params{};
   params.m = static_cast<int>(p.m), params.n = static_cast<int>(p.n);
   params.k = static_cast<int>(p.k);
+  params.tile_m = config.block_m, params.tile_n = config.block_n;
   params.batch = static_cast<int>(d_batch.extent[0] * d_batch.extent[1]);
   params.batched = params.batch > 1;
   params.batch_inner = FastDivisor(static_cast<uint32_t>(d_batch.extent[0]));
@@ -25,10 +26,12 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
   params.vector_store = d_fits_tma(p);
   params.bias = p.bias, params.bias_stride = p.bias_stride;
   params.activation = p.activation;
+  params.plain_end = params.vector_store && p.bias == nullptr && p.activation == Activation::kNone;
   params.a_chunked = a_mn && p.m % kSwizzleElements == 0;
   params.b_chunked = b_mn && p.n % kSwizzleElements == 0 && config.block_n % kSwizzleElements == 0;
   params.cluster = clusters_of(ceil_div<int64_t>(p.m, config.block_m),
                                ceil_div<int64_t>(p.n, config.block_n), config.cluster);
+  params.plain = !params.batched && params.cluster.size() == 1;
   const bool encoded = encode_operand(&params.a, p,
                                       {p.a.data, p.m, p.a.row_stride, p.a.col_stride, a_batch, a_mn,
                                        params.a_chunked, config.block_m, params.cluster.along_n}) &&
@@ -39,7 +42,8 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
     return {cudaErrorInvalidValue, "encoding a tensor map of the sm_90a GEMM for small products"};
   }
   const auto run = p.dtype == DType::kF16 ? launch_f16 : launch_bf16;
-  return run(params, {config.block_m, config.block_n, a_mn, b_mn}, stream);
+  const Shape& shape = shape_of(config.block_m, config.block_n);
+  return run(params, {shape.block_m, shape.block_n, a_mn, b_mn}, stream);
 }
 
 }  // namespace xgemm::cuda::gemm::sm90::small

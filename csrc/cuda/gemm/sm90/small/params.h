@@ -13,15 +13,18 @@ namespace xgemm::cuda::gemm::sm90::small {
 
 struct Params {
   CUtensorMap a, b;  // 5-D, as those of ../params.h
+  bool plain;        // neither batched nor in clusters
   bool a_chunked, b_chunked;
   Clusters cluster;  // one of both is 1
   bool batched, a_batched[2], b_batched[2];
   int batch;                // products; the grid's third dimension runs over them
   FastDivisor batch_inner;  // of them, those along the inner dimension
   int m, n, k;
+  int tile_m, tile_n;  // of D; no more than the kernel is compiled for
   void* d;
   int64_t d_row_stride, d_col_stride, d_batch_stride[2];
   bool vector_store;  // D takes 8 elements at once along its rows
+  bool plain_end;     // and no bias, no activation
   const void* bias;   // [n], bias_stride apart, or null
   int64_t bias_stride;
   Activation activation;

@@ -11,33 +11,32 @@
 namespace xgemm::cuda::gemm::sm90::small {
 namespace {
 
-// Fitted to an H200, cold L2, beside cuBLAS: 201 shapes (squares, layers of
-// few rows and log-uniform ones to 6000) in every tile, 3239 times, 6 % off on average.
-constexpr double kLaunchUs = 5.016;  // and until a CTA's first operands are there
-constexpr double kRampUs = 0.9917, kRampBytes = 4.358e5;  // more, for problems of this size on
-constexpr double kMemoryBytesPerUs = 2.246e6;             // little is in flight
+// Fitted to an H200, cold L2, beside cuBLAS: 170 shapes (squares, layers of 136 to 1000 rows and
+// log-uniform ones to 6000) in every tile and many cuts of it, 1820 times, 4.8 % off on average.
+constexpr double kLaunchUs = 4.721;  // and until a CTA's first operands are there
+constexpr double kRampUs = 0.9196, kRampBytes = 3.333e6;  // more, for problems of this size on
+constexpr double kMemoryBytesPerUs = 2.654e6;             // little is in flight
 // Lines of 128 bytes: that one SM takes in, and that L2 gives; and those that a row which begins
 // within a line takes for every 128 bytes.
-constexpr double kSmLinesPerUs = 1078, kL2LinesPerUs = 1.024e5, kLinesOfUnevenRow = 1.465;
+constexpr double kSmLinesPerUs = 1630, kL2LinesPerUs = 1.137e5, kLinesOfUnevenRow = 1.813;
 // Of a stage of K, at least, and more where a cluster shares its operands; of each box of 64 rows
 // of an operand that is not along K; and the clock, where the tensor cores are what takes time.
-constexpr double kStageUs = 0.08015, kSharedStageUs = 0.1064, kBoxUs = 0.004337,
-                 kCyclesPerUs = 1778;
+constexpr double kStageUs = 0.1014, kSharedStageUs = 0.1192, kBoxUs = 0.001162, kCyclesPerUs = 1653;
 // Of CTAs after the first of an SM: of several that it holds at once, and of one after another.
-constexpr double kTurnUs = 0.606, kWholeTurnUs = 2.836;
-constexpr double kStoreUs = 4.777e-5;  // of each element of a tile
+constexpr double kTurnUs = 0.2022, kWholeTurnUs = 1.921;
+constexpr double kStoreUs = 3.684e-5;  // of each element of a tile
 // Of each column of a wide tile that is stored element by element: what the persistent kernel
 // takes.
 constexpr double kElementStoreUs = 0.054;
-constexpr double kClusterUs = 0.1505;  // until the CTAs of a cluster have met
+constexpr double kClusterUs = 0.2041;  // until the CTAs of a cluster have met
 constexpr int kMostSmemBytes = 227 * 1024;
 
 double fourth(double x) { return x * x * x * x; }
 
-// A tile, and CTAs of a cluster.
+// What a kernel is compiled for, the tile it is to take, and CTAs of a cluster.
 struct Candidate {
   Shape shape;
-  int cluster;
+  int tile_m, tile_n, cluster;
 };
 
 class Chooser {
@@ -65,9 +64,10 @@ class Chooser {
       // Multicast pays for itself where all rows begin within a line alone (measured: 1 to 3 %,
       // and 14 % of long K; elsewhere it costs 1 to 8 %).
       const int most = a_lines_ > 1 && b_lines_ > 1 ? kMostCluster : 1;
-      for (int cluster = 1; cluster <= most; ++cluster) {
-        consider({shape, cluster}, config, estimate_us);
+      for (int cluster = 2; cluster <= most; ++cluster) {
+        consider({shape, shape.block_m, shape.block_n, cluster}, config, estimate_us);
       }
+      consider(even(shape), config, estimate_us);
     }
     return *estimate_us < std::numeric_limits<double>::infinity();
   }
@@ -76,9 +76,22 @@ class Chooser {
   static constexpr int64_t kMostGrid = 65535;  // of its rows, and of a batch
   static constexpr int64_t kMostTurns = 4;     // beyond them persistent CTAs are always ahead
 
+  // As few tiles as can be, all of one size. Boxes of an operand that is not along K are not cut.
+  Candidate even(const Shape& shape) const {
+    const auto cut = [](int64_t extent, int block) {
+      const int64_t parts = ceil_div<int64_t>(extent, block);
+      return static_cast<int>(round_up<int64_t>(ceil_div(extent, parts), 8));
+    };
+    return {shape, a_mn_ ? shape.block_m : cut(p_.m, shape.block_m),
+            b_mn_ ? shape.block_n : cut(p_.n, shape.block_n), 1};
+  }
+
   void consider(const Candidate& c, Config* config, double* estimate_us) const {
-    const int64_t rows = ceil_div<int64_t>(p_.m, c.shape.block_m);
-    const int64_t columns = ceil_div<int64_t>(p_.n, c.shape.block_n);
+    // A smaller one's, which has been considered.
+    const Shape& least = shape_of(c.tile_m, c.tile_n);
+    if (least.block_m != c.shape.block_m || least.block_n != c.shape.block_n) return;
+    const int64_t rows = ceil_div<int64_t>(p_.m, c.tile_m);
+    const int64_t columns = ceil_div<int64_t>(p_.n, c.tile_n);
     const int64_t most = sm_count_ * kMostTurns;
     if (rows >= kMostGrid || rows > most || columns > most) return;
     const Clusters clusters = clusters_of(rows, columns, c.cluster);
@@ -89,8 +102,8 @@ class Chooser {
     if (us >= *estimate_us) return;
     *estimate_us = us;
     *config = {.kernel = Kernel::kSm90Small,
-               .block_m = c.shape.block_m,
-               .block_n = c.shape.block_n,
+               .block_m = c.tile_m,
+               .block_n = c.tile_n,
                .stages = c.shape.stages,
                .cluster = c.cluster,
                .ctas = static_cast<int>(ctas),
@@ -99,14 +112,14 @@ class Chooser {
 
   double estimate(const Candidate& c, const Clusters& clusters, int64_t ctas) const {
     const int block_m = c.shape.block_m, block_n = c.shape.block_n;
-    const int loaded_n = b_mn_ ? round_up(block_n, kChunkK) : block_n;
-    const auto a_lines = static_cast<double>(std::min<int64_t>(p_.m, block_m)) * a_lines_;
+    const int loaded_n = b_mn_ ? round_up(block_n, kChunkK) : c.tile_n;
+    const auto a_lines = static_cast<double>(std::min<int64_t>(p_.m, c.tile_m)) * a_lines_;
     const auto b_lines = static_cast<double>(std::min<int64_t>(p_.n, loaded_n)) * b_lines_;
     const int boxes = (a_mn_ ? block_m : 0) / kChunkK + (b_mn_ ? loaded_n : 0) / kChunkK;
     const auto turns = static_cast<double>(ceil_div<int64_t>(ctas, sm_count_));
     const auto chunks = static_cast<double>(chunks_);
     const double from_l2 = a_lines / clusters.along_n + b_lines / clusters.along_m;
-    const int64_t stage_bytes = (block_m + loaded_n) * kChunkK * 2;
+    const int64_t stage_bytes = (block_m + std::max(loaded_n, block_n)) * kChunkK * 2;
     const int64_t smem_bytes = std::min<int64_t>(chunks_, c.shape.stages) * stage_bytes + 2048;
     const double turn_us = kMostSmemBytes / smem_bytes > 1 ? kTurnUs : kWholeTurnUs;
     // wgmma takes half as many cycles as columns for each of its 64 rows and 16 k.
@@ -119,7 +132,8 @@ class Chooser {
                   fourth(turns * chunks * (std::max(stage_us, multiply_us) + kBoxUs * boxes)) +
                   fourth(bytes_ / kMemoryBytesPerUs)));
     return kLaunchUs + kRampUs * std::min(1.0, bytes_ / kRampBytes) + overlapped +
-           turn_us * (turns - 1) + kStoreUs * block_m * block_n + (c.cluster > 1 ? kClusterUs : 0);
+           turn_us * (turns - 1) + kStoreUs * c.tile_m * c.tile_n +
+           (c.cluster > 1 ? kClusterUs : 0);
   }
 
   // Of those that 128 bytes of a row lie in.

@@ -11,7 +11,8 @@ inline constexpr int kLoaders = 2;  // warps that ask for what does not fit at o
 inline constexpr int kMostCluster = 2;
 inline constexpr int kChunkK = 64;  // k of a stage: 128 bytes, the swizzle's row
 
-// Rows and columns of D, stages of K. A wide tile is not compiled for an A along M and a B along K.
+// What a kernel is compiled for: the most rows and columns of D that a tile has, stages of K. A
+// wide tile is not compiled for an A along M and a B along K.
 struct Shape {
   int block_m, block_n, stages;
   constexpr bool wide() const { return block_n > 64; }
@@ -22,10 +23,24 @@ inline constexpr Shape kShapes[] = {
     {128, 64, 8},   //
     {128, 96, 7},   //
     {192, 96, 6},   //
+    {128, 144, 6},  //
     {128, 192, 5},  //
     {192, 192, 4},  //
     {256, 128, 4},  //
 };
+
+// The least that holds a tile. Where an operand lies along K tiles may be smaller than that, so
+// that all are of one size: what takes time is what the SM with the largest takes in.
+constexpr const Shape& shape_of(int tile_m, int tile_n) {
+  const Shape* best = nullptr;
+  for (const Shape& shape : kShapes) {
+    if (tile_m > shape.block_m || tile_n > shape.block_n) continue;
+    if (best == nullptr || shape.block_m * shape.block_n < best->block_m * best->block_n) {
+      best = &shape;
+    }
+  }
+  return *best;
+}
 
 // CTAs of a cluster have neighbouring tiles and one operand in common: A, which is no smaller, but
 // where their rows leave fewer of them without a tile.

@@ -3,6 +3,7 @@
 
 #include "cuda/ptx/cp_async.h"
 #include "cuda/ptx/mbarrier.h"
+#include "cuda/ptx/prefetch.h"
 #include "cuda/w4a16/sm90/rows/params.h"
 
 namespace xgemm::cuda::w4a16::sm90::rows {
@@ -42,6 +43,33 @@ struct Share {
     units = p.warp_units_each + (warp < extra ? 1 : 0);
   }
 };
+
+// Asks L2 for X, of which every CTA asks for other lines, and for the first units that the CTA
+// reads; for one warp. Memory is then at work before the CTA's barriers stand, and while its warps
+// wait for X: without it nothing would be under way from when the rings are full until X is there.
+// It need not wait for the kernels before this one, whose writes L2 sees.
+__device__ inline void prefetch(const Params& p, const Cta& cta, int lane) {
+  if (p.x_vectors && lane < p.rows) {
+    constexpr int kLine = 64;  // channels
+    const uint16_t* row = p.x + lane * p.x_row_stride;
+#pragma unroll 1
+    for (int channel = static_cast<int>(blockIdx.x) * kLine; channel < p.k;
+         channel += static_cast<int>(gridDim.x) * kLine) {
+      ptx::prefetch_l2(row + channel);
+    }
+  }
+  if (lane > 0 || cta.tiles == 0) return;
+  // A unit's strips are contiguous, and the clusters that have them share out K.
+  const int strip = cta.strip(p, 0);
+  const int log2_sharers = cta.is_half(p, 0) ? 2 : 1;
+  const int which = (strip & 3) >> (2 - log2_sharers);
+  const int first = cta.units * which >> log2_sharers;
+  const int units = min((cta.units * (which + 1) >> log2_sharers) - first, kPrefetchUnits);
+  if (units == 0) return;
+  ptx::bulk_prefetch_l2(
+      p.weight + (strip >> 2) * p.row_bytes + int64_t{cta.first_unit + first} * p.unit_bytes,
+      units * p.unit_bytes);
+}
 
 // Asks for `channels` of X from `first_channel` on, the first one to `x`, in pieces of 16 bytes,
 // which the rows are aligned to; for one warp. What is beyond K is 0.

@@ -19,6 +19,9 @@ inline constexpr int kMostWarps = 16, kMostStages = 8, kMostCluster = 8;
 XGEMM_HOST_DEVICE constexpr int most_warps(int mma_tiles, bool fine) {
   return mma_tiles == 1 ? kMostWarps : mma_tiles == 2 ? (fine ? 12 : kMostWarps) : 10;
 }
+// Units of 64 columns that a CTA asks L2 for before anything else; twice as many delay X. Of more
+// rows than kPieceFirstRows X is what is late, and a warp asks for it before its first piece.
+inline constexpr int kPrefetchUnits = 8, kPieceFirstRows = 2;
 // Rows that a warp adds up.
 inline constexpr int kReducerRows = 4, kLog2ReducerRows = 2;
 inline constexpr int kMostReducers = kMostRows / kReducerRows;

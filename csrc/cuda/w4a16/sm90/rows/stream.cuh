@@ -90,15 +90,20 @@ __device__ __forceinline__ void ask_early(const Params& p, const Cta& cta, const
   }
   __syncwarp();
   ptx::griddep_wait();
-  if (lane == 0 && share.units > 0) {
-    const int bytes = piece_bytes(p, cta, 0);
-    ptx::mbarrier_arrive_expect_tx(full, bytes);
-    ptx::bulk_load(smem + p.shared.ring + warp * p.stages * p.piece_bytes,
-                   piece_of(p, cta, 0, share.first_unit), bytes, full, ptx::kEvictFirst);
+  const bool piece_first = p.rows <= kPieceFirstRows;
+#pragma unroll 1
+  for (int step = 0; step < 2; ++step) {
+    if ((step == 0) != piece_first) {
+      if (!p.x_vectors) continue;
+      copy_x(p, smem + p.shared.x + share.first_unit * (w4::kUnitK * 2),
+             (cta.first_unit + share.first_unit) * w4::kUnitK, share.units * w4::kUnitK, lane);
+    } else if (lane == 0 && share.units > 0) {
+      const int bytes = piece_bytes(p, cta, 0);
+      ptx::mbarrier_arrive_expect_tx(full, bytes);
+      ptx::bulk_load(smem + p.shared.ring + warp * p.stages * p.piece_bytes,
+                     piece_of(p, cta, 0, share.first_unit), bytes, full, ptx::kEvictFirst);
+    }
   }
-  if (!p.x_vectors) return;
-  copy_x(p, smem + p.shared.x + share.first_unit * (w4::kUnitK * 2),
-         (cta.first_unit + share.first_unit) * w4::kUnitK, share.units * w4::kUnitK, lane);
 }
 
 // kTiles: of kMmaRows rows of X. kFine: groups of fewer than 128 channels.

@@ -1,0 +1,103 @@
+// What a way to cut a reduction takes, estimated: what select_config compares.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+
+namespace xgemm::cuda::reduce {
+
+// What rows and tiles of columns have of their own.
+struct Costs {
+  double mail, mail_slots;  // once, and for each slot that a thread reads
+  double imbalance;
+};
+inline constexpr Costs kOfRows = {0.83, 0.092, 0.028}, kOfTiles = {0.53, 0.145, 0.085};
+
+// How a problem is cut: `tiles` of outputs, each in `pieces` of the reduced extent.
+struct Cut {
+  int threads, lanes;
+  int64_t tiles, pieces;
+  int64_t loads;            // 16-byte ones of a thread
+  int64_t outputs_of_tile;  // to bring together
+  int batch;                // loads in flight
+  int resident;             // threads of an SM
+  int64_t run;              // bytes that lie behind one another
+  int best_threads = 128;   // all else being equal
+  double slower = 1;        // at reading a byte
+  int words_of_slot = 1;    // 8 bytes: positions have two
+  bool one_shift = false;
+  bool tiled = false;  // columns, not narrow ones
+
+  const Costs& costs() const { return tiled ? kOfTiles : kOfRows; }
+};
+
+// Estimates are in us, without what all ways to cut a problem have in common. The form is a guess;
+// the constants were fitted to benchmarks/sweep_reduce.py's times on an H200 (984 problems, of each
+// about 75 ways): what is chosen takes 1.043x the fastest's time on average. Those of tiles, of
+// collectors and of thin columns were fitted again, over 38 problems of columns, of each some 100
+// ways: the choice takes 1.012x the fastest's time there, and took 1.025x before.
+inline constexpr double kBlock = 0.36, kBatch = 0.44,
+                        kLoad = 0.018;                  // a batch of loads, a load in it
+inline constexpr double kBytes = 1 / 3.6e6, kRun = 16;  // a byte; a run's start, in bytes
+inline constexpr double kTileRun = 77;                  // the same of tiles of columns, squared
+inline constexpr double kCluster = 0.54, kClusterWave = 0.58;
+inline constexpr double kMailPiece = 0.0003;
+inline constexpr double kFlatOfFew = 1.3;  // times as slow: flat columns of less than a batch
+inline constexpr double kThinBytes = 3.4, kThinLeast = 1.13;  // of an element: less take as long
+inline constexpr double kThinEnd = -0.6;                      // nothing meets
+inline constexpr double kLaunch = 2.9, kLaunchBytes = 0.96e-6;
+inline constexpr double kThreads = 0.071;
+inline constexpr int kFewestThreads = 64, kMostBlocksOfSm = 16;
+inline constexpr int64_t kMostMail = 16384;  // slots that one block reads
+inline constexpr double kCollectors = 0.42,
+                        kCollector = 0.027;            // that tiles have them, and each of all
+inline constexpr int kFewestOfCollector = 8;           // outputs
+inline constexpr int kMostOfSm = 2, kMostOfTile = 32;  // collectors
+
+// `bytes` are those of the whole input.
+inline double estimate(const Cut& cut, double bytes, int sm_count) {
+  const auto sms = static_cast<double>(sm_count);
+  const auto blocks = static_cast<double>(cut.tiles * cut.pieces);
+  const double slots = sms * std::min(cut.resident / cut.threads, kMostBlocksOfSm);
+  const double waves = blocks / slots;
+  const auto loads = static_cast<double>(cut.loads);
+  const double of_batch = kBatch + kLoad * std::min<double>(loads, cut.batch);
+  const double latency =
+      (kBlock + of_batch * std::ceil(loads / cut.batch)) * std::max(1.0, std::ceil(waves));
+  double uneven = 1 + cut.costs().imbalance * (std::ceil(blocks / sms) * sms / blocks - 1);
+  if (waves > 1) uneven = 1 + cut.costs().imbalance / waves;
+  const double of_runs = cut.tiled ? std::pow(kTileRun / static_cast<double>(cut.run), 2)
+                                   : kRun / static_cast<double>(cut.run);
+  const double traffic = kBytes * cut.slower * bytes * uneven * (1 + of_runs);
+  const auto log2 = [](int n) { return static_cast<int>(std::bit_width(unsigned(n))); };
+  const int odd_threads = std::abs(log2(cut.threads) - log2(cut.best_threads));
+  return std::sqrt(latency * latency + traffic * traffic) + kThreads * odd_threads;
+}
+
+// Of mail that `collectors` blocks of a tile share, or that its last piece collects (0).
+inline double meeting_in_mail(const Cut& cut, int sm_count, int collectors) {
+  const int64_t share = cut.outputs_of_tile / std::max(collectors, 1);
+  const int64_t slots = cut.pieces * share;
+  if (share > cut.threads || slots > kMostMail) return 1e30;
+  if (collectors > 0) {
+    if (share == 0 || (collectors > 1 && share < kFewestOfCollector)) return 1e30;
+    if (cut.tiles * collectors > kMostOfSm * sm_count) return 1e30;
+  }
+  // (Of positions the last piece's mail fits as it is; collectors lost to a launch.)
+  const int64_t words = collectors > 0 ? slots * cut.words_of_slot : slots;
+  const double of_thread = static_cast<double>(words) / cut.threads;
+  const double shared =
+      collectors > 0 ? kCollectors + kCollector * static_cast<double>(cut.tiles * collectors) : 0;
+  return cut.costs().mail + shared + cut.costs().mail_slots * std::max(of_thread, 2.0) +
+         kMailPiece * static_cast<double>(cut.pieces);
+}
+
+inline double meeting_in_a_launch(const Cut& cut) {
+  return kLaunch +
+         kLaunchBytes * 8 * static_cast<double>(cut.pieces * cut.tiles * cut.outputs_of_tile);
+}
+
+}  // namespace xgemm::cuda::reduce
