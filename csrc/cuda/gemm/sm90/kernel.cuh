@@ -2,8 +2,7 @@
 //
 // Persistent CTAs of one producer warpgroup and two consumer warpgroups, which split the tile's
 // rows. A cluster of two CTAs takes two tiles of the same columns and shares B by multicast, or one
-// tile and shares K. The
-// stores of a tile run under the wgmmas of the next one.
+// tile and shares K. The stores of a tile run under the wgmmas of the next one.
 #pragma once
 
 #include "common/math.h"
@@ -66,22 +65,27 @@ class Producer {
   __device__ Producer(const Params& params, SharedStorage<T, Config>& smem, int cta_rank)
       : params_(params), smem_(smem), scheduler_(params, cta_rank), cta_rank_(cta_rank) {}
 
-  // The first loads, before the CTA's threads have met; to the other CTAs nothing is sent yet.
+  // The first loads, before the CTA's threads have met. The other CTAs of the cluster may not be
+  // there yet: each gets all of B for these stages itself.
   __device__ void start() {
     if (!scheduler_.next(&tile_)) return;
     first_ = min(kFirst, tile_.count);
     for (int stage = 0; stage < first_; ++stage) {
       load_a(tile_.first + stage, stage);
-      if (!multicast()) load_b(tile_.first + stage, stage);
+      if (!multicast()) {
+        load_share_of_b<1, false>(tile_.first + stage, stage, 0);
+        continue;
+      }
+      for (int share = 0; share < Config::kCluster; ++share) {
+        load_share_of_b<Config::kCluster, false>(tile_.first + stage, stage, share);
+      }
     }
   }
 
   // The rest, once the barriers of all CTAs of the cluster stand.
   __device__ void run() {
     if (first_ == 0) return;
-    for (int stage = 0; stage < first_; ++stage, ring_.advance()) {
-      if (multicast()) load_b(tile_.first + stage, stage);
-    }
+    ring_.stage = first_;
     ptx::mbarrier_wait(&smem_.full[0], 0);
     int step = first_;
     do {
@@ -96,8 +100,9 @@ class Producer {
 
  private:
   // Stages that are asked for before the first has come: were it all of them, every SM's first
-  // stage would wait behind the others' later ones (a microsecond of a cold start).
-  static constexpr int kFirst = 2;
+  // stage would wait behind the others' later ones (a microsecond of a cold start). Two narrow ones
+  // are used up before the next are there.
+  static constexpr int kFirst = Config::kBlockN == 128 ? 4 : 2;
 
   __device__ void load_a(int k_tile, int stage) {
     constexpr uint32_t kBytes = (kBlockM + Config::kBlockN) * kBlockK * sizeof(T);
@@ -111,17 +116,17 @@ class Producer {
 
   __device__ void load_b(int k_tile, int stage) {
     if (multicast()) {
-      load_share_of_b<Config::kCluster>(k_tile, stage, cta_rank_);
+      load_share_of_b<Config::kCluster, true>(k_tile, stage, cta_rank_);
     } else {
-      load_share_of_b<1>(k_tile, stage, 0);
+      load_share_of_b<1, false>(k_tile, stage, 0);
     }
   }
 
-  template <int kSharers>
+  template <int kSharers, bool kToAll>
   __device__ void load_share_of_b(int k_tile, int stage, int share) {
-    load_operand<Config::kBlockN, kBMn, kSharers>(smem_.b[stage], &params_.b, params_.b_chunked,
-                                                  &smem_.full[stage], tile_.n, k_tile * kBlockK,
-                                                  position(params_.b_batched), share);
+    load_operand<Config::kBlockN, kBMn, kSharers, kToAll>(
+        smem_.b[stage], &params_.b, params_.b_chunked, &smem_.full[stage], tile_.n,
+        k_tile * kBlockK, position(params_.b_batched), share);
   }
 
   __device__ BatchPosition position(const bool (&batched)[2]) const {
@@ -167,7 +172,7 @@ class Consumer {
 #pragma unroll 1  // what is short is fetched fast when the instruction cache is cold
     for (; k_tile < k_tiles; ++k_tile) step(acc, k_tile > 0);
     ptx::wgmma_wait_group<0>();
-    if (k_tiles > 0) release(previous_);
+    release(previous_);
   }
 
  private:
@@ -242,38 +247,28 @@ __device__ inline void consume(const Params& params, SharedStorage<T, Config>& s
   T* a = smem.a[0] + index * 64 * kBlockK;
   Halves<T, Config> halves(a, &smem.ready[index], &smem.received[index], cta_rank, index, thread);
   float acc[Config::kBlockN / 2];
-  Segment segment{.m = params.m};  // beyond the end: nothing is stored of it
-  // While the first operands are on their way, once through what comes after the last of them, for
-  // the instruction cache: that would take three trips to memory later (2 to 3 us).
-  bool rehearsal = params.tma_store;
-  if (!rehearsal) wait_for_set_up<Config>();
-  for (;;) {
-    if (rehearsal || scheduler.next(&segment)) {
-      consumer.accumulate(acc, segment.count, epilogue);
-      // Votes, and no way out from within: the compiler must see that a warp stays together here,
-      // or the k loop has no uniform registers (see accumulate).
-      if (!rehearsal && __any_sync(~0u, segment.count < params.k_tiles)) [[unlikely]] {
-        const Partials<Config> partials(params, cta_rank, index, thread);
-        if (params.split) {
-          if constexpr (Config::kCluster == 2) halves.exchange(acc);
-        } else if (__any_sync(~0u, segment.first > 0)) {
-          partials.leave(acc, scheduler.cluster());
-          segment.m = params.m;  // beyond the end: another cluster stores the tile
-        } else {
-          partials.complete(acc, segment.end, scheduler.cluster());
-        }
+  Segment segment;
+  wait_for_set_up<Config>();
+  // Votes: the compiler must see that a warp stays together, or the k loop has no uniform registers
+  // (see accumulate).
+  while (__any_sync(~0u, scheduler.next(&segment))) {
+    consumer.accumulate(acc, segment.count, epilogue);
+    if (__any_sync(~0u, segment.count < params.k_tiles)) [[unlikely]] {
+      const Partials<Config> partials(params, cta_rank, index, thread);
+      if (params.split) {
+        if constexpr (Config::kCluster == 2) halves.exchange(acc);
+      } else if (__any_sync(~0u, segment.first > 0)) {
+        partials.leave(acc, scheduler.cluster());
+        segment.m = params.m;  // beyond the end: another cluster stores the tile
+      } else {
+        partials.complete(acc, segment.end, scheduler.cluster());
       }
-      epilogue.take(acc, segment.m + index * 64, segment.n, segment.batch);
-      if (!rehearsal) continue;
     }
-    // No load follows: there is room where A was.
-    epilogue.store_all(rehearsal ? smem.d[index][0] : a, rehearsal ? 0 : kBlockM * kBlockK,
-                       params.split ? halves.first_box() : 0,
-                       params.split ? halves.end_box() : halves.kBoxes);
-    if (!rehearsal) return;
-    rehearsal = false;
-    wait_for_set_up<Config>();
+    epilogue.take(acc, segment.m + index * 64, segment.n, segment.batch);
   }
+  // No load follows: there is room where A was.
+  epilogue.store_all(a, kBlockM * kBlockK, params.split ? halves.first_box() : 0,
+                     params.split ? halves.end_box() : halves.kBoxes);
 }
 
 template <typename T, typename Config, bool kAMn, bool kBMn>

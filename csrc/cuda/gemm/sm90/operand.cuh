@@ -38,14 +38,13 @@ __device__ inline void load_box(void* dst, const CUtensorMap* map, uint64_t* ful
   }
 }
 
-// Loads this CTA's share of [kRows, kBlockK] of an operand into the stage at `dst`; with
-// kSharers > 1 every CTA of the cluster gets every share. Where K is contiguous the tile is whole
-// rows, and a share some of them. Else it is chunks 64 wide, several of them a load where the map
-// is `chunked`.
-template <int kRows, bool kMnMajor, int kSharers, typename T>
+// Loads share `share` of [kRows, kBlockK] of an operand into the stage at `dst` of this CTA or,
+// with kToAll, of every CTA of the cluster. Where K is contiguous the tile is whole rows, and a
+// share some of them. Else it is chunks 64 wide, several of them a load where the map is `chunked`.
+template <int kRows, bool kMnMajor, int kSharers, bool kToAll = (kSharers > 1), typename T>
 __device__ inline void load_operand(T* dst, const CUtensorMap* map, bool chunked, uint64_t* full,
                                     int row, int k, BatchPosition batch, int share) {
-  constexpr uint16_t kAll = kSharers > 1 ? (1 << kSharers) - 1 : 0;
+  constexpr uint16_t kAll = kToAll ? (1 << kSharers) - 1 : 0;
   if constexpr (kMnMajor) {
     constexpr int kChunks = kRows / kSwizzleElements, kBox = chunks_per_load(kRows, kSharers);
     const int step = chunked ? kBox : 1;
