@@ -18,6 +18,12 @@ __device__ inline void store4(const Params& params, const Unit& unit, float4 x, 
   }
 }
 
+__device__ inline float4 from_neighbour(float4 x) {
+  constexpr unsigned kAll = 0xffffffffu;
+  return {__shfl_xor_sync(kAll, x.x, 1), __shfl_xor_sync(kAll, x.y, 1),
+          __shfl_xor_sync(kAll, x.z, 1), __shfl_xor_sync(kAll, x.w, 1)};
+}
+
 // Blocks of eight columns lie so that a lane has quads of neighbouring ones.
 template <typename Tile, bool kAAlongK, bool kBAlongK>
 __device__ inline void store_sums(const Params& params, const Unit& unit,
@@ -30,17 +36,20 @@ __device__ inline void store_sums(const Params& params, const Unit& unit,
       return static_cast<float>(mine.sums[block / 2][column_block][block % 2 * 2 + i]);
     };
 #pragma unroll
-    for (int j = 0; j < Tile::kWarpN / 8; j += 2) {
+    for (int j = 0; j < Tile::kWarpN / 8; j += kBAlongK ? 2 : 4) {
       if constexpr (kBAlongK) {
-        const int column = mine.column + place<true>(j, t * 2);
         store4<Tile>(params, unit, {sum(j, 0), sum(j + 1, 0), sum(j, 1), sum(j + 1, 1)}, row,
-                     column);
+                     mine.column + place<true>(j, t * 2));
       } else {
-        const int quad = j / 4 * 4, i = j % 4 / 2;
-        const int column = mine.column + place<false>(quad, t * 2 + i);
-        store4<Tile>(params, unit,
-                     {sum(quad, i), sum(quad + 1, i), sum(quad + 2, i), sum(quad + 3, i)}, row,
-                     column);
+        // A lane has two quads that follow each other; after an exchange each of two stores has
+        // neighbouring quads in neighbouring lanes, whole sectors of memory.
+        const float4 low = {sum(j, 0), sum(j + 1, 0), sum(j + 2, 0), sum(j + 3, 0)};
+        const float4 high = {sum(j, 1), sum(j + 1, 1), sum(j + 2, 1), sum(j + 3, 1)};
+        const bool odd = t % 2 == 1;
+        const float4 other = from_neighbour(odd ? low : high);
+        const int column = mine.column + place<false>(j, t / 2 * 4 + t % 2);
+        store4<Tile>(params, unit, odd ? other : low, row, column);
+        store4<Tile>(params, unit, odd ? high : other, row, column + 8);
       }
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/gemm/fp32/sm90/tile.cuh"
+#include "cuda/ptx/ld_shared2.h"
 #include "cuda/ptx/ld_st.h"
 #include "cuda/ptx/mma_f64.h"
 
@@ -92,8 +93,8 @@ struct WarpTile {
   // A step's products, and between them the next step's conversions: an element of A takes its
   // predecessor's registers once the products of its rows are under way.
   __device__ void multiply(int pair, int step) {
-    const float(&next_a)[kBlocksM] = step == 0 ? a_[pair % 2][1] : a_[(pair + 1) % 2][0];
-    const float(&next_b)[kBlocksN] = step == 0 ? b_[pair % 2][1] : b_[(pair + 1) % 2][0];
+    const float (&next_a)[kBlocksM] = step == 0 ? a_[pair % 2][1] : a_[(pair + 1) % 2][0];
+    const float (&next_b)[kBlocksN] = step == 0 ? b_[pair % 2][1] : b_[(pair + 1) % 2][0];
     constexpr int kRows = kBlocksM / 2, kPerRow = kBlocksN / kRows;  // of next_b
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {

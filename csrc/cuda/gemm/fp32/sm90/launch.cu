@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "common/current_device.h"
 #include "cuda/gemm/fp32/plan.h"
 #include "cuda/gemm/fp32/sm90/kernel.cuh"
 #include "cuda/gemm/fp32/sm90/launch.h"
@@ -8,24 +11,22 @@
 namespace xgemm::cuda::gemm::fp32::sm90 {
 namespace {
 
-// An operand of [rows, k], in tiles of block_rows.
+// An operand of [rows, k], in groups of 32 rows.
 struct OperandShape {
   int64_t rows, k, batches, batch_stride;
-  int block_rows;
 };
 
 bool encode(TmaOperand* to, const OperandParams& x, const OperandShape& shape) {
   to->batched = shape.batch_stride != 0;
   const int64_t batches = to->batched ? shape.batches : 1;
-  const gemm::sm90::MapShape map =
-      to->along_k ? gemm::sm90::MapShape{.dims = 3,
-                                         .extent = {shape.k, shape.rows, batches},
-                                         .stride = {1, x.row_stride, shape.batch_stride},
-                                         .box = {kDepth, shape.block_rows, 1}}
-                  : gemm::sm90::MapShape{.dims = 3,
-                                         .extent = {shape.rows, shape.k, batches},
-                                         .stride = {1, x.k_stride, shape.batch_stride},
-                                         .box = {32, kDepth, 1}};
+  gemm::sm90::MapShape map{.dims = 3,
+                           .extent = {shape.rows, shape.k, batches},
+                           .stride = {1, x.k_stride, shape.batch_stride},
+                           .box = {32, kDepth, 1}};
+  if (to->along_k) {
+    map.extent[0] = shape.k, map.extent[1] = shape.rows;
+    map.stride[1] = x.row_stride;
+  }
   return gemm::sm90::encode_tensor_map(&to->map, x.data, DType::kF32, map);
 }
 
@@ -40,18 +41,29 @@ Status launch_parts(const Params& p, int split_tiles, cudaStream_t stream) {
                      reduce_kernel<Tile>, p);
 }
 
+// An SM that has room gets several CTAs at once, while others idle where there are few: then each
+// asks for so much shared memory that they are spread evenly.
+template <typename Tile>
+int shared_bytes(int ctas) {
+  constexpr int kSmem = sizeof(SharedStorage<Tile>) + 1024;  // + alignment
+  constexpr int kOfSm = 228 * 1024, kOfSystem = 1024;        // of each CTA
+  static_assert(Tile::kCtasPerSm * (kSmem + kOfSystem) <= kOfSm, "the CTAs that an SM is to hold");
+  const int per_sm = ceil_div(ctas, std::max(current_device().sm_count, 1));
+  return per_sm >= Tile::kCtasPerSm ? kSmem : std::max(kSmem, kOfSm / (per_sm + 1));
+}
+
 template <typename Tile, bool kAAlongK, bool kBAlongK, bool kTma>
 Status launch_kernel(const TmaParams& params, int ctas, cudaStream_t stream) {
   const auto kernel = gemm_kernel<Tile, kAAlongK, kBAlongK, kTma>;
   static SharedMemoryLimit limit;
-  constexpr int kSmem = sizeof(SharedStorage<Tile>) + 1024;  // + alignment
-  static_assert(Tile::kCtasPerSm * (kSmem + 1024) <= 228 * 1024, "the CTAs that an SM is to hold");
-  const cudaError_t error = limit.raise(reinterpret_cast<const void*>(kernel), kSmem);
+  const int shared = shared_bytes<Tile>(ctas);
+  const cudaError_t error =
+      limit.raise(reinterpret_cast<const void*>(kernel), shared_bytes<Tile>(1));
   if (error != cudaSuccess) return {error, "shared memory of the fp32 GEMM"};
   return launch_grid("the fp32 GEMM",
                      {.blocks = dim3(static_cast<unsigned>(ctas)),
                       .threads = dim3(Tile::kThreads),
-                      .shared_bytes = kSmem,
+                      .shared_bytes = static_cast<size_t>(shared),
                       .stream = stream,
                       .overlaps_previous = true},
                      kernel, params);
@@ -60,15 +72,14 @@ Status launch_kernel(const TmaParams& params, int ctas, cudaStream_t stream) {
 template <typename Tile, bool kTma>
 Status launch_layouts(const TmaParams& params, int ctas, cudaStream_t stream) {
   const bool a_along_k = params.a.along_k, b_along_k = params.b.along_k;
-  const auto run =
-      a_along_k
-          ? (b_along_k ? launch_kernel<Tile, true, true, kTma> : launch_kernel<Tile, true, false, kTma>)
-          : (b_along_k ? launch_kernel<Tile, false, true, kTma>
-                       : launch_kernel<Tile, false, false, kTma>);
+  const auto run = a_along_k ? (b_along_k ? launch_kernel<Tile, true, true, kTma>
+                                          : launch_kernel<Tile, true, false, kTma>)
+                             : (b_along_k ? launch_kernel<Tile, false, true, kTma>
+                                          : launch_kernel<Tile, false, false, kTma>);
   return run(params, ctas, stream);
 }
 
-// kTma: of both operands.
+// kTma: it brings both operands.
 template <typename Tile, bool kTma>
 Status launch_tile(Params p, const Config& config, void* workspace, cudaStream_t stream) {
   const int tiles = static_cast<int>(p.tiles_m * p.tiles_n * p.batches), splits = config.splits;
@@ -82,8 +93,8 @@ Status launch_tile(Params p, const Config& config, void* workspace, cudaStream_t
   params.b.along_k = p.b.access == Access::kAlongK;
   if constexpr (kTma) {
     const BatchDim batch = p.batch_dims > 0 ? p.batch[0] : BatchDim{1, 0, 0, 0, 0};
-    if (!encode(&params.a, p.a, {p.m, p.k, batch.size, batch.a, Tile::kBlockM}) ||
-        !encode(&params.b, p.b, {p.n, p.k, batch.size, batch.b, Tile::kBlockN})) {
+    if (!encode(&params.a, p.a, {p.m, p.k, batch.size, batch.a}) ||
+        !encode(&params.b, p.b, {p.n, p.k, batch.size, batch.b})) {
       return {cudaErrorInvalidValue, "encoding a tensor map of the fp32 GEMM"};
     }
   }

@@ -11,7 +11,8 @@
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
-// One thread asks TMA for both operands' tiles.
+// Each warp's first lane asks TMA for groups of 32 rows: a load takes its thread 200 cycles, and
+// one warp that asked for all would keep the others waiting.
 template <typename Tile, bool kAAlongK, bool kBAlongK>
 class TmaLoader {
  public:
@@ -25,17 +26,18 @@ class TmaLoader {
         k_tiles_(work.k_tiles(kDepth)),
         a_batch_(params.a.batched ? static_cast<int>(work.batch) : 0),
         b_batch_(params.b.batched ? static_cast<int>(work.batch) : 0),
-        asks_(thread == 0) {}
+        warp_(thread / 32),
+        asks_(thread % 32 == 0) {}
 
   // The first tiles, one for each stage.
   __device__ void start() const {
-    if (asks_) {
-      for (int s = 0; s < Tile::kStages; ++s) ptx::mbarrier_init(&smem_.full[s], 1);
+    if (threadIdx.x == 0) {
+      for (int s = 0; s < Tile::kStages; ++s) ptx::mbarrier_init(&smem_.full[s], kGroups);
       ptx::fence_mbarrier_init();
-      ptx::griddep_wait();
-      for (int tile = 0; tile < Tile::kStages; ++tile) fetch(tile, tile);
     }
     __syncthreads();
+    ptx::griddep_wait();
+    for (int tile = 0; tile < Tile::kStages; ++tile) fetch(tile, tile);
   }
 
   // To a stage that everybody has left.
@@ -43,10 +45,19 @@ class TmaLoader {
     if (!asks_ || tile >= k_tiles_) return;
     uint64_t* full = &smem_.full[stage];
     auto& to = smem_.ring[stage];
-    ptx::mbarrier_arrive_expect_tx(full, sizeof(to));
     const int k = k_ + tile * kDepth;
-    fetch<kAAlongK, Tile::kBlockM>(to.a, params_.a.map, full, m_, k, a_batch_);
-    fetch<kBAlongK, Tile::kBlockN>(to.b, params_.b.map, full, n_, k, b_batch_);
+#pragma unroll
+    for (int first = 0; first < kGroups; first += Tile::kThreads / 32) {
+      const int group = first + warp_, group_of_b = group - kGroupsOfA;
+      if (group >= kGroups) break;
+      ptx::mbarrier_arrive_expect_tx(full, kGroup * sizeof(float));
+      if (group_of_b < 0) {
+        fetch<kAAlongK>(to.a + group * kGroup, params_.a.map, full, m_ + group * 32, k, a_batch_);
+      } else {
+        fetch<kBAlongK>(to.b + group_of_b * kGroup, params_.b.map, full, n_ + group_of_b * 32, k,
+                        b_batch_);
+      }
+    }
   }
 
   // Until a tile can be read, and its predecessor has been by everybody.
@@ -56,22 +67,20 @@ class TmaLoader {
   }
 
  private:
-  template <bool kAlongK, int kRows>
+  static constexpr int kGroup = 32 * kDepth;  // elements
+  static constexpr int kGroupsOfA = Tile::kBlockM / 32;
+  static constexpr int kGroups = kGroupsOfA + Tile::kBlockN / 32;
+
+  template <bool kAlongK>
   __device__ static void fetch(float* to, const CUtensorMap& map, uint64_t* full, int row, int k,
                                int batch) {
-    if constexpr (kAlongK) {
-      ptx::tma_load_3d(to, &map, full, k, row, batch);
-    } else {
-#pragma unroll
-      for (int group = 0; group < kRows; group += 32) {
-        ptx::tma_load_3d(to + group * kDepth, &map, full, row + group, k, batch);
-      }
-    }
+    kAlongK ? ptx::tma_load_3d(to, &map, full, k, row, batch)
+            : ptx::tma_load_3d(to, &map, full, row, k, batch);
   }
 
   const TmaParams& params_;
   SharedStorage<Tile>& smem_;
-  int m_, n_, k_, k_tiles_, a_batch_, b_batch_;
+  int m_, n_, k_, k_tiles_, a_batch_, b_batch_, warp_;
   bool asks_;
 };
 
@@ -117,7 +126,7 @@ class OperandCopies {
   static constexpr int kBytes = sizeof(float), kLineBytes = kDepth * kBytes;
 
   // Lines are lines' steps apart; those after the first swap chunks as the swizzle says.
-  template <int kSize, int kStep>
+  template <int kStep>
   __device__ static uint32_t line(uint32_t to, int i) {
     return (to ^ i * kStep % 8 * 16) + i * kStep * kLineBytes;
   }
@@ -129,7 +138,7 @@ class OperandCopies {
     const char* from = bytes > 0 ? source_ : base_;
 #pragma unroll
     for (int i = 0; i < kRows / kStep; ++i) {
-      if (i * kStep < rows_left_) ptx::cp_async<kSize>(line<kSize, kStep>(to, i), from, bytes);
+      if (i * kStep < rows_left_) ptx::cp_async<kSize>(line<kStep>(to, i), from, bytes);
       from = ptx::opaque(from + line_step_);
     }
   }
@@ -142,7 +151,7 @@ class OperandCopies {
 #pragma unroll
     for (int i = 0; i < kDepth / kStep; ++i) {
       const bool inside = i * kStep < k_left_;
-      ptx::cp_async<kSize>(line<kSize, kStep>(to, i), inside ? from : base_, inside ? bytes : 0);
+      ptx::cp_async<kSize>(line<kStep>(to, i), inside ? from : base_, inside ? bytes : 0);
       from = ptx::opaque(from + line_step_);
     }
   }
