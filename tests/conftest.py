@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +9,7 @@ from types import ModuleType
 import hypothesis
 import pytest
 import torch
+from extensions import TESTING
 
 # The machine that runs the tests may be slow or shared, so an example has no deadline; and what
 # passes once passes again: examples are drawn from a fixed seed.
@@ -27,16 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
-def _load(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """torch's own threads, who wait awake, off: for many small operations between other work."""
@@ -49,8 +38,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def cpp() -> ModuleType:
     """The device-free C++ (index maps, tables, heuristics), through pybind11: tests/cpp."""
-    builder = _load("xgemm_testing_build", Path(__file__).parent / "cpp" / "build.py")
-    return _load("xgemm_testing", builder.build())
+    return TESTING.load()
 
 
 @pytest.fixture

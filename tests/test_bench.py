@@ -8,8 +8,10 @@ from dataclasses import asdict
 import pytest
 import torch
 
+import xgemm
 from xgemm.bench import peers, run, shapes, summary, timing
 from xgemm.bench.floors import CEILINGS, floor_seconds
+from xgemm.bench.options import LAYOUTS, Options
 from xgemm.bench.plot import plot_benchmark
 from xgemm.bench.record import Record
 from xgemm.bench.summary import geometric_mean, summarize
@@ -67,7 +69,7 @@ def test_geometric_mean():
     assert math.isclose(geometric_mean([1.0, 2.0, 4.0]), 2.0)
 
 
-@pytest.mark.parametrize("layout", run.LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_operands_lie_as_the_layout_says(layout):
     product = shapes.Product("tiny", 3, 5, 7)
     a, b = run._operands(product, layout, torch.float16, "cpu", 0)
@@ -129,27 +131,61 @@ def test_torch_compile_is_a_peer_where_it_is_asked_for(monkeypatch):
 def test_each_layout_is_a_record(monkeypatch):
     monkeypatch.setattr(shapes, "products", lambda *_: [shapes.Product("tiny", 3, 32, 128)])
     monkeypatch.setattr(timing, "SAMPLE_SECONDS", 1e-6)
-    report = run.run_benchmark("mul", "quick", "float32", "cpu", 0, layouts="nn, tn")
+    report = run.run_benchmark("mul", Options(layouts="nn, tn"))
     assert [found["layout"] for found in report["records"]] == ["nn", "tn"]
     assert {group["layout"] for group in report["summary"]} == {"nn", "tn", "all"}
 
 
 def test_wrong_options_are_named():
-    with pytest.raises(ValueError, match="layouts must be among nn, nt, tn, got 'tt'"):
-        run.run_benchmark("mul", "quick", "float32", "cpu", 0, layouts="tt")
-    for options in ({"family": "w4a16", "compiled": True}, {"family": "reduce", "layouts": "nn"}):
-        with pytest.raises(ValueError, match="layouts are an option of mul, compile of mul and"):
-            run.run_benchmark(sets="quick", dtype="float32", device="cpu", seed=0, **options)
-    with pytest.raises(ValueError, match="ops and cub are options of reduce, got family 'mul'"):
-        run.run_benchmark("mul", "quick", "float32", "cpu", 0, ops="sum")
-    with pytest.raises(ValueError, match=r"ops must be among sum, mean, .*, got 'max'"):
-        run.run_benchmark("reduce", "quick", "float32", "cpu", 0, ops="max")
+    for family, options, message in [
+        ("conv", Options(), "family must be one of mul, w4a16, reduce, got 'conv'"),
+        ("mul", Options(layouts="tt"), "layouts must be among nn, nt, tn, got 'tt'"),
+        ("reduce", Options(layouts="nn"), "layouts: an option of mul, not reduce"),
+        ("w4a16", Options(compile=True), "compile: an option of mul and reduce, not w4a16"),
+        ("mul", Options(ops="sum"), "ops: an option of reduce, not mul"),
+        ("reduce", Options(ops="max"), "ops must be among sum, mean, .*, got 'max'"),
+        ("reduce", Options(rows="1"), "rows: an option of mul and w4a16, not reduce"),
+        ("mul", Options(rows="1,zero"), "rows must be positive integers, got 'zero'"),
+        ("mul", Options(asymmetric=True), "asymmetric: an option of w4a16, not mul"),
+        ("w4a16", Options(group_size=48), "group-size must be one of 32, 64, 128, -1, got 48"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            run.run_benchmark(family, options)
+
+
+def test_rows_stand_in_for_those_of_the_sets_of_linears():
+    chosen = shapes.products(["8b", "small"], "cuda", 0, rows=(3, 500))
+    linears = [p for p in chosen if p.set == "8b"]
+    assert {(p.n, p.k, p.m) for p in linears} == {
+        (n, k, m) for n, k in shapes.LLAMA_8B.values() for m in (3, 500)
+    }
+    assert [p for p in chosen if p.set != "8b"] == shapes.products(["small"], "cuda", 0)
+
+
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_a_weights_format_is_chosen(asymmetric, monkeypatch):
+    monkeypatch.setattr(timing, "SAMPLE_SECONDS", 1e-6)
+    asked = []
+    linear = xgemm.linear
+
+    def watched(x, p, **options):
+        asked.append((p.group_size, p.has_zeros, options))
+        return linear(x, p, **options)
+
+    monkeypatch.setattr(xgemm, "linear", watched)
+    monkeypatch.setattr(shapes, "products", lambda *_: [shapes.Product("tiny", 3, 32, 128)])
+    options = Options(group_size=32, asymmetric=asymmetric, batch_invariant=True)
+    report = run.run_benchmark("w4a16", options)
+    assert all(each == (32, asymmetric, {"batch_invariant": True}) for each in asked)
+    assert len(report["records"]) == 1
+    assert report["options"]["group_size"] == 32
+    assert ("torch int4 (bf16)" in report["records"][0]["seconds"]) != asymmetric
 
 
 def test_ops_are_chosen(monkeypatch):
     monkeypatch.setattr(shapes, "reductions", lambda *_: [shapes.Reduction("rows", (3, 50), (1,))])
     monkeypatch.setattr(timing, "SAMPLE_SECONDS", 1e-6)
-    report = run.run_benchmark("reduce", "rows", "float32", "cpu", 0, ops="amax, sum")
+    report = run.run_benchmark("reduce", Options(sets="rows", ops="amax, sum"))
     assert [found["case"] for found in report["records"]] == ["amax rows", "sum rows"]
 
 

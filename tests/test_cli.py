@@ -229,6 +229,8 @@ def test_bench_names_what_it_refuses(run):
     assert "family must be one of" in run("bench", "conv")[2]
     assert "dtype must be one of" in run("bench", "mul", "--dtype", "int8")[2]
     assert "shapes must be among" in run("bench", "mul", "--shapes", "huge")[2]
+    assert "rows must be positive" in run("bench", "mul", "--shapes", "8b", "--rows", "-1")[2]
+    assert "an option of w4a16" in run("bench", "mul", "--group-size", "32")[2]
     code, out, _ = run("bench", "reduce", "--shapes", "help")
     assert code == 0
     assert "columns" in out

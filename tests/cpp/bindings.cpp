@@ -1,4 +1,4 @@
-// Shows the device-free C++ to pytest. Built for the tests by tests/cpp/build.py and never shipped:
+// Shows the device-free C++ to pytest. Built for the tests by tests/extensions.py and never shipped:
 // the operators do not go through it.
 #include <pybind11/pybind11.h>
 

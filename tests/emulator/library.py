@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import math
-import sys
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from extensions import EMULATOR
 
 DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}  # enum DType
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")  # enum Activation
@@ -32,21 +30,10 @@ KERNELS = (
 PRECISIONS = ("ieee", "tf32x3", "tf32")  # enum Precision
 
 
-def _load(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @cache
 def library() -> ModuleType:
     """The extension module, built first."""
-    builder = _load("xgemm_emulator_build", Path(__file__).with_name("build.py"))
-    return _load("xgemm_emulator", builder.build())
+    return EMULATOR.load()
 
 
 @dataclass(frozen=True)

@@ -71,18 +71,18 @@ def w4a16_calls(
     w: torch.Tensor,
     q: xgemm.QuantizedWeight,
     humming: Call1 | None = None,
+    batch_invariant: bool = False,
 ) -> dict[str, Call]:
     """x times a 4-bit weight; torch's dense linear reads `w`, the same weight dequantized."""
-    options = {"bf16_scales": True} if packed.bf16_scales else {}
-    op = torch.ops.xgemm.mul.w4a16
     calls: dict[str, Call] = {
-        OURS: partial(op, x, packed.qweight, packed.n, packed.k, packed.group_size, **options),
+        OURS: partial(xgemm.linear, x, packed, batch_invariant=batch_invariant),
         DENSE: partial(torch.nn.functional.linear, x, w),
     }
     if humming is not None:
         calls[HUMMING] = partial(humming, x)
-    divides = packed.n % 16 == 0 and packed.k % packed.group_size == 0
-    if x.device.type == "cpu" and divides and packed.group_size > 0:
+    takes = packed.n % 16 == 0 and q.zeros is None
+    takes = takes and packed.group_size > 0 and packed.k % packed.group_size == 0
+    if x.device.type == "cpu" and takes:
         calls["torch int4 (bf16)"] = _torch_int4(x, q)
     return calls
 

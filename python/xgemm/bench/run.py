@@ -6,7 +6,6 @@ import math
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,87 +14,36 @@ import xgemm
 from xgemm import _library
 from xgemm.bench import peers, shapes
 from xgemm.bench.floors import floor_seconds
+from xgemm.bench.options import DTYPES, Options
 from xgemm.bench.record import Record
 from xgemm.bench.summary import summarize, summarize_rows
 from xgemm.bench.timing import time_calls
 
-FAMILIES = ("mul", "w4a16", "reduce")
-LAYOUTS = ("nn", "nt", "tn")  # of a and b; n: row-major, t: column-major
-REDUCE_OPS = ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin")
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 ROUNDING = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
-GROUP_SIZE = 128
 CHECKED_ROWS, CHECKED_COLUMNS = 16, 256  # of a product are what is compared
 
 
 def run_benchmark(
-    family: str,
-    sets: str,
-    dtype: str,
-    device: str,
-    seed: int,
-    on_record: Callable[[Record], None] = lambda record: None,
-    layouts: str = "nt",
-    compiled: bool = False,
-    ops: str = "",
-    cub: Path | None = None,
+    family: str, options: Options, on_record: Callable[[Record], None] = lambda record: None
 ) -> dict[str, Any]:
-    """Everything measured, ready for JSON; on_record hears each case as it comes.
-
-    `layouts` (of a and b, separated by commas) are mul's; `compiled` (torch.compile as a peer) is
-    mul's and reduce's; `ops` (separated by commas, all where it is empty) and `cub` (a library
-    built from benchmarks/cub_reduce.cu, as a peer of sums) are reduce's.
-    """
-    if family not in FAMILIES:
-        raise ValueError(f"bench: family must be one of {', '.join(FAMILIES)}, got {family!r}")
-    if dtype not in DTYPES:
-        raise ValueError(f"bench: dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"bench: device must be cpu or cuda, got {device!r}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("bench: device cuda: torch sees no GPU here")
-    if (layouts != "nt" and family != "mul") or (compiled and family == "w4a16"):
-        raise ValueError(
-            f"bench: layouts are an option of mul, compile of mul and reduce, got family {family!r}"
-        )
-    if (ops or cub is not None) and family != "reduce":
-        raise ValueError(f"bench: ops and cub are options of reduce, got family {family!r}")
-    if family == "mul":
-        made = _mul(sets, DTYPES[dtype], device, seed, _choose_layouts(layouts), compiled)
-    elif family == "w4a16":
-        made = _w4a16(sets, DTYPES[dtype], device, seed)
-    else:
-        made = _reduce(sets, DTYPES[dtype], device, seed, _choose_ops(ops), compiled, cub)
+    """Everything measured, ready for JSON; on_record hears each case as it comes."""
+    options.check(family)
+    make = {"mul": _mul, "w4a16": _w4a16, "reduce": _reduce}[family]
     records = []
     with torch.inference_mode():
-        for record in made:
+        for record in make(options):
             records.append(record)
             on_record(record)
     return {
         "family": family,
-        "dtype": dtype,
-        "seed": seed,
-        **environment(device),
+        "dtype": options.dtype,
+        "seed": options.seed,
+        "options": {**asdict(options), "cub": options.cub and str(options.cub)},
+        **environment(options.device),
         "summary": summarize(records),
         "rows": summarize_rows(records) if family == "w4a16" else [],
         "records": [{**asdict(record), "speedup": record.speedup()} for record in records],
     }
-
-
-def _choose_layouts(names: str) -> list[str]:
-    chosen = [name.strip() for name in names.split(",")]
-    for name in chosen:
-        if name not in LAYOUTS:
-            raise ValueError(f"bench: layouts must be among {', '.join(LAYOUTS)}, got {name!r}")
-    return chosen
-
-
-def _choose_ops(names: str) -> list[str]:
-    chosen = [name.strip() for name in names.split(",")] if names else list(REDUCE_OPS)
-    for name in chosen:
-        if name not in REDUCE_OPS:
-            raise ValueError(f"bench: ops must be among {', '.join(REDUCE_OPS)}, got {name!r}")
-    return chosen
 
 
 def environment(device: str) -> dict[str, Any]:
@@ -151,17 +99,17 @@ def _share(what: str, result: torch.Tensor, expected: torch.Tensor, bound: torch
     return share
 
 
-def _mul(
-    sets: str, dtype: torch.dtype, device: str, seed: int, layouts: list[str], compiled: bool
-) -> Iterator[Record]:
+def _mul(options: Options) -> Iterator[Record]:
+    device, dtype, seed = options.device, DTYPES[options.dtype], options.seed
+    layouts = options.chosen_layouts()
     gpu = torch.cuda.get_device_name() if device == "cuda" else ""
-    for p in shapes.products(shapes.choose(sets, shapes.PRODUCT_SETS), device, seed):
+    for p in _products(options):
         bytes_moved = (p.m * p.k + p.n * p.k + p.m * p.n) * dtype.itemsize
         flops = 2.0 * p.m * p.n * p.k
         floor = floor_seconds(gpu, bytes_moved, flops) if dtype.itemsize == 2 else None
         for layout in layouts:
             a, b = _operands(p, layout, dtype, device, seed)
-            calls = peers.mul_calls(a, b, compiled)
+            calls = peers.mul_calls(a, b, options.compile)
             error = _check_product(torch.ops.xgemm.mul.default(a, b), a, b.t(), rounded_w=False)
             yield Record(
                 p.name, f"{p.m}x{p.n}x{p.k}", time_calls(calls, device), flops, bytes_moved, error,
@@ -183,18 +131,26 @@ def _operands(
     return a, _random(seed + 1, device, *shape_b).to(dtype)
 
 
-def _w4a16(sets: str, dtype: torch.dtype, device: str, seed: int) -> Iterator[Record]:
+def _products(options: Options) -> list[shapes.Product]:
+    sets = shapes.choose(options.sets, shapes.PRODUCT_SETS)
+    return shapes.products(sets, options.device, options.seed, options.chosen_rows())
+
+
+def _w4a16(options: Options) -> Iterator[Record]:
+    device, dtype, seed = options.device, DTYPES[options.dtype], options.seed
+    invariant = options.batch_invariant
     gpu = torch.cuda.get_device_name() if device == "cuda" else ""
     made: tuple[Any, ...] = ()
     weight_of: tuple[int, int] | None = None
-    for p in shapes.products(shapes.choose(sets, shapes.PRODUCT_SETS), device, seed):
+    for p in _products(options):
         if weight_of != (p.n, p.k):  # successive cases often share a weight
             made = ()  # frees the last one's memory
-            made, weight_of = _packed_weight(p.n, p.k, dtype, device, seed), (p.n, p.k)
+            made, weight_of = _packed_weight(p.n, p.k, options), (p.n, p.k)
         packed, dense, q, humming = made
         x = _random(seed, device, p.m, p.k).to(dtype)
-        calls = peers.w4a16_calls(x, packed, dense, q, humming)
-        error = _check_product(xgemm.linear(x, packed), x, dense, rounded_w=True)
+        calls = peers.w4a16_calls(x, packed, dense, q, humming, invariant)
+        y = xgemm.linear(x, packed, batch_invariant=invariant)
+        error = _check_product(y, x, dense, rounded_w=True)
         moved = packed.nbytes + (p.m * p.k + p.m * p.n) * dtype.itemsize
         flops = 2.0 * p.m * p.n * p.k
         floor = floor_seconds(gpu, moved, flops) if dtype.itemsize == 2 else None
@@ -205,30 +161,30 @@ def _w4a16(sets: str, dtype: torch.dtype, device: str, seed: int) -> Iterator[Re
 
 
 def _packed_weight(
-    n: int, k: int, dtype: torch.dtype, device: str, seed: int
+    n: int, k: int, options: Options
 ) -> tuple[xgemm.PackedWeight, torch.Tensor, xgemm.QuantizedWeight, peers.Call1 | None]:
     """A random weight: packed, dense, canonical, and as humming's layer where that is here."""
-    weight = _random(seed + 1, device, n, k)
-    q = xgemm.quantize_weight(weight, group_size=GROUP_SIZE, scale_dtype=torch.float16)
-    dense = q.dequantize(dtype)
-    return xgemm.pack(q), dense, q, peers.humming_layer(dense, GROUP_SIZE)
+    weight = _random(options.seed + 1, options.device, n, k)
+    q = xgemm.quantize_weight(
+        weight,
+        group_size=options.group_size,
+        symmetric=not options.asymmetric,
+        scale_dtype=torch.float16,
+    )
+    dense = q.dequantize(DTYPES[options.dtype])
+    humming = None if options.asymmetric else peers.humming_layer(dense, options.group_size)
+    return xgemm.pack(q), dense, q, humming
 
 
-def _reduce(
-    sets: str,
-    dtype: torch.dtype,
-    device: str,
-    seed: int,
-    ops: list[str],
-    compiled: bool,
-    cub: Path | None,
-) -> Iterator[Record]:
+def _reduce(options: Options) -> Iterator[Record]:
+    device, dtype, seed = options.device, DTYPES[options.dtype], options.seed
+    ops, sets = options.chosen_ops(), shapes.choose(options.sets, shapes.REDUCE_SETS)
     gpu = torch.cuda.get_device_name() if device == "cuda" else ""
-    for case in shapes.reductions(shapes.choose(sets, shapes.REDUCE_SETS), device, seed):
+    for case in shapes.reductions(sets, device, seed):
         x = _random(seed, device, *case.shape).to(dtype)
         size = "x".join(map(str, case.shape))
         for op in ops:
-            calls = peers.reduce_calls(op, x, case.dims, compiled, cub)
+            calls = peers.reduce_calls(op, x, case.dims, options.compile, options.cub)
             error = _check_reduction(op, x, case.dims)
             outputs = x.numel() // max(math.prod(case.shape[d] for d in case.dims), 1)
             moved = x.numel() * dtype.itemsize + outputs * dtype.itemsize

@@ -73,6 +73,7 @@ PRODUCT_SETS = {
     "ragged": "12 random sizes, drawn fresh unless --seed is given",
     "aligned": "12 random multiples of 8, likewise",
 }
+LINEAR_SETS = ("8b", "70b", "decode", "prefill", "models")
 # Of matrices that are reduced on a GPU: long and short rows, wide and narrow, aligned and not.
 LARGE_SIDES = (
     *((8192, 28672), (16384, 16384), (333, 7777)),
@@ -115,9 +116,16 @@ def choose(names: str, known: dict[str, str]) -> list[str]:
     return chosen
 
 
-def products(sets: list[str], device: str, seed: int) -> list[Product]:
+def products(sets: list[str], device: str, seed: int, rows: tuple[int, ...] = ()) -> list[Product]:
+    """`rows`: M in place of the sets' own, where those are of linears."""
     gpu = device == "cuda"
-    return [replace(p, set=name) for name in sets for p in _products_of(name, gpu, seed)]
+    found = [replace(p, set=name) for name in sets for p in _products_of(name, gpu, seed)]
+    if not rows:
+        return found
+    linears = dict.fromkeys((p.set, p.name, p.n, p.k) for p in found if p.set in LINEAR_SETS)
+    return [p for p in found if p.set not in LINEAR_SETS] + [
+        Product(name, m, n, k, set=group) for group, name, n, k in linears for m in rows
+    ]
 
 
 def _products_of(name: str, gpu: bool, seed: int) -> list[Product]:

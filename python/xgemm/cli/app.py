@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import Annotated
 
@@ -97,6 +98,16 @@ def bench(
     compiled: Annotated[
         bool, typer.Option("--compile", help="torch.compile too; seconds for each shape.")
     ] = False,
+    rows: Annotated[
+        str, typer.Option(help="mul, w4a16: M, separated by commas, of the sets of linears.")
+    ] = "",
+    group_size: Annotated[int, typer.Option(help="w4a16: 32, 64, 128 or -1.")] = 128,
+    asymmetric: Annotated[
+        bool, typer.Option("--asymmetric", help="w4a16: with integer zero points.")
+    ] = False,
+    batch_invariant: Annotated[
+        bool, typer.Option("--batch-invariant", help="w4a16: bits do not depend on M.")
+    ] = False,
     ops: Annotated[str, typer.Option(help="reduce: which, separated by commas.")] = "",
     cub: Annotated[
         Path | None,
@@ -109,12 +120,24 @@ def bench(
     plot: Plot = None,
 ) -> None:
     """Time an op family against torch, checked against float64 before a time is taken."""
+    from xgemm.bench.options import Options
     from xgemm.cli.bench import run
 
-    run(
-        family, shapes, dtype, device, layouts, compiled, ops, cub, threads, seed, json, output,
-        plot,
-    )  # fmt: skip
+    options = Options(
+        sets=shapes,
+        dtype=dtype,
+        device=device,
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+        layouts=layouts,
+        compile=compiled,
+        rows=rows,
+        ops=ops,
+        cub=cub,
+        group_size=group_size,
+        asymmetric=asymmetric,
+        batch_invariant=batch_invariant,
+    )
+    run(family, options, threads, json, output, plot)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})  # so that -1 is an argument

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
+from xgemm.bench.options import Options
 from xgemm.bench.peers import OURS
 from xgemm.bench.plot import plot_benchmark
 from xgemm.bench.record import Record
@@ -23,27 +23,18 @@ PIPED_WIDTH = 132  # a pipe or a file has no width, and 80 columns would fold ev
 
 def run(
     family: str,
-    shapes: str,
-    dtype: str,
-    device: str,
-    layouts: str,
-    compiled: bool,
-    ops: str,
-    cub: Path | None,
+    options: Options,
     threads: int | None,
-    seed: int | None,
     as_json: bool,
     output: Path | None,
     plot: Path | None,
 ) -> None:
-    if shapes == "help":
+    if options.sets == "help":
         sets = REDUCE_SETS if family == "reduce" else PRODUCT_SETS
         out.print(table(f"shapes of {family}", ["set", ""], [[*pair] for pair in sets.items()]))
         return
     if threads is not None:
         torch.set_num_threads(threads)
-    if seed is None:
-        seed = secrets.randbelow(2**31)
     records: list[Record] = []
 
     def on_record(record: Record) -> None:
@@ -52,9 +43,7 @@ def run(
         case = f"{record.case} {record.size} {record.layout}".rstrip()
         log.print(f"[dim]{case}: {ours * 1e6:.1f} us[/]")
 
-    report = run_benchmark(
-        family, shapes, dtype, device, seed, on_record, layouts, compiled, ops, cub
-    )
+    report = run_benchmark(family, options, on_record)
     if output is not None:
         output.write_text(json.dumps(report, indent=2) + "\n")
     if plot is not None:
@@ -64,8 +53,8 @@ def run(
         return
     commit = report["commit"] or "unknown"
     title = (
-        f"{family}, {dtype}, {report['device']}, {report['threads']} threads, torch"
-        f" {report['torch']}, commit {commit}, seed {seed}"
+        f"{family}, {options.dtype}, {report['device']}, {report['threads']} threads, torch"
+        f" {report['torch']}, commit {commit}, seed {options.seed}"
     )
     _print_records(title, records)
     _print_summary(report["summary"])
