@@ -124,11 +124,11 @@ def test_copies_along_rows(layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("tile", [(128, 128), (128, 64), (64, 64)], ids=str)
-def test_tiles_that_tma_brings(tile: tuple[int, int], layout: str) -> None:
+@pytest.mark.parametrize("tile", [(128, 64, True), (64, 64, True), (64, 64, False)], ids=str)
+def test_tiles_of_the_fp64_tensor_cores(tile: tuple[int, int, bool], layout: str) -> None:
     """Whole, split over K, and both; K of less than a stage and of more than the ring; operands
-    along k and along their rows, aligned or copied."""
-    block_m, block_n = tile
+    along k and along their rows, aligned, copied before or by the threads."""
+    block_m, block_n, copies = tile
     for index, (m, n, k, whole, splits) in enumerate(
         (
             (130, 260, 20, None, 1), (256, 132, 160, 0, 3), (300, 7, 133, 1, 2),
@@ -140,8 +140,8 @@ def test_tiles_that_tma_brings(tile: tuple[int, int], layout: str) -> None:
         config = Config(
             "fp32_sm90", block_m, block_n, 3,
             splits=splits, ctas=tiles + split_tiles * (splits - 1),
-            copy_a=(k if layout[0] == "n" else m) % 4 != 0 or index == 1,
-            copy_b=(n if layout[1] == "n" else k) % 4 != 0,
+            copy_a=copies and ((k if layout[0] == "n" else m) % 4 != 0 or index == 1),
+            copy_b=copies and (n if layout[1] == "n" else k) % 4 != 0,
             workspace_bytes=4 * (k * (m + n + 62) + split_tiles * splits * block_m * block_n) + 512,
         )  # fmt: skip
         check(config, (m, n, k), layout, "ieee", index)

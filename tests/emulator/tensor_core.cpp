@@ -156,6 +156,26 @@ void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
   });
 }
 
+void mma_m16n8k4_f64(double (&d)[4], const double (&a)[2], double b) {
+  struct Operands {
+    double (*d)[4];
+    const double (*a)[2];
+    double b;
+  } mine{&d, &a, b};
+  meet_warp("mma", ~0u, &mine, [](Operands** all) {
+    for (int lane = 0; lane < kWarp; ++lane) {
+      for (int i = 0; i < 4; ++i) {
+        const int row = lane / 4, column = lane % 4 * 2 + i % 2;
+        double sum = (*all[lane]->d)[i];
+        for (int k = 0; k < 4; ++k) {
+          sum += (*all[row * 4 + k]->a)[i / 2] * all[column * 4 + k]->b;
+        }
+        (*all[lane]->d)[i] = sum;
+      }
+    }
+  });
+}
+
 // Products under way. The registers that they add to hold NaN until the thread has waited for them;
 // their values are kept here.
 struct Products {

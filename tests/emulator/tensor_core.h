@@ -14,6 +14,7 @@ void ldmatrix_x4(uint32_t (&d)[4], uint32_t row, bool trans);
 void stmatrix_x4(void* row, const uint32_t (&r)[4]);
 void stmatrix_trans(void* row, int matrices, const uint32_t (&r)[4]);
 void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]);
+void mma_m16n8k4_f64(double (&d)[4], const double (&a)[2], double b);
 void mma_m16n8k16(Type16 type, float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 
 // One wgmma.mma_async m64nNk16. A is in shared memory, or in `a_registers`.

@@ -96,7 +96,7 @@ const char* name_of(Kernel kernel) {
     case Kernel::kFp32:
       return "fp32 (FP32 cores, any stride and alignment)";
     case Kernel::kFp32Sm90:
-      return "fp32 sm90 (FP32 cores + TMA)";
+      return "fp32 sm90 (FP64 tensor cores)";
     case Kernel::kSimt:
       return "simt (any stride and alignment)";
   }

@@ -47,22 +47,6 @@ class ThreadTile {
     }
   }
 
-  // The same, in order: the assembler otherwise sinks the reads to right before the products that
-  // want them, and a warp waits for shared memory at every k.
-  __device__ void load_early(int set, uint32_t a, uint32_t b, int k) {
-    const uint32_t from_a = a + k * Tile::kStrideA * 4, from_b = b + k * Tile::kStrideB * 4;
-#pragma unroll
-    for (int j = 0; j < kN; j += 4) {
-      const float4 x = ptx::ld_shared_in_order(from_b + j * kLanesN * 4);
-      b_[set][j] = x.x, b_[set][j + 1] = x.y, b_[set][j + 2] = x.z, b_[set][j + 3] = x.w;
-    }
-#pragma unroll
-    for (int i = 0; i < kM; i += 4) {
-      const float4 x = ptx::ld_shared_in_order(from_a + i * kLanesM * 4);
-      a_[set][i] = x.x, a_[set][i + 1] = x.y, a_[set][i + 2] = x.z, a_[set][i + 3] = x.w;
-    }
-  }
-
   // To and fro along rows, so that neighbouring FMAs share an operand: one that reads three
   // registers takes a cycle more than one that finds one of them in the reuse cache.
   __device__ void multiply(int set) {
@@ -72,21 +56,6 @@ class ThreadTile {
       for (int step = 0; step < kN; ++step) {
         const int j = i % 2 == 0 ? step : kN - 1 - step;
         acc[i][j] = fmaf(a_[set][i], b_[set][j], acc[i][j]);
-      }
-    }
-  }
-
-  // For a branch that is never taken. The register file has two banks, of even and of odd
-  // registers, and gives one register of each a cycle: an FMA that finds a's element in the reuse
-  // cache takes one cycle if its sum and b's element are in different banks. Element j of a column
-  // is in bank j % 2, as vectors are loaded into aligned registers. Pairs that are stored the other
-  // way round are kept the other way round all along.
-  __device__ void keep_off_columns_banks(uint32_t smem) const {
-#pragma unroll
-    for (int i = 0; i < kM; ++i) {
-#pragma unroll
-      for (int j = 0; j < kN; j += 2) {
-        ptx::st_shared(smem + (i * kN + j) * 4, float2{acc[i][j + 1], acc[i][j]});
       }
     }
   }

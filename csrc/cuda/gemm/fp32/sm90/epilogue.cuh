@@ -1,39 +1,11 @@
-// From the threads' sums to D, or to the sums of parts of K.
+// From the warps' sums to D, or to the sums of parts of K.
 #pragma once
 
-#include "cuda/gemm/fp32/sm90/tile.cuh"
+#include "cuda/gemm/fp32/sm90/fragment.cuh"
+#include "cuda/gemm/fp32/sm90/unit.cuh"
 #include "cuda/ptx/griddep.h"
-#include "cuda/ptx/ld_st.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
-
-// A tile, or a part of K of one.
-struct Unit {
-  Work work;
-  int part;  // of all parts; negative: the whole tile
-
-  // Whole tiles come first. The others' parts are shorter: they fill what the SMs, of which some
-  // are slower than others, would idle in the end.
-  template <typename Tile>
-  __device__ static Unit at(const Params& params, int index) {
-    const int splits = params.splits;
-    Unit unit;
-    unit.part = index - params.whole;
-    const int tile = unit.part < 0 ? index : params.whole + unit.part / splits;
-    unit.place<Tile>(params, tile);
-    unit.work.k = unit.part < 0 ? 0 : unit.part % splits * params.k_per_split;
-    unit.work.k_end = unit.part < 0 ? params.k : min(unit.work.k + params.k_per_split, params.k);
-    return unit;
-  }
-
- private:
-  template <typename Tile>
-  __device__ void place(const Params& params, int tile) {
-    const int per_plane = static_cast<int>(params.tiles_m * params.tiles_n);
-    work.place<Tile>(params, tile % per_plane);
-    work.batch = tile / per_plane;
-  }
-};
 
 template <typename Tile>
 __device__ inline void store4(const Params& params, const Unit& unit, float4 x, int row,
@@ -46,48 +18,40 @@ __device__ inline void store4(const Params& params, const Unit& unit, float4 x, 
   }
 }
 
-// Calls visit(sums, row, column) for each quad of a thread. `one` keeps the sums out of aligned
-// quads of registers, as scale4 says.
-template <typename Tile, typename Visit>
-__device__ inline void for_each_quad(const ThreadTile<Tile>& mine, float one, Visit visit) {
-#pragma unroll
-  for (int i = 0; i < Tile::kThreadM; ++i) {
-    const int row = mine.row + i / 4 * 4 * Tile::kLanesM + i % 4;
-#pragma unroll
-    for (int j = 0; j < Tile::kThreadN; j += 4) {
-      const float4 x = {mine.acc[i][j], mine.acc[i][j + 1], mine.acc[i][j + 2], mine.acc[i][j + 3]};
-      visit(scale4(one, x), row, mine.column + j * Tile::kLanesN);
-    }
-  }
+__device__ inline float4 from_neighbour(float4 x) {
+  constexpr unsigned kAll = 0xffffffffu;
+  return {__shfl_xor_sync(kAll, x.x, 1), __shfl_xor_sync(kAll, x.y, 1),
+          __shfl_xor_sync(kAll, x.z, 1), __shfl_xor_sync(kAll, x.w, 1)};
 }
 
-// Where a quad of a tile's sums lies in shared memory: eight lanes, with four rows and two columns
-// of quads, write to different banks.
-template <typename Tile>
-__device__ inline int place_of_sums(int row, int column) {
-  return row * Tile::kBlockN + (column ^ row / 4 % 4 * 8);
-}
-
-// The sums of warps that share K are added in order: the same bits in every run.
-template <typename Tile>
-__device__ inline void store_sums(const TmaParams& params, SharedStorage<Tile>& smem,
-                                  const Unit& unit, const ThreadTile<Tile>& mine, int warp_k) {
-  for_each_quad(mine, params.one, [&](float4 x, int row, int column) {
-    *reinterpret_cast<float4*>(&smem.sums[warp_k][place_of_sums<Tile>(row, column)]) = x;
-  });
-  __syncthreads();
-  constexpr int kQuads = Tile::kBlockN / 4;
-#pragma unroll 2
-  for (int i = threadIdx.x; i < Tile::kBlockM * kQuads; i += Tile::kThreads) {
-    const int row = i / kQuads, column = i % kQuads * 4;
-    const int place = place_of_sums<Tile>(row, column);
-    float4 sum = *reinterpret_cast<const float4*>(&smem.sums[0][place]);
+// Blocks of eight columns lie so that a lane has quads of neighbouring ones.
+template <typename Tile, bool kAAlongK, bool kBAlongK>
+__device__ inline void store_sums(const Params& params, const Unit& unit,
+                                  const WarpTile<Tile, kAAlongK, kBAlongK>& mine) {
+  const int lane = mine.lane, t = lane % 4;
 #pragma unroll
-    for (int warp = 1; warp < Tile::kWarpsK; ++warp) {
-      const float4 x = *reinterpret_cast<const float4*>(&smem.sums[warp][place]);
-      sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+  for (int block = 0; block < Tile::kWarpM / 8; ++block) {
+    const int row = mine.row + place<kAAlongK>(block, lane / 4);
+    const auto sum = [&](int column_block, int i) {
+      return static_cast<float>(mine.sums[block / 2][column_block][block % 2 * 2 + i]);
+    };
+#pragma unroll
+    for (int j = 0; j < Tile::kWarpN / 8; j += kBAlongK ? 2 : 4) {
+      if constexpr (kBAlongK) {
+        store4<Tile>(params, unit, {sum(j, 0), sum(j + 1, 0), sum(j, 1), sum(j + 1, 1)}, row,
+                     mine.column + place<true>(j, t * 2));
+      } else {
+        // A lane has two quads that follow each other; after an exchange each of two stores has
+        // neighbouring quads in neighbouring lanes, whole sectors of memory.
+        const float4 low = {sum(j, 0), sum(j + 1, 0), sum(j + 2, 0), sum(j + 3, 0)};
+        const float4 high = {sum(j, 1), sum(j + 1, 1), sum(j + 2, 1), sum(j + 3, 1)};
+        const bool odd = t % 2 == 1;
+        const float4 other = from_neighbour(odd ? low : high);
+        const int column = mine.column + place<false>(j, t / 2 * 4 + t % 2);
+        store4<Tile>(params, unit, odd ? other : low, row, column);
+        store4<Tile>(params, unit, odd ? high : other, row, column + 8);
+      }
     }
-    store4<Tile>(params.problem, unit, sum, row, column);
   }
 }
 

@@ -1,4 +1,4 @@
-// What the host tells the kernels that TMA feeds.
+// What the host tells the kernels on the FP64 tensor cores.
 #pragma once
 
 #include <cuda.h>
@@ -16,7 +16,6 @@ struct TmaOperand {
 struct TmaParams {
   TmaOperand a, b;
   Params problem;
-  float one;  // 1, which the compiler does not know: see for_each_quad
 };
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

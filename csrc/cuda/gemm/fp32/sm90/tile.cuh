@@ -1,46 +1,37 @@
-// The tiles of the kernels that TMA feeds: every warp has 64 x 64 of the result, so that all of
-// them have the large tile's main loop; in the smaller ones warps share K.
+// The tiles of the kernels on the FP64 tensor cores, and how operands lie in shared memory.
 #pragma once
 
 #include "cuda/gemm/fp32/sm90/params.h"
-#include "cuda/gemm/fp32/thread_tile.cuh"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
-// kWarpsK warps have the same part of the result and sum up parts of a stage's kDepth of k.
-template <int kWarpsM, int kWarpsN, int kWarpsK_, int kDepth_>
-struct TmaTile : TileConfig<64 * kWarpsM, 64 * kWarpsN, 8, 16, 3, 2, false> {
-  using Base = TileConfig<64 * kWarpsM, 64 * kWarpsN, 8, 16, 3, 2, false>;
-  static constexpr int kWarpsK = kWarpsK_, kDepth = kDepth_;
-  static constexpr int kThreads = Base::kThreads * kWarpsK;
-  static constexpr int kDepthOfWarp = kDepth / kWarpsK;
-  static_assert(kDepth % 32 == 0, "rows along k are brought 32 k at a time");
+inline constexpr int kDepth = 32;  // k of a stage: a row of them is the swizzle's 128 bytes
+
+template <int kBlockM_, int kBlockN_, int kWarpM_, int kWarpN_, int kStages_, int kCtasPerSm_>
+struct Tile {
+  static constexpr int kBlockM = kBlockM_, kBlockN = kBlockN_;
+  static constexpr int kWarpM = kWarpM_, kWarpN = kWarpN_;
+  static constexpr int kStages = kStages_, kCtasPerSm = kCtasPerSm_;
+  static constexpr int kWarpsN = kBlockN / kWarpN;
+  static constexpr int kThreads = kBlockM / kWarpM * kWarpsN * 32;
+  static_assert(kBlockM % kWarpM == 0 && kBlockN % kWarpN == 0, "whole warps");
+  static_assert(kWarpM % 32 == 0 && kWarpN % 32 == 0, "rows lie in groups of 32");
 };
 
-using Tile128x128 = TmaTile<2, 2, 1, 32>;
-using Tile128x64 = TmaTile<2, 1, 2, 32>;
-using Tile64x64 = TmaTile<1, 1, 4, 64>;
+// A warp waits for conversions and for shared memory: the other CTAs of its SM fill in.
+using Tile128x64 = Tile<128, 64, 64, 32, 3, 2>;
+using Tile64x64 = Tile<64, 64, 32, 32, 3, 3>;
 
-// An operand's stages, [kDepth][kRows] each. Where the operand lies along k the last one is raw, as
-// TMA brings it: [kDepth / 32][kRows][32] with the 128-byte swizzle.
-template <int kRows_, int kDepth_>
-struct OperandTile {
-  static constexpr int kRows = kRows_, kDepth = kDepth_;
-  static constexpr int kStages = 3, kRaw = kStages - 1;
-  static constexpr int kStageBytes = 4 * kRows * kDepth;
-  alignas(1024) float stage[kStages][kDepth * kRows];
-};
-
+// An operand's tile lies along k as [kRows][32], else as [kRows / 32][32 k][32]. In both, chunks of
+// 16 bytes of line i are at chunk ^ i % 8, as TMA's 128-byte swizzle has them.
 template <typename Tile>
 struct SharedStorage {
-  union {
-    struct {
-      OperandTile<Tile::kBlockM, Tile::kDepth> a;
-      OperandTile<Tile::kBlockN, Tile::kDepth> b;
-    };
-    float sums[Tile::kWarpsK][Tile::kBlockM * Tile::kBlockN];  // see SumsOfWarps
+  struct Stage {
+    float a[kDepth * Tile::kBlockM];
+    float b[kDepth * Tile::kBlockN];
   };
-  uint64_t full[3], full_raw;
+  alignas(1024) Stage ring[Tile::kStages];
+  uint64_t full[Tile::kStages];
 };
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

@@ -1,0 +1,124 @@
+// A warp's part of a tile: fragments from shared memory, converted to float64, and their products.
+#pragma once
+
+#include "cuda/gemm/fp32/sm90/tile.cuh"
+#include "cuda/ptx/ld_shared2.h"
+#include "cuda/ptx/ld_st.h"
+#include "cuda/ptx/mma_f64.h"
+
+namespace xgemm::cuda::gemm::fp32::sm90 {
+
+// The row (or column) of element x of a block of eight. Blocks are interlaced so that neither reads
+// of shared memory collide in banks nor a lane's columns of D are apart.
+template <bool kAlongK>
+__device__ constexpr int place(int block, int x) {
+  return kAlongK ? block / 2 * 16 + x * 2 + block % 2 : block / 4 * 32 + x * 4 + block % 4;
+}
+
+// Reads two steps of four k at a time, a pair of steps; lane 4 g + t has k 2 t and 2 t + 1 of the
+// pair's eight.
+template <int kRows, bool kAlongK>
+class FragmentReader {
+ public:
+  static constexpr int kBlocks = kRows / 8;
+
+  // tile: shared-memory address of the operand's tile in the first stage.
+  __device__ FragmentReader(uint32_t tile, int row, int lane) {
+    const int g = lane / 4, t = lane % 4;
+    const int line = kAlongK ? row + 2 * g : row / 32 * kDepth + 2 * t;
+    const int chunk = kAlongK ? t / 2 : g;
+    even_ = tile + line * 128 + (chunk ^ line % 8) * 16 + (kAlongK ? t % 2 * 8 : 0);
+    odd_ = (even_ ^ 16) + 128;
+  }
+
+  // stage: the offset of the stage.
+  __device__ void load(float (&to)[2][kBlocks], uint32_t stage, int pair) const {
+    if constexpr (kAlongK) {
+#pragma unroll
+      for (int i = 0; i < kBlocks; ++i) {
+        const uint32_t at = ((i % 2 == 0 ? even_ : odd_) ^ pair * 32) + stage;
+        const float2 x = ptx::ld_shared2_in_order(at + i / 2 * 16 * 128);
+        to[0][i] = x.x, to[1][i] = x.y;
+      }
+    } else {
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+#pragma unroll
+        for (int i = 0; i < kBlocks; i += 4) {
+          const uint32_t at = (step == 0 ? even_ : odd_) + stage;
+          const float4 x = ptx::ld_shared_in_order(at + (i * 8 + pair * 8) * 128);
+          to[step][i] = x.x, to[step][i + 1] = x.y, to[step][i + 2] = x.z, to[step][i + 3] = x.w;
+        }
+      }
+    }
+  }
+
+ private:
+  uint32_t even_, odd_;  // addresses of the even and the odd lines
+};
+
+template <typename Tile, bool kAAlongK, bool kBAlongK>
+struct WarpTile {
+  static constexpr int kBlocksM = Tile::kWarpM / 8, kBlocksN = Tile::kWarpN / 8;
+  static constexpr int kPairs = kDepth / 8;
+
+  double sums[kBlocksM / 2][kBlocksN][4];
+  int row, column, lane;  // the warp's first ones in the tile
+
+  __device__ WarpTile(const SharedStorage<Tile>& smem, int warp, int lane)
+      : row(warp / Tile::kWarpsN * Tile::kWarpM),
+        column(warp % Tile::kWarpsN * Tile::kWarpN),
+        lane(lane),
+        read_a_(ptx::smem_address(smem.ring[0].a), row, lane),
+        read_b_(ptx::smem_address(smem.ring[0].b), column, lane) {
+#pragma unroll
+    for (auto& block : sums) {
+#pragma unroll
+      for (auto& quad : block) quad[0] = quad[1] = quad[2] = quad[3] = 0.0;
+    }
+  }
+
+  __device__ void load(uint32_t stage, int pair) {
+    read_a_.load(a_[pair % 2], stage, pair);
+    read_b_.load(b_[pair % 2], stage, pair);
+  }
+
+  __device__ void convert_first() {
+#pragma unroll
+    for (int i = 0; i < kBlocksM; ++i) wide_a_[i] = ptx::to_double(a_[0][0][i]);
+#pragma unroll
+    for (int j = 0; j < kBlocksN; ++j) wide_b_[0][j] = ptx::to_double(b_[0][0][j]);
+  }
+
+  // A step's products, and between them the next step's conversions: an element of A takes its
+  // predecessor's registers once the products of its rows are under way.
+  __device__ void multiply(int pair, int step) {
+    const float (&next_a)[kBlocksM] = step == 0 ? a_[pair % 2][1] : a_[(pair + 1) % 2][0];
+    const float (&next_b)[kBlocksN] = step == 0 ? b_[pair % 2][1] : b_[(pair + 1) % 2][0];
+    constexpr int kRows = kBlocksM / 2, kPerRow = kBlocksN / kRows;  // of next_b
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kBlocksN; ++j) {
+        ptx::mma_m16n8k4_f64(sums[i][j], wide_a_[2 * i], wide_a_[2 * i + 1], wide_b_[step][j]);
+        if (j < kPerRow) {
+          wide_b_[1 - step][i * kPerRow + j] = ptx::to_double(next_b[i * kPerRow + j]);
+        }
+        if (i > 0 && j >= kBlocksN - 2) {
+          const int done = 2 * i - kBlocksN + j;
+          wide_a_[done] = ptx::to_double(next_a[done]);
+        }
+      }
+    }
+    wide_a_[kBlocksM - 2] = ptx::to_double(next_a[kBlocksM - 2]);
+    wide_a_[kBlocksM - 1] = ptx::to_double(next_a[kBlocksM - 1]);
+  }
+
+ private:
+  FragmentReader<Tile::kWarpM, kAAlongK> read_a_;
+  FragmentReader<Tile::kWarpN, kBAlongK> read_b_;
+  float a_[2][2][kBlocksM], b_[2][2][kBlocksN];  // [pair][step]
+  double wide_a_[kBlocksM], wide_b_[2][kBlocksN];
+};
+
+}  // namespace xgemm::cuda::gemm::fp32::sm90
