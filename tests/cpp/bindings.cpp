@@ -1,5 +1,5 @@
-// Shows the device-free C++ to pytest. Built for the tests by tests/extensions.py and never shipped:
-// the operators do not go through it.
+// Shows the device-free C++ to pytest. Built for the tests by tests/extensions.py and never
+// shipped: the operators do not go through it.
 #include <pybind11/pybind11.h>
 
 #include "common/math.h"
