@@ -73,23 +73,22 @@ def fp32_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) ->
 
 
 def tma_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) -> Iterator[Config]:
-    """The tiles that TMA feeds, all of them whole, or those from a round on split; an operand along
-    k as it is, or copied along its rows."""
-    fits_a, fits_b = fits(a, 0), fits(b, 1)
-    copies = {(not fits_a, not fits_b), (not (fits_a or fits(a, 1)), not (fits_b or fits(b, 0)))}
-    for block_m, block_n, depth in ((128, 128, 32), (128, 64, 32), (64, 64, 64)):
-        tiles, slots = ceil_div(shape.m, block_m) * ceil_div(shape.n, block_n), 2 * sms
-        rounds = tiles // slots
-        for whole in {tiles, rounds * slots, max(0, rounds - 1) * slots, 0}:
-            wanted = [1] if whole == tiles else [2, 3, 4, 5, 6, 8, 10, 12]
-            for splits in parts(shape.k, depth, wanted):
-                if (splits == 1) != (whole == tiles):
-                    continue
-                for copy_a, copy_b in copies:
-                    yield Config(
-                        "fp32_sm90", block_m, block_n, 0, splits=splits,
-                        ctas=whole + (tiles - whole) * splits, copy_a=copy_a, copy_b=copy_b,
-                    )  # fmt: skip
+    """The tiles of the FP64 tensor cores, all whole, or those from a round on split over K; what
+    TMA cannot read is copied before, or by the threads."""
+    block, depth = 64, 32
+    needed = not (fits(a, 0) or fits(a, 1)), not (fits(b, 0) or fits(b, 1))
+    tiles, slots = ceil_div(shape.m, block) * ceil_div(shape.n, block), 3 * sms
+    rounds = tiles // slots
+    for whole in {tiles, rounds * slots, max(0, rounds - 1) * slots, 0}:
+        wanted = [1] if whole == tiles else [2, 3, 4, 5, 6, 8, 10, 12]
+        for splits in parts(shape.k, depth, wanted):
+            if (splits == 1) != (whole == tiles):
+                continue
+            for copy_a, copy_b in {needed, (False, False)}:
+                yield Config(
+                    "fp32_sm90", block, block, 0, splits=splits,
+                    ctas=whole + (tiles - whole) * splits, copy_a=copy_a, copy_b=copy_b,
+                )  # fmt: skip
 
 
 def tf32_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) -> Iterator[Config]:

@@ -124,11 +124,11 @@ def test_copies_along_rows(layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("tile", [(128, 64, True), (64, 64, True), (64, 64, False)], ids=str)
-def test_tiles_of_the_fp64_tensor_cores(tile: tuple[int, int, bool], layout: str) -> None:
+@pytest.mark.parametrize("copies", [True, False])
+def test_tiles_of_the_fp64_tensor_cores(copies: bool, layout: str) -> None:
     """Whole, split over K, and both; K of less than a stage and of more than the ring; operands
     along k and along their rows, aligned, copied before or by the threads."""
-    block_m, block_n, copies = tile
+    block_m = block_n = 64
     for index, (m, n, k, whole, splits) in enumerate(
         (
             (130, 260, 20, None, 1), (256, 132, 160, 0, 3), (300, 7, 133, 1, 2),

@@ -111,8 +111,7 @@ Status launch(Params params, const Config& config, void* workspace, cudaStream_t
       !fits_tma(params, params.b, params.n, &BatchDim::b)) {
     return launch_tile<Tile64x64, false>(params, config, workspace, stream);
   }
-  return config.block_m == 128 ? launch_tile<Tile128x64, true>(params, config, workspace, stream)
-                               : launch_tile<Tile64x64, true>(params, config, workspace, stream);
+  return launch_tile<Tile64x64, true>(params, config, workspace, stream);
 }
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

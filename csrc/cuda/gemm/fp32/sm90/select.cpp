@@ -9,20 +9,16 @@
 namespace xgemm::cuda::gemm::fp32::sm90 {
 namespace {
 
-// A tile, how many CTAs of it an SM holds, the share of the FP64 tensor cores' rate that one, two
-// and three of them reach in their main loops, and an SM's time for the start and the end of one.
-struct Tile {
-  int block_m, block_n, ctas_per_sm;
-  double efficiency[3], tile_us;
-};
+// The tile, and how many CTAs of it an SM holds.
+constexpr int kBlock = 64, kCtasPerSm = 3;
 
 // A model of rounds of as many CTAs as the SMs hold, and of a last one of fewer. Constants: a fit
-// of an H200's times of 330 shapes, each by up to 50 tiles, splits and
-// copies; over these the choice takes 2.5 % longer than the best.
-constexpr Tile kTiles[] = {
-    {128, 64, 2, {0.73, 0.90, 0.0}, 2.5},
-    {64, 64, 3, {0.78, 0.87, 0.92}, 1.7},
-};
+// of an H200's times of 330 shapes, each by up to 50 splits and copies; over these the choice takes
+// 2.4 % longer than the best.
+// The share of the FP64 tensor cores' rate that one, two and three CTAs reach in their main loops,
+// and an SM's time for the start and the end of a round.
+constexpr double kEfficiency[kCtasPerSm] = {0.78, 0.87, 0.92};
+constexpr double kRoundUs = 1.7;
 constexpr double kCyclesPerUs = 1980, kFmasPerCycle = 128;  // of an SM
 constexpr double kStartUs = 6.3;    // the launch, and until the first tile has come
 constexpr double kByCopies = 0.20;  // more, for each operand that threads copy 4 bytes at a time
@@ -42,7 +38,6 @@ struct Operands {
 };
 
 struct Choice {
-  const Tile* tile = nullptr;
   Operands operands;
   int64_t splits = 1, ctas = 0, parts_bytes = 0;
   double us = std::numeric_limits<double>::infinity();
@@ -50,33 +45,34 @@ struct Choice {
 
 class Search {
  public:
-  Search(const Params& p, int sm_count) : p_(p), sm_count_(sm_count) {}
+  Search(const Params& p, int sm_count)
+      : p_(p),
+        sm_count_(sm_count),
+        slots_(int64_t{sm_count} * kCtasPerSm),
+        tiles_(ceil_div<int64_t>(p.m, kBlock) * ceil_div<int64_t>(p.n, kBlock) * p.batches) {}
 
   Choice best;
 
-  void consider(const Tile& tile, const Operands& operands) {
-    tile_ = &tile, operands_ = operands;
-    tiles_ =
-        ceil_div<int64_t>(p_.m, tile.block_m) * ceil_div<int64_t>(p_.n, tile.block_n) * p_.batches;
+  void consider(const Operands& operands) {
+    operands_ = operands;
     consider_parts(tiles_, 1);
     // The tiles of the last round, of the last two, and all.
-    const int64_t slots = int64_t{sm_count_} * tile.ctas_per_sm, rounds = tiles_ / slots;
-    const int64_t k_tiles = ceil_div<int64_t>(p_.k, kDepth);
+    const int64_t rounds = tiles_ / slots_, k_tiles = ceil_div<int64_t>(p_.k, kDepth);
     for (int64_t last = 0; last <= std::min<int64_t>(rounds, 2); ++last) {
-      const int64_t whole = (rounds - last) * slots;
+      const int64_t whole = (rounds - last) * slots_;
       if (whole == tiles_ || (last == 2 && whole > 0)) continue;
       const int64_t split_tiles = tiles_ - whole;
       const auto consider_splits = [&](int64_t splits) {
         // None of them empty.
         if (ceil_div(k_tiles, ceil_div(k_tiles, splits)) == splits) consider_parts(whole, splits);
       };
-      for (int64_t splits = 2; splits <= kMostParts && split_tiles * splits <= 4 * slots;
+      for (int64_t splits = 2; splits <= kMostParts && split_tiles * splits <= 4 * slots_;
            ++splits) {
         consider_splits(splits);
       }
       if (whole > 0) continue;
       // Few tiles: as many parts as give each SM from one to all that it holds.
-      for (int per_sm = 1; per_sm <= tile.ctas_per_sm; ++per_sm) {
+      for (int per_sm = 1; per_sm <= kCtasPerSm; ++per_sm) {
         const int64_t per_part = ceil_div(
             k_tiles, std::clamp<int64_t>(int64_t{sm_count_} * per_sm / tiles_, 1, kMostPartsOfFew));
         const int64_t splits = ceil_div(k_tiles, per_part);
@@ -88,21 +84,20 @@ class Search {
  private:
   // Of `count` tiles of `k_tiles` stages each.
   double rounds_us(int64_t count, int64_t k_tiles) const {
-    const double fmas = static_cast<double>(tile_->block_m * tile_->block_n) *
-                        static_cast<double>(k_tiles * kDepth);
+    const double fmas =
+        static_cast<double>(kBlock * kBlock) * static_cast<double>(k_tiles * kDepth);
     const double us = fmas * operands_.slower / (kFmasPerCycle * kCyclesPerUs);
     const auto round_us = [&](int ctas) {
-      return ctas == 0 ? 0.0 : ctas * us / tile_->efficiency[ctas - 1] + tile_->tile_us;
+      return ctas == 0 ? 0.0 : ctas * us / kEfficiency[ctas - 1] + kRoundUs;
     };
-    const int64_t slots = int64_t{sm_count_} * tile_->ctas_per_sm;
-    const auto last = static_cast<int>(ceil_div<int64_t>(count % slots, sm_count_));
-    return static_cast<double>(count / slots) * round_us(tile_->ctas_per_sm) + round_us(last);
+    const auto last = static_cast<int>(ceil_div<int64_t>(count % slots_, sm_count_));
+    return static_cast<double>(count / slots_) * round_us(kCtasPerSm) + round_us(last);
   }
 
   void consider_parts(int64_t whole, int64_t splits) {
     const int64_t k_tiles = ceil_div<int64_t>(p_.k, kDepth);
     const int64_t parts = splits > 1 ? (tiles_ - whole) * splits : 0;
-    const int64_t bytes = parts * tile_->block_m * tile_->block_n * 4;
+    const int64_t bytes = parts * kBlock * kBlock * 4;
     double us = kStartUs + operands_.us;
     if (whole > 0) us += rounds_us(whole, k_tiles);
     if (parts > 0) {
@@ -111,14 +106,13 @@ class Search {
             kPartUs * static_cast<double>(std::max<int64_t>(splits - 8, 0));
     }
     if (us >= best.us || bytes > kMostWorkspace) return;
-    best = {tile_, operands_, splits, whole + parts, bytes, us};
+    best = {operands_, splits, whole + parts, bytes, us};
   }
 
   const Params& p_;
   int sm_count_;
-  const Tile* tile_ = nullptr;
+  int64_t slots_, tiles_;
   Operands operands_;
-  int64_t tiles_ = 0;
 };
 
 // TMA counts rows, k and batches in 32 bits, and one grid has all CTAs.
@@ -149,20 +143,18 @@ bool select(const Problem& problem, const Params& p, const DeviceInfo& device, C
   if (device.capability != 90 || p.batch_dims > 1 || p.k == 0 || !fits_int32(p)) return false;
   Search search(p, std::max(device.sm_count, 1));
   Operands operands;
-  if (plan_copies(problem, p, &operands)) {
-    for (const Tile& tile : kTiles) search.consider(tile, operands);
-  }
+  if (plan_copies(problem, p, &operands)) search.consider(operands);
   if ((operands.copy_a || operands.copy_b) && p.a.unit_stride && p.b.unit_stride) {
     const int slow = (p.a.vectors ? 0 : 1) + (p.b.vectors ? 0 : 1);
-    search.consider(kTiles[1], {.slower = 1 + kByCopies * slow});
+    search.consider({.slower = 1 + kByCopies * slow});
   }
   const Choice& best = search.best;
-  if (best.tile == nullptr) return false;
+  if (best.ctas == 0) return false;
   const bool copy_a = best.operands.copy_a, copy_b = best.operands.copy_b;
   *estimate_us = best.us;
   *config = {.kernel = Kernel::kFp32Sm90,
-             .block_m = best.tile->block_m,
-             .block_n = best.tile->block_n,
+             .block_m = kBlock,
+             .block_n = kBlock,
              .stages = 3,
              .splits = static_cast<int>(best.splits),
              .ctas = static_cast<int>(best.ctas),

@@ -19,7 +19,6 @@ struct Tile {
 };
 
 // A warp waits for conversions and for shared memory: the other CTAs of its SM fill in.
-using Tile128x64 = Tile<128, 64, 64, 32, 3, 2>;
 using Tile64x64 = Tile<64, 64, 32, 32, 3, 3>;
 
 // An operand's tile lies along k as [kRows][32], else as [kRows / 32][32 k][32]. In both, chunks of
