@@ -75,11 +75,6 @@ __device__ inline float4 ld_shared_in_order(uint32_t smem) {
   return v;
 }
 
-// To the shared-memory address `smem`, a multiple of 8.
-__device__ inline void st_shared(uint32_t smem, float2 v) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(smem), "f"(v.x), "f"(v.y) : "memory");
-}
-
 // To the shared-memory address `smem`, a multiple of 16.
 __device__ inline void st_shared(uint32_t smem, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(v.x), "r"(v.y), "r"(v.z),

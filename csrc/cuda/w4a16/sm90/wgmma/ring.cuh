@@ -31,12 +31,12 @@ constexpr int first_stages(int stage_bytes, int stages) {
 }
 
 // Of W: a unit of 64 columns for each warpgroup and 128 k.
-template <typename Config, typename Storage = SharedStorage<Config>>
+template <typename Config>
 class WeightProducer {
   static constexpr int kFirst = first_stages(Config::kWBytes, Config::kWStages);
 
  public:
-  __device__ WeightProducer(const Params& params, Storage& smem, Place place)
+  __device__ WeightProducer(const Params& params, SharedStorage<Config>& smem, Place place)
       : params_(params), smem_(smem), scheduler_(params, place, Config::kRows) {
     enter();
   }
@@ -84,7 +84,7 @@ class WeightProducer {
   }
 
   const Params& params_;
-  Storage& smem_;
+  SharedStorage<Config>& smem_;
   Scheduler scheduler_;
   RingState<Config::kWStages> ring_;
   bool done_;

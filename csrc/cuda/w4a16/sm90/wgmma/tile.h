@@ -43,7 +43,7 @@ inline constexpr int kMostFewRows = 64;
 constexpr int few_ctas(int warpgroups) { return 4 / warpgroups; }
 // Where an SM holds two CTAs, the cycles are those of both at work.
 #define XGEMM_W4_FEW_TILES(TILE) \
-  TILE(4, 1, 16, 917)            \
+  TILE(4, 1, 16, 1000)           \
   TILE(2, 2, 16, 516)            \
   TILE(1, 4, 16, 288)            \
   TILE(4, 1, 32, 1028)           \

@@ -20,9 +20,6 @@ inline float4 ld_shared(uint32_t smem) {
   return *static_cast<const float4*>(emulator::shared_pointer(smem));
 }
 inline float4 ld_shared_in_order(uint32_t smem) { return ld_shared(smem); }
-inline void st_shared(uint32_t smem, float2 v) {
-  *static_cast<float2*>(emulator::shared_pointer(smem)) = v;
-}
 inline void st_shared(uint32_t smem, uint4 v) {
   *static_cast<uint4*>(emulator::shared_pointer(smem)) = v;
 }
