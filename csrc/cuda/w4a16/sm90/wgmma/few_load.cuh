@@ -1,10 +1,11 @@
 // Shared memory of tiles whose stages hold W and X of 128 k, and the two warps that fill it.
 #pragma once
 
+#include "cuda/ptx/bulk_load_policy.h"
 #include "cuda/ptx/elect.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/w4a16/sm90/wgmma/few_sums.cuh"
-#include "cuda/w4a16/sm90/wgmma/ring.cuh"
+#include "w4/packed_layout.h"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
@@ -62,10 +63,10 @@ class FewWalk {
 };
 
 // By a warp: units of 64 columns of W.
-template <typename Config>
+template <typename Config, typename Storage>
 class FewWeights {
  public:
-  __device__ FewWeights(const Params& params, FewStorage<Config>& smem, Place place)
+  __device__ FewWeights(const Params& params, Storage& smem, Place place)
       : params_(params), smem_(smem), walk_(params, place) {
     locate();
   }
@@ -108,7 +109,7 @@ class FewWeights {
   }
 
   const Params& params_;
-  FewStorage<Config>& smem_;
+  Storage& smem_;
   FewWalk<Config> walk_;
   RingState<Config::kWStages> ring_;
   const uint8_t* from_;
@@ -155,7 +156,7 @@ class FewActivations {
 
 // By one thread.
 template <typename Config>
-__device__ inline void set_up_few_barriers(const Params& params, FewStorage<Config>& smem) {
+__device__ inline void set_up_barriers(const Params& params, FewStorage<Config>& smem) {
 #pragma unroll
   for (int stage = 0; stage < Config::kWStages; ++stage) {
     ptx::mbarrier_init(&smem.w_full[stage], 2);

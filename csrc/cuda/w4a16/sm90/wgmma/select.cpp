@@ -172,7 +172,11 @@ class Chooser {
           within_tiles ? 1.0 : static_cast<double>(ceil_div(share, layout_.units()) + 1);
       // Of a tile, that one CTA adds to its own.
       const auto parts = static_cast<double>(ceil_div(layout_.units(), share) - within_tiles);
-      cycles = static_cast<double>(share) * unit_cycles + segments * tile + costs.leave +
+      const int lead = lead_of(shape.consumers, shape.rows, layout_.units(),
+                               tiles * layout_.units(), shares);
+      const double own = static_cast<double>(share) + lead -
+                         static_cast<double>(share * lead) / static_cast<double>(layout_.units());
+      cycles = own * unit_cycles + segments * tile + costs.leave +
                costs.leave_byte * sent * parts;
     } else {
       const auto turns = static_cast<double>(ceil_div(tiles, clusters));

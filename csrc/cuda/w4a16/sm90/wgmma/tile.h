@@ -84,6 +84,19 @@ constexpr SharesPlan shares_plan(int rows, int columns, int ctas) {
   return {round_up<int64_t>(warpgroups * 8, 256), int64_t{ctas} * columns * rows * 4};
 }
 
+// Where `shares` CTAs (or clusters) take `parts` equal ranges of each tile's units of K, the one
+// with a tile's beginning waits for the others' sums: the units that it has more of the tile than
+// they would leave it. They are what it multiplies in the time that sums take to another CTA. (H200,
+// 96 and 128 rows: 1 to 4 % less time. Where ranges begin and end anywhere it was no gain.)
+constexpr int lead_of(int consumers, int rows, int64_t units, int64_t tiles_units, int64_t shares) {
+  constexpr int kCycles = 3000;
+  const int64_t share = tiles_units / shares;
+  if (share < 2 || share * shares != tiles_units || units % share != 0) return 0;
+  const int unit_cycles = 4 * consumers * (rows > 64 ? rows : 64);  // at the tensor cores' rate
+  const int lead = (kCycles + unit_cycles / 2) / unit_cycles;
+  return 2 * lead <= units ? lead : 0;
+}
+
 constexpr int least(int a, int b) { return a < b ? a : b; }
 
 template <int kConsumers_, int kRows_>
@@ -92,7 +105,7 @@ struct TileConfig {
   static constexpr int kColumns = kConsumers * kWarpgroupColumns;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr bool kMaySplit = may_split(kConsumers, kRows);
-  static constexpr bool kShareWarps = false;
+  static constexpr bool kXSums = false;  // as in FewConfig
   static_assert(kRows % 16 == 0, "a store takes 16 rows");
 
   // Of a warpgroup: its part of D, or what others send it of theirs and the slice it makes of it.
@@ -127,7 +140,6 @@ struct MiddleConfig {
   static constexpr int kColumns = kConsumers * kWarpgroupColumns;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr bool kMaySplit = kSplit;
-  static constexpr bool kShareWarps = true;
   static_assert(kRows % 16 == 0, "a store takes 16 rows");
 
   static constexpr int kInboxBytes = kRows * kWarpgroupColumns * 4;
@@ -144,11 +156,13 @@ struct MiddleConfig {
   static constexpr int kWStages = least(kMostStages, kRingBytes / (2 * kXBytes + kWBytes));
   static_assert(kWStages >= 3, "a tile must leave room for a ring");
 
-  // Words of codes, 16 k each, that a warpgroup dequantizes at a time: twice that in registers. Two
-  // warpgroups with fewer words wait for what lies between batches, a branch on the scales first.
-  static constexpr int kWords = kConsumers == 2 && kRows <= 128  ? 4
-                                : kConsumers == 4 || kRows <= 96 ? 1
-                                                                 : 2;
+  // Words of codes, 16 k each, that a warpgroup dequantizes at a time, and operands of how many such
+  // batches it holds. Two warpgroups dequantize while their own wgmmas run; of three or four, while
+  // those of the others do: they need but one buffer, and have larger batches in their registers.
+  // Small batches wait for what lies between them, a branch on the scales first.
+  static constexpr int kWords = kRows > 128 ? 2 : kConsumers == 3 ? 8 : 4;
+  static constexpr int kBuffers = kConsumers == 2 || kRows > 128 ? 2 : 1;
+  static constexpr int kGeneralWords = kConsumers == 2 || kRows > 128 ? 2 : 1;  // in two buffers
   static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
 };
@@ -165,7 +179,6 @@ struct FewConfig {
   static constexpr int kColumns = kBlocks * kWarpgroupColumns;
   static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
   static constexpr bool kMaySplit = kCtas == 1 && may_split(kBlocks, kRows);
-  static constexpr bool kShareWarps = true;
   static_assert(kRows % 16 == 0 && kRows <= kMostFewRows, "a store takes 16 rows");
 
   static constexpr int kInboxBytes = kRows * kWarpgroupColumns * 4;
