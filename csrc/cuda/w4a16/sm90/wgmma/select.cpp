@@ -53,11 +53,11 @@ constexpr Costs kLarge{4.2e6,  4.307, 0.141,  165.5,  6.581,    241,
                        0.0762, 4102,  0.0172, 0.9938, 1.962e-4, 1.03};
 constexpr Costs kFew{3.93e6, 3.965, 0,      43.3,  0.554,  6.9,
                      0.0551, 1116,  0.0375, 1.012, 1.1e-4, 0.929};
-// By how much of it a unit of few rows takes longer for each group more than one. Of 8 layers, it
-// took 1.3 to 1.45 times as long with 2 groups, 1.9 to 2.2 times with 4 and zeros; by this number
-// the choice between this kernel and the stream was best with 12, 16 and 24 rows, when it was 0.45;
-// since then a unit of one group takes a fifth less, and what more groups add is the same.
-constexpr double kFewGroup = 0.55;
+// By how much of it a unit of few rows takes longer for each group more than one, and for each
+// group's zero points. (H200, 4 layers, 16 to 64 rows: 1.2 to 1.34 times as long with 2
+// groups, 1.75 with 4, about 2.2 with 4 and zeros, where the second number is less than that says:
+// the stream's estimate does not know zeros, and by these the choice between the two is best.)
+constexpr double kFewGroup = 0.25, kFewZeros = 0.08;
 
 // Of copying x so that TMA can read it.
 constexpr double kCopyLaunchUs = 3, kCopyBytesPerUs = 3e6;
@@ -156,12 +156,13 @@ class Chooser {
     const double sent = 4.0 * shape.columns() * shape.rows;
     const Costs& costs = shape.few_rows() ? kFew : kLarge;
     const double tile = costs.tile + costs.tile_per_row * shape.rows;
-    const auto more_groups =
-        static_cast<double>(std::max<int64_t>(layout_.groups_per_unit() - 1, 0));
+    const auto groups = static_cast<double>(std::max<int64_t>(layout_.groups_per_unit(), 1));
     const double unit_cycles =
         shape.unit_cycles * (sharers > 1 ? costs.sharing - costs.sharing_row * shape.rows : 1.0) *
         (splits > 1 ? costs.splitting : 1.0) *
-        (shape.few_rows() ? 1.0 + kFewGroup * more_groups : 1.0);
+        (shape.few_rows()
+             ? 1.0 + kFewGroup * (groups - 1) + (layout_.zeros ? kFewZeros * groups : 0)
+             : 1.0);
     double cycles = 0;
     if (shares > 0) {
       const int64_t share =
@@ -172,12 +173,11 @@ class Chooser {
           within_tiles ? 1.0 : static_cast<double>(ceil_div(share, layout_.units()) + 1);
       // Of a tile, that one CTA adds to its own.
       const auto parts = static_cast<double>(ceil_div(layout_.units(), share) - within_tiles);
-      const int lead = lead_of(shape.consumers, shape.rows, layout_.units(),
-                               tiles * layout_.units(), shares);
+      const int lead =
+          lead_of(shape.consumers, shape.rows, layout_.units(), tiles * layout_.units(), shares);
       const double own = static_cast<double>(share) + lead -
                          static_cast<double>(share * lead) / static_cast<double>(layout_.units());
-      cycles = own * unit_cycles + segments * tile + costs.leave +
-               costs.leave_byte * sent * parts;
+      cycles = own * unit_cycles + segments * tile + costs.leave + costs.leave_byte * sent * parts;
     } else {
       const auto turns = static_cast<double>(ceil_div(tiles, clusters));
       const auto units = static_cast<double>(
