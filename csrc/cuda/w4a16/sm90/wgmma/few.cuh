@@ -17,7 +17,8 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 // Of even shares: only the first segment of a range may begin within a tile, whose sums are left
 // for others, and only the last end within one.
 //
-// Raises the flags: this waits until all SMs can see the sums, and the warpgroups go on meanwhile.
+// Raises the flags of all warpgroups: this waits until all SMs can see their sums, once, and they go
+// on meanwhile.
 template <typename Config>
 __device__ inline void raise_flags(const Params& params, Place place, int lane) {
   Scheduler scheduler(params, place, Config::kRows);
@@ -26,9 +27,9 @@ __device__ inline void raise_flags(const Params& params, Place place, int lane) 
 #pragma unroll 1
   for (int i = 0; i < Config::kConsumers; ++i) {
     ptx::named_barrier_sync(kLeftBarrier + i, kWarpgroup + 32);
-    uint64_t* flag = params.flags + warpgroup_of<Config>(params, place, scheduler.cluster(), i);
-    if (lane == 0) ptx::st_release_gpu(flag, params.nonce);
   }
+  const int64_t first = warpgroup_of<Config>(params, place, scheduler.cluster(), 0);
+  if (lane < Config::kConsumers) ptx::st_release_gpu(params.flags + first + lane, params.nonce);
 }
 
 // Waits for others' flags while the warpgroups are still at work.

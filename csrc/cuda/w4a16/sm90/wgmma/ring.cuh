@@ -28,6 +28,7 @@ class Activations {
       : params_(params), smem_(smem), place_(place), walk_(params, place) {}
 
   __device__ void run() {
+    bool first = true;
 #pragma unroll 1
     while (!walk_.done()) {
 #pragma unroll 1
@@ -38,6 +39,9 @@ class Activations {
         ring_.advance();
       }
       walk_.advance();
+      // Were all boxes asked for at once, every SM's first would wait behind the others' later ones.
+      if (first) ptx::mbarrier_wait(&smem_.x_full[0], 0);
+      first = false;
     }
   }
 
