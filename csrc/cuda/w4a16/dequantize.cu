@@ -199,7 +199,8 @@ __device__ void store_half(const Params& p, const Raw& raw, int64_t column, int6
 
 // A block's eight warps take units, two at a time: all of them is read before any of it is written.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) dequantize_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 4 : 3)
+    dequantize_kernel(const __grid_constant__ Params p) {
   const int lane = threadIdx.x % 32, strip = threadIdx.x / 64, half = threadIdx.x / 32 % 2;
   const int64_t unit = int64_t{blockIdx.x} * kUnits;
   for (int64_t row = blockIdx.y; row < p.rows; row += gridDim.y) {

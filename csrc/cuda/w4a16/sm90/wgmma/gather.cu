@@ -111,8 +111,7 @@ Status launch(const RowGather& job, cudaStream_t stream) {
 Status gather_rows(RowGather job, cudaStream_t stream) {
   job.aligned = reinterpret_cast<uintptr_t>(job.src) % 16 == 0 && job.col_stride == 1 &&
                 job.row_stride % kWidth == 0;
-  return job.channels <= kMostGathered / 2 / 8 * 8 ? launch<4>(job, stream)
-                                                   : launch<2>(job, stream);
+  return job.channels <= kMostGathered / 2 ? launch<4>(job, stream) : launch<2>(job, stream);
 }
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma

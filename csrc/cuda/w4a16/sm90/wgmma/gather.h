@@ -1,4 +1,4 @@
-// Copies many long rows of X so that TMA can read them, with their channels in the weight's order.
+// Copies many rows of X so that TMA can read them, with their channels in the weight's order.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,7 +23,8 @@ struct RowGather {
 };
 
 // Two rows of so many fit into shared memory.
-inline constexpr int kMostGathered = kMostSmemBytes / 4 / 8 * 8;
+inline constexpr int kMostGathered = kMostSmemBytes / 4;
+static_assert(kMostGathered % 16 == 0, "and four rows of half as many");
 
 XGEMM_HOST_DEVICE inline int64_t pitch_of(int64_t channels) {
   return round_up<int64_t>(channels, 8);
