@@ -17,8 +17,8 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 // Of even shares: only the first segment of a range may begin within a tile, whose sums are left
 // for others, and only the last end within one.
 //
-// Raises the flags of all warpgroups: this waits until all SMs can see their sums, once, and they go
-// on meanwhile.
+// Raises the flags of all warpgroups: this waits until all SMs can see their sums, once, and they
+// go on meanwhile.
 template <typename Config>
 __device__ inline void raise_flags(const Params& params, Place place, int lane) {
   Scheduler scheduler(params, place, Config::kRows);

@@ -1,5 +1,5 @@
-// Shared memory of tiles that keep two rings, of units of W and of boxes of X, which warps fill that
-// do not wait for each other's; and the warp that loads X.
+// Shared memory of tiles that keep two rings, of units of W and of boxes of X, which warps fill
+// that do not wait for each other's; and the warp that loads X.
 #pragma once
 
 #include "cuda/ptx/tma_2d.h"
@@ -19,8 +19,8 @@ struct SharedStorage {
 template <typename Config>
 inline constexpr int kSmemBytes = sizeof(SharedStorage<Config>) + 1024;  // + alignment
 
-// By a warp: boxes of X, 64 k of the tile's rows. Each of the CTAs that share X sends all of them its
-// part of the rows, once the barriers of all of them stand.
+// By a warp: boxes of X, 64 k of the tile's rows. Each of the CTAs that share X sends all of them
+// its part of the rows, once the barriers of all of them stand.
 template <typename Config>
 class Activations {
  public:
@@ -39,7 +39,8 @@ class Activations {
         ring_.advance();
       }
       walk_.advance();
-      // Were all boxes asked for at once, every SM's first would wait behind the others' later ones.
+      // Were all boxes asked for at once, every SM's first would wait behind the others' later
+      // ones.
       if (first) ptx::mbarrier_wait(&smem_.x_full[0], 0);
       first = false;
     }

@@ -25,8 +25,8 @@ struct Segment {
 struct Range {
   uint32_t begin, end;
 };
-// Where the i-th range begins. Who has a tile's beginning has `lead` units more of the tile (lead_of
-// in tile.h), the others fewer in proportion.
+// Where the i-th range begins. Who has a tile's beginning has `lead` units more of the tile
+// (lead_of in tile.h), the others fewer in proportion.
 __device__ inline uint32_t begin_of_range(const Params& params, uint32_t i) {
   const uint32_t even = i * params.units_each + min(i, params.units_extra);
   uint32_t within;
