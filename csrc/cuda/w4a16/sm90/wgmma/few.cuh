@@ -17,8 +17,8 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 // Of even shares: only the first segment of a range may begin within a tile, whose sums are left
 // for others, and only the last end within one.
 //
-// Raises the flags of all warpgroups: this waits until all SMs can see their sums, once, and they go
-// on meanwhile.
+// Raises the flags of all warpgroups: this waits until all SMs can see their sums, once, and they
+// go on meanwhile.
 template <typename Config>
 __device__ inline void raise_flags(const Params& params, Place place, int lane) {
   Scheduler scheduler(params, place, Config::kRows);
@@ -269,7 +269,7 @@ class PartsExchange {
   // Barriers of a block: the sums of a part are there; those of two; all have been read.
   static constexpr int kSecond = kHalf, kFree = kParts == 4 ? 3 : 1, kBarriers = kFree + 1;
   static_assert(1 + Config::kConsumers + (kParts > 1 ? kBarriers * Config::kConsumers : 0) <=
-                    kLeftBarrier,
+                    kSetUpBarrier,
                 "barriers must be told apart");
 
   __device__ void give(const float (&acc)[kRows / 2], int slot) {
@@ -335,27 +335,41 @@ __device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
   const bool cluster = params.sharers_shift + params.split_shift > 0;
   const int rank = cluster ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
   const Place place{rank & (params.sharers - 1), rank >> params.sharers_shift};
-  // One warp sets up the barriers and asks for W at once; nobody else has to see more than that the
-  // barriers stand.
+  // What is waited for longest is asked for by the first instructions, before any branch: a CTA
+  // starts with an empty cache of them, and a jump waits for memory. One warp sets up the barriers
+  // and asks for W at once; nobody else has to see more than that the barriers stand.
+  if (warp == 1 && ptx::elect_one()) ptx::prefetch_tensormap(&params.x);
+  FewWalk<Config> walk(params, place);
   if (warp == 0) {
-    if (ptx::elect_one()) set_up_barriers(params, smem);
+    if (ptx::elect_one()) set_up_full_barriers(smem);
     __syncwarp();
     ptx::named_barrier_arrive(0, Config::kThreads);
-  } else {
-    if (warp == 1 && ptx::elect_one()) ptx::prefetch_tensormap(&params.x);
-    ptx::named_barrier_sync(0, Config::kThreads);
+    FewWeights<Config, Storage>(params, smem, walk).start();
+  }
+  if (warp == 3) {
+    if (ptx::elect_one()) set_up_other_barriers(params, smem);
+    __syncwarp();
+    ptx::named_barrier_arrive(kSetUpBarrier, 2 * 32);
+  }
+  if (warp != 0) ptx::named_barrier_sync(0, Config::kThreads);
+  if (warp == 1 && params.sharers_shift == 0) {
+    ptx::griddep_wait();  // the weights do not depend on what ran before, X does
+    Activations(params, smem, walk).start();
   }
   ptx::griddep_launch_dependents();
   if (cluster) ptx::cluster_arrive_relaxed();
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<Config::kProducerRegisters>();
     if (warp == 0) {
-      FewWeights<Config, Storage>(params, smem, place).run();
+      ptx::named_barrier_sync(kSetUpBarrier, 2 * 32);  // who is waited for at barrier 0 is not met
+      FewWeights<Config, Storage>(params, smem, walk).run();
     } else if (warp == 1) {
-      // X may be sent to other CTAs, too, whose barriers must stand then.
-      if (params.sharers_shift > 0) ptx::cluster_wait();
-      ptx::griddep_wait();  // the weights do not depend on what ran before, X does
-      Activations(params, smem, place).run();
+      if (params.sharers_shift > 0) {  // X is sent to others, too, whose barriers must stand
+        ptx::cluster_wait();
+        ptx::griddep_wait();
+        Activations(params, smem, walk).start();
+      }
+      Activations(params, smem, walk).run();
     } else if (warp == 2) {
       if (params.even_shares) {
         raise_flags<Config>(params, place, thread % 32);

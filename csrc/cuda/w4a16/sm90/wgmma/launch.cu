@@ -118,7 +118,11 @@ Params params_of(const Problem& p, const Config& config) {
   params.row_tiles = ceil_div(params.m, config.block_m);
   params.column_groups = ceil_div(params.n, config.block_n * params.sharers);
   params.tiles = static_cast<uint32_t>(params.row_tiles) * params.column_groups;
-  params.group_rows = std::max(1, kGroupRows / config.block_m);
+  params.group_rows = std::clamp(kGroupRows / config.block_m, 1, params.row_tiles);
+  params.by_band = FastDivmod(params.group_rows * params.column_groups);
+  params.by_rows = FastDivmod(params.group_rows);
+  const int last_rows = params.row_tiles % params.group_rows;
+  params.by_last_rows = FastDivmod(last_rows > 0 ? last_rows : params.group_rows);
   // A weight that is read once shall not push out what L2 holds.
   params.weight_policy = params.row_tiles == 1 ? ptx::kEvictFirst : ptx::kEvictNormal;
   params.d_data = p.d;

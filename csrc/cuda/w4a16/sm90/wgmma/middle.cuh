@@ -43,19 +43,19 @@ class MiddleConsumer {
     // Words of codes, 16 k each, for a batch of wgmmas. A group may be as short as two of them.
     constexpr int kWords = kPlain ? Config::kWords : Config::kGeneralWords;
     constexpr int kBuffers = kPlain ? Config::kBuffers : 2;
-    constexpr int kSteps = w4::kUnitK / 16 / kWords;
+    constexpr int kSteps = w4::kUnitK / 16 / kWords, kHalf = kSteps / 2;
     Dequantizer<T, kForeign> dequantizer;
     if (!kPlain && params_.groups_per_unit == 0) dequantizer.load_group(scales_of_tile(segment));
     uint4 codes[2];  // of 64 k each
     uint32_t scales[2], a[kBuffers][kWords][4];
     int previous = -1;  // stage that wgmmas may still read
-    const auto load = [&](int stage) {
-      codes[0] = load_codes(stage, 0), codes[1] = load_codes(stage, 1);
-      if constexpr (kPlain) load_scales(stage, scales);
-    };
     ptx::mbarrier_wait(&smem_.w_full[ring_.stage], ring_.parity);
-    load(ring_.stage);
-    if constexpr (kPlain) dequantizer.set_scales(scales[0], scales[1]);
+    codes[0] = load_codes(ring_.stage, 0);
+    if constexpr (kHalf == 0) codes[1] = load_codes(ring_.stage, 1);
+    if constexpr (kPlain) {
+      load_scales(ring_.stage, scales);
+      dequantizer.set_scales(scales[0], scales[1]);
+    }
 #pragma unroll 1
     for (int unit = 0; unit < segment.count; ++unit) {
       const RingState<Config::kWStages> next = ring_.next();
@@ -64,16 +64,23 @@ class MiddleConsumer {
       bool ready = false;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        const bool last = step == kSteps - 1;
         if constexpr (!kPlain) load_group(dequantizer, step * kWords);
         expand(dequantizer, codes, step * kWords, a[step % kBuffers]);
-        // The barrier is asked before it is needed.
-        if (last && more) ready = ptx::mbarrier_test(&smem_.w_full[next.stage], next.parity);
         multiply(acc, a[step % kBuffers], x, step * kWords);
-        if (last && more) {  // while wgmmas run: what the next unit's first operands are made of
+        if (kHalf > 0 && step == 0) codes[1] = load_codes(ring_.stage, 1);
+        // The barrier is asked before it is needed.
+        if (more && step == (kHalf > 0 ? kHalf - 1 : 0)) {
+          ready = ptx::mbarrier_test(&smem_.w_full[next.stage], next.parity);
+        }
+        if (more && step == kHalf) {
           if (!ready) ptx::mbarrier_wait(&smem_.w_full[next.stage], next.parity);
-          load(next.stage);
-          if constexpr (kPlain) dequantizer.set_scales(scales[0], scales[1]);
+          codes[0] = load_codes(next.stage, 0);
+          if constexpr (kHalf == 0) codes[1] = load_codes(next.stage, 1);
+          if constexpr (kPlain) load_scales(next.stage, scales);
+        }
+        // While wgmmas run: what the next unit's first operands are made with.
+        if constexpr (kPlain) {
+          if (step == kSteps - 1) dequantizer.set_scales(scales[0], scales[1]);
         }
         // The operands that come next replace those of the step before, or of this one.
         ptx::wgmma_wait_group<kBuffers - 1>();

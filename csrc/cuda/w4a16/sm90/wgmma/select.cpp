@@ -32,16 +32,16 @@ constexpr double kCyclesPerUs = 1650;  // of the cycles below and in tile.h
 // Large products are bound by the GPU's power: 128 SMs then take no longer than 132, and sums that
 // go through memory cost their energy. What cycles need and what power allows are added as in a
 // norm of this degree, so that both count where they are close.
-constexpr double kFlopsPerUs = 983e6, kSharesEnergy = 1.106, kDegree = 4.66;
+constexpr double kFlopsPerUs = 1026e6, kSharesEnergy = 1.113, kDegree = 4.23;
 
-// These and the tiles' cycles are fitted to times on an H200, groups of 128, ways in random order
-// (one that runs behind itself finds its instructions in the cache). kLarge: 11,200 times of 338
-// products of 20 layers, M from 72 to 4096; the estimate meets those near the best to 6 % (rms),
-// and what it chooses takes 0.4 % longer than the best way (at most 8 %; by the fit before 2.0 and
-// 13 %), 0.5 % on a quarter of the layers that another fit had not seen. kFew, without the power
-// limit: 1,150 times of 33 layers, M from 16 to 64; 4.5 % (of ways near the best) and 1.3 % (at
-// most 12 %, of layers that take 10 us). The tile of 256 columns and 16 rows has more cycles than
-// fitted: with the fit's 917 it was chosen too often (3.0 % at 16 rows, now 1.4 %).
+// These and the tiles' cycles are fitted to times on an H200, groups of 128. kLarge: 14,300 times
+// of 630 products of some 30 layers, M from 72 to 4096; the estimate meets those near the best to 6
+// % (rms). Where ways were timed in random order (one that runs behind itself finds its
+// instructions in the cache), what it chooses takes 0.5 % longer than the best way, at most 8 % (by
+// the fit before 2.0 and 13 %). kFew, without the power limit: 1,150 times of 33 layers, M from 16
+// to 64; 4.5 % (of ways near the best) and 1.3 % (at most 12 %, of layers that take 10 us). The
+// tile of 256 columns and 16 rows has more cycles than fitted: with the fit's 917 it was chosen too
+// often (3.0 % at 16 rows, now 1.4 %).
 struct Costs {
   double bytes_per_us;             // from memory, by all SMs
   double start_us, cluster_us;     // until a CTA, and one that shares X, has its first operands
@@ -51,8 +51,8 @@ struct Costs {
   double sharing, sharing_row;     // of a unit where two CTAs share X: large tiles gain
   double splitting;                // of a unit where CTAs share K, which leaves fewer stages
 };
-constexpr Costs kLarge{4.2e6,  3.296, 0.021,  2418,   4.526,    241,
-                       0.0762, 2576,  0.0217, 0.9969, 2.621e-4, 1.03};
+constexpr Costs kLarge{4.2e6,  3.093, 0.019,  2527,  3.307,    241,
+                       0.0762, 2481,  0.0216, 1.005, 2.708e-4, 1.03};
 constexpr Costs kFew{3.93e6, 3.965, 0,      43.3,  0.554,  6.9,
                      0.0551, 1116,  0.0375, 1.012, 1.1e-4, 0.929};
 // By how much of it a unit of few rows takes longer for each group more than one, and for each

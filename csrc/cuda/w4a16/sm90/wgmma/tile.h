@@ -25,15 +25,15 @@ inline constexpr int kSmemBytesOf = (kMostSmemBytes + 1024) / kCtas - 1024;
 // registers for more rows; three fit where neither fills the SMs. The cycles, all warpgroups'
 // together, are what an H200 takes at 1650 MHz (select.cpp). Middle tiles: middle.cuh.
 #define XGEMM_W4_MIDDLE_TILES(TILE) \
-  TILE(2, 96, 904)                  \
-  TILE(3, 96, 1228)                 \
-  TILE(4, 96, 1697)                 \
-  TILE(2, 128, 1058)                \
-  TILE(3, 128, 1569)                \
-  TILE(4, 128, 2086)                \
-  TILE(2, 160, 1299)                \
-  TILE(3, 160, 1975)
-#define XGEMM_W4_WGMMA_TILES(TILE) TILE(2, 192, 1523) TILE(2, 224, 1856) TILE(2, 256, 2049)
+  TILE(2, 96, 902)                  \
+  TILE(3, 96, 1233)                 \
+  TILE(4, 96, 1651)                 \
+  TILE(2, 128, 1049)                \
+  TILE(3, 128, 1561)                \
+  TILE(4, 128, 2074)                \
+  TILE(2, 160, 1306)                \
+  TILE(3, 160, 1970)
+#define XGEMM_W4_WGMMA_TILES(TILE) TILE(2, 192, 1502) TILE(2, 224, 1818) TILE(2, 256, 2027)
 inline constexpr int kMostMiddleRows = 160;
 
 // Tiles of few rows (few.cuh). TILE(blocks of 64 columns, warpgroups that share the K of each, rows
@@ -44,23 +44,23 @@ constexpr int few_ctas(int warpgroups) { return 4 / warpgroups; }
 // Where an SM holds two CTAs, the cycles are those of both at work.
 #define XGEMM_W4_FEW_TILES(TILE) \
   TILE(4, 1, 16, 1000)           \
-  TILE(2, 2, 16, 516)            \
-  TILE(1, 4, 16, 288)            \
-  TILE(4, 1, 32, 1028)           \
-  TILE(2, 2, 32, 578)            \
-  TILE(1, 4, 32, 328)            \
-  TILE(4, 1, 48, 1213)           \
-  TILE(2, 2, 48, 678)            \
+  TILE(2, 2, 16, 475)            \
+  TILE(1, 4, 16, 260)            \
+  TILE(4, 1, 32, 1127)           \
+  TILE(2, 2, 32, 587)            \
+  TILE(1, 4, 32, 339)            \
+  TILE(4, 1, 48, 1269)           \
+  TILE(2, 2, 48, 700)            \
   TILE(1, 4, 48, 403)            \
-  TILE(4, 1, 64, 1416)           \
-  TILE(2, 2, 64, 787)            \
-  TILE(1, 4, 64, 448)            \
+  TILE(4, 1, 64, 1423)           \
+  TILE(2, 2, 64, 792)            \
+  TILE(1, 4, 64, 481)            \
   TILE(2, 1, 16, 1008)           \
-  TILE(1, 2, 16, 508)            \
-  TILE(2, 1, 32, 1062)           \
-  TILE(1, 2, 32, 579)            \
-  TILE(2, 1, 48, 1236)           \
-  TILE(1, 2, 48, 712)
+  TILE(1, 2, 16, 480)            \
+  TILE(2, 1, 32, 1234)           \
+  TILE(1, 2, 32, 647)            \
+  TILE(2, 1, 48, 1368)           \
+  TILE(1, 2, 48, 837)
 
 // Whether CTAs may share K: they exchange sums in shared memory, of which a tile must leave enough.
 constexpr bool may_split(int consumers, int rows) {
