@@ -35,12 +35,12 @@ constexpr double kCyclesPerUs = 1650;  // of the cycles below and in tile.h
 constexpr double kFlopsPerUs = 838e6, kSharesEnergy = 1.036, kDegree = 6;
 
 // These and the tiles' cycles are fitted to times on an H200, groups of 128. kLarge: 4,700
-// times of 27 layers of models, M from 72 to 1024; the estimate meets them to 5 % (rms, of ways near
-// the best), and what it chooses takes 1.2 % longer than the best way (noise included; at most 15 %,
-// of layers that take 8 us). kFew, without the power limit: 1,150 times of 33 layers, M from 16 to
-// 64; the cycles of its tiles from 32 rows on by 1,500 later ones: 2.4 % (at most 14 %, of layers
-// that take 10 us). The tile of 256 columns and 16 rows has more cycles than fitted: with the fit's
-// 917 it was chosen too often (3.0 % at 16 rows, now 1.4 %).
+// times of 27 layers of models, M from 72 to 1024; the estimate meets them to 5 % (rms, of ways
+// near the best), and what it chooses takes 1.2 % longer than the best way (noise included; at most
+// 15 %, of layers that take 8 us). kFew, without the power limit: 1,150 times of 33 layers, M from
+// 16 to 64; the cycles of its tiles from 32 rows on by 1,500 later ones: 2.4 % (at most 14 %, of
+// layers that take 10 us). The tile of 256 columns and 16 rows has more cycles than fitted: with
+// the fit's 917 it was chosen too often (3.0 % at 16 rows, now 1.4 %).
 struct Costs {
   double bytes_per_us;             // from memory, by all SMs
   double start_us, cluster_us;     // until a CTA, and one that shares X, has its first operands
