@@ -1,10 +1,11 @@
 // Shared memory of tiles whose stages hold W and X of 128 k, and the two warps that fill it.
 #pragma once
 
+#include "cuda/ptx/bulk_load_policy.h"
 #include "cuda/ptx/elect.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/w4a16/sm90/wgmma/few_sums.cuh"
-#include "cuda/w4a16/sm90/wgmma/ring.cuh"
+#include "w4/packed_layout.h"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
@@ -62,16 +63,16 @@ class FewWalk {
 };
 
 // By a warp: units of 64 columns of W, the next ones of `walk`.
-template <typename Config>
+template <typename Config, typename Storage>
 class FewWeights {
  public:
-  __device__ FewWeights(const Params& params, FewStorage<Config>& smem, FewWalk<Config>& walk)
+  __device__ FewWeights(const Params& params, Storage& smem, FewWalk<Config>& walk)
       : params_(params), smem_(smem), walk_(walk) {
     locate();
   }
 
   // All stages, at once. (To ask for 32 KB before the first has come, and only then for the rest,
-  // made 16 and 32 rows of small layers 4 to 10 % slower.)
+  // made 16 and 32 rows of small layers 4 to 10 % slower; from 96 rows on no difference.)
   __device__ void start() {
 #pragma unroll 1
     for (int i = 0; i < Config::kWStages && !walk_.done(); ++i) load();
@@ -115,7 +116,7 @@ class FewWeights {
   }
 
   const Params& params_;
-  FewStorage<Config>& smem_;
+  Storage& smem_;
   FewWalk<Config>& walk_;
   RingState<Config::kWStages> ring_;
   const uint8_t* from_;
@@ -126,7 +127,8 @@ class FewWeights {
 template <typename Config>
 class FewActivations {
  public:
-  __device__ FewActivations(const Params& params, FewStorage<Config>& smem, FewWalk<Config>& walk)
+  __device__ FewActivations(const Params& params, FewStorage<Config>& smem, Place,
+                            FewWalk<Config>& walk)
       : params_(params), smem_(smem), walk_(walk) {}
 
   __device__ void start() {

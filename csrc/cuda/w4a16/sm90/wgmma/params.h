@@ -45,6 +45,7 @@ struct Params {
   // meanwhile.
   bool even_shares;
   uint32_t units_each, units_extra;  // of a range; the first `units_extra` have one more
+  uint32_t lead;                     // of who has a tile's beginning: tile.h
   uint64_t* flags;
   float4* partials;
   uint64_t nonce;

@@ -25,10 +25,18 @@ struct Segment {
 struct Range {
   uint32_t begin, end;
 };
+// Where the i-th range begins. Who has a tile's beginning has `lead` units more of the tile
+// (lead_of in tile.h), the others fewer in proportion.
+__device__ inline uint32_t begin_of_range(const Params& params, uint32_t i) {
+  const uint32_t even = i * params.units_each + min(i, params.units_extra);
+  uint32_t within;
+  params.by_units.divide(even, &within);
+  if (within == 0) return even;
+  return even + params.lead - params.by_units.divide(within * params.lead + params.units - 1);
+}
 __device__ inline Range range_of(const Params& params, uint32_t index) {
   const uint32_t i = params.clusters - 1 - index;
-  const uint32_t begin = i * params.units_each + min(i, params.units_extra);
-  return {begin, begin + params.units_each + (i < params.units_extra ? 1 : 0)};
+  return {begin_of_range(params, i), begin_of_range(params, i + 1)};
 }
 
 // Walks over the segments of a CTA. Tiles come in groups of rows so that concurrent ones share
