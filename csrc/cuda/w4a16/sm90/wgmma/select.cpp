@@ -39,8 +39,9 @@ constexpr double kFlopsPerUs = 838e6, kSharesEnergy = 1.036, kDegree = 6;
 // near the best), and what it chooses takes 1.2 % longer than the best way (noise included; at most
 // 15 %, of layers that take 8 us). kFew, without the power limit: 1,150 times of 33 layers, M from
 // 16 to 64; the cycles of its tiles from 32 rows on by 1,500 later ones: 2.4 % (at most 14 %, of
-// layers that take 10 us). The tile of 256 columns and 16 rows has more cycles than fitted: with
-// the fit's 917 it was chosen too often (3.0 % at 16 rows, now 1.4 %).
+// layers that take 10 us). Tiles of 16 rows have cycles by which the choice is best, rather than
+// the estimate: over 30 layers with 8, 12 and 16 rows it takes 1.2 to 1.9 % longer than the best
+// way, with fitted cycles 1.9 to 3.0 %.
 struct Costs {
   double bytes_per_us;             // from memory, by all SMs
   double start_us, cluster_us;     // until a CTA, and one that shares X, has its first operands
