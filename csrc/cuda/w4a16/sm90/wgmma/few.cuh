@@ -92,17 +92,19 @@ class FewConsumer {
 #pragma unroll
     for (float& x : total) x = 0.0f;
     if constexpr (kPlain) {
-      run<false>(total, units);
-    } else if (groups_ > 1) {
-      run<true>(total, units);
+      run<1>(total, units);
+    } else if (groups_ == 4) {
+      run<4>(total, units);
+    } else if (groups_ == 2) {
+      run<2>(total, units);
     } else {
-      run<false>(total, units);
+      run<1>(total, units);
     }
   }
 
  private:
-  // kFine: a unit has several groups.
-  template <bool kFine>
+  // kGroups: of a unit.
+  template <int kGroups>
   __device__ void run(float (&total)[kRows / 2], int units) {
     // Units of all tiles go around the warpgroups, so that a stage always has the same ones: its
     // barrier's parity then tells phases apart.
@@ -114,15 +116,22 @@ class FewConsumer {
       ptx::mbarrier_wait(Config::kXSums ? &smem_.sums_full[stage] : &smem_.w_full[stage], parity);
       const uint8_t* strip = strip_ + stage * Config::kWBytes;
       const uint64_t x = x_base_ + stage * (2 * Config::kXBytes / 16);
-      if constexpr (kFine) {
-        // 32 k at a time: a group, or a part of one.
+      if constexpr (kGroups == 4) {
 #pragma unroll 1
-        for (int quarter = 0; quarter < 4; ++quarter) {
-          load_group(strip, quarter * groups_ / 4);
-          const uint2 words = *reinterpret_cast<const uint2*>(strip + quarter / 2 * 512 +
-                                                              thread_ % 32 * 16 + quarter % 2 * 8);
+        for (int group = 0; group < 4; ++group) {
+          load_group(strip, group);
+          const uint2 words = *reinterpret_cast<const uint2*>(strip + group / 2 * 512 +
+                                                              thread_ % 32 * 16 + group % 2 * 8);
           multiply(total, {words.x, words.y},
-                   x + quarter / 2 * (Config::kXBytes / 16) + quarter % 2 * 4);
+                   x + group / 2 * (Config::kXBytes / 16) + group % 2 * 4);
+        }
+      } else if constexpr (kGroups == 2) {
+#pragma unroll 1
+        for (int group = 0; group < 2; ++group) {
+          load_group(strip, group);
+          const uint4 words =
+              *reinterpret_cast<const uint4*>(strip + group * 512 + thread_ % 32 * 16);
+          multiply(total, {words.x, words.y, words.z, words.w}, x + group * (Config::kXBytes / 16));
         }
       } else {
         if (kPlain || groups_ > 0) load_group(strip, 0);

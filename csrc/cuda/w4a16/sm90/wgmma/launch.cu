@@ -69,11 +69,11 @@ bool encode_unit_x(CUtensorMap* map, DType dtype, const Map& x, int boxes) {
 // X as TMA reads it: rows aligned, channels in the weight's order.
 Status copy_x(const Problem& p, uint16_t* dst, cudaStream_t stream) {
   const int64_t k = p.weight.layout.k;
-  // Many long rows in another order are read twice as fast row by row, through shared memory (H200,
-  // K = 14336, M = 1024: 51 instead of 73 us); few rows keep more SMs busy by columns (M = 32: 18
-  // and 7 us), and so are rows in order.
-  constexpr int64_t kLongRow = 8192, kManyElements = 6 << 20;
-  if (p.perm != nullptr && k >= kLongRow && p.m * k >= kManyElements) {
+  // Many rows in another order are read faster several at a time through shared memory (H200, M =
+  // 1024: 25 instead of 69 us for K = 14336, 7 instead of 11 for 4096); fewer keep more SMs busy by
+  // columns (M = 128: 9 and 10 us), and rows in order are read as fast.
+  constexpr int64_t kManyRows = 256;
+  if (p.perm != nullptr && p.m >= kManyRows && k <= kMostGathered) {
     return gather_rows({.src = static_cast<const uint16_t*>(p.x),
                         .row_stride = p.x_row_stride,
                         .col_stride = p.x_col_stride,

@@ -25,15 +25,15 @@ inline constexpr int kSmemBytesOf = (kMostSmemBytes + 1024) / kCtas - 1024;
 // registers for more rows; three fit where neither fills the SMs. The cycles, all warpgroups'
 // together, are what an H200 takes at 1650 MHz (select.cpp). Middle tiles: middle.cuh.
 #define XGEMM_W4_MIDDLE_TILES(TILE) \
-  TILE(2, 96, 990)                  \
-  TILE(3, 96, 1367)                 \
-  TILE(4, 96, 1781)                 \
-  TILE(2, 128, 1100)                \
-  TILE(3, 128, 1629)                \
-  TILE(4, 128, 2120)                \
-  TILE(2, 160, 1321)                \
-  TILE(3, 160, 1954)
-#define XGEMM_W4_WGMMA_TILES(TILE) TILE(2, 192, 1409) TILE(2, 224, 1654) TILE(2, 256, 1955)
+  TILE(2, 96, 902)                  \
+  TILE(3, 96, 1233)                 \
+  TILE(4, 96, 1651)                 \
+  TILE(2, 128, 1049)                \
+  TILE(3, 128, 1561)                \
+  TILE(4, 128, 2074)                \
+  TILE(2, 160, 1306)                \
+  TILE(3, 160, 1970)
+#define XGEMM_W4_WGMMA_TILES(TILE) TILE(2, 192, 1502) TILE(2, 224, 1818) TILE(2, 256, 2027)
 inline constexpr int kMostMiddleRows = 160;
 
 // Tiles of few rows (few.cuh). TILE(blocks of 64 columns, warpgroups that share the K of each, rows
