@@ -146,6 +146,17 @@ def test_even_shares(consumers: int, parts: int, rows: int, clusters: int) -> No
         check(x, q, bias, "gelu", machine_of(index + clusters, 16), **tile)
 
 
+@pytest.mark.parametrize("parts", [2, 3, 4, 6])
+@pytest.mark.parametrize(("consumers", "rows"), [(4, 64), (2, 96), (3, 96), (2, 256)])
+def test_shares_of_one_tile(consumers: int, rows: int, parts: int) -> None:
+    """As many CTAs for each tile: the one with its beginning has more units, the others fewer."""
+    sharers = 1 if rows <= MOST_MIDDLE_ROWS else 2
+    q = random_weight(64 * consumers * 2 * sharers, 12 * 128, 128, "none", DTYPES[0], seed=parts)
+    x = randn((rows, q.k), DTYPES[0])
+    tile = config(consumers, rows, sharers, 1, 2 * parts, even_shares=True)
+    check(x, q, None, "none", machine_of(parts, 64), **tile)
+
+
 @pytest.mark.parametrize("layout", ["transposed", "padded", "strided", "expanded", "offset"])
 def test_strides(layout: str) -> None:
     q = random_weight(50, 260, 128)

@@ -337,7 +337,7 @@ __device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
   const Place place{rank & (params.sharers - 1), rank >> params.sharers_shift};
   // What is waited for longest is asked for by the first instructions, before any branch: a CTA
   // starts with an empty cache of them, and a jump waits for memory. One warp sets up the barriers
-  // and asks for W at once; nobody else has to see more than that the barriers stand.
+  // that it needs and asks for W at once; nobody else has to see more than that all barriers stand.
   if (warp == 1 && ptx::elect_one()) ptx::prefetch_tensormap(&params.x);
   FewWalk<Config> walk(params, place);
   if (warp == 0) {
@@ -361,7 +361,7 @@ __device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<Config::kProducerRegisters>();
     if (warp == 0) {
-      ptx::named_barrier_sync(kSetUpBarrier, 2 * 32);  // who is waited for at barrier 0 is not met
+      ptx::named_barrier_sync(kSetUpBarrier, 2 * 32);  // it has not waited at barrier 0
       FewWeights<Config, Storage>(params, smem, walk).run();
     } else if (warp == 1) {
       if (params.sharers_shift > 0) {  // X is sent to others, too, whose barriers must stand

@@ -39,9 +39,10 @@ constexpr double kFlopsPerUs = 1026e6, kSharesEnergy = 1.113, kDegree = 4.23;
 // % (rms). Where ways were timed in random order (one that runs behind itself finds its
 // instructions in the cache), what it chooses takes 0.5 % longer than the best way, at most 8 % (by
 // the fit before 2.0 and 13 %). kFew, without the power limit: 1,150 times of 33 layers, M from 16
-// to 64; 4.5 % (of ways near the best) and 1.3 % (at most 12 %, of layers that take 10 us). The
-// tile of 256 columns and 16 rows has more cycles than fitted: with the fit's 917 it was chosen too
-// often (3.0 % at 16 rows, now 1.4 %).
+// to 64; the cycles of its tiles from 32 rows on by 1,500 later ones: 2.4 % (at most 14 %, of
+// layers that take 10 us). Tiles of 16 rows have cycles by which the choice is best, rather than
+// the estimate: over 30 layers with 8, 12 and 16 rows it takes 1.2 to 1.9 % longer than the best
+// way, with fitted cycles 1.9 to 3.0 %.
 struct Costs {
   double bytes_per_us;             // from memory, by all SMs
   double start_us, cluster_us;     // until a CTA, and one that shares X, has its first operands

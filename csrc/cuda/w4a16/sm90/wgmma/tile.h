@@ -44,7 +44,7 @@ constexpr int few_ctas(int warpgroups) { return 4 / warpgroups; }
 // Where an SM holds two CTAs, the cycles are those of both at work.
 #define XGEMM_W4_FEW_TILES(TILE) \
   TILE(4, 1, 16, 1000)           \
-  TILE(2, 2, 16, 475)            \
+  TILE(2, 2, 16, 485)            \
   TILE(1, 4, 16, 260)            \
   TILE(4, 1, 32, 1127)           \
   TILE(2, 2, 32, 587)            \
@@ -56,7 +56,7 @@ constexpr int few_ctas(int warpgroups) { return 4 / warpgroups; }
   TILE(2, 2, 64, 792)            \
   TILE(1, 4, 64, 481)            \
   TILE(2, 1, 16, 1008)           \
-  TILE(1, 2, 16, 480)            \
+  TILE(1, 2, 16, 490)            \
   TILE(2, 1, 32, 1234)           \
   TILE(1, 2, 32, 647)            \
   TILE(2, 1, 48, 1368)           \
