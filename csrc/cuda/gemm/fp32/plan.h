@@ -9,8 +9,8 @@ namespace xgemm::cuda::gemm::fp32 {
 // How many columns of k a stage has, of every kernel but those that TMA feeds.
 inline constexpr int kBlockK = 16;
 
-// The rows that the kernels for few of them take.
-inline constexpr int kMostFew = 4;
+// The rows that the kernels for few of them take; their warps, and the columns of a CTA.
+inline constexpr int kMostFew = 4, kGemvWarps = 8, kMostFewColumns = 128;
 
 // All but what depends on the Config: splits, partials, tiles.
 Params make_params(const Problem& problem);

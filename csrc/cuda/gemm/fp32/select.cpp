@@ -31,6 +31,7 @@ constexpr double kReadBytesPerUs = 4.0e6;
 constexpr double kRoundUs = 2.0;  // filling the ring, the epilogue
 constexpr double kLaunchUs = 5.0;
 constexpr double kFewUs = 1.0;     // of a stream: the first bytes, and the sum over warps
+constexpr double kReduceOfFewUs = 3.0;
 constexpr double kReduceUs = 8.0;  // the second launch of split-K, and the first one's end
 constexpr double kReduceBytesPerUs = 4.0e6;
 constexpr double kCopyUs = 3.0, kCopyBytesPerUs = 3.0e6;
@@ -131,18 +132,35 @@ bool plan_copies(const Problem& problem, const Params& p, Copies* copies) {
   return true;
 }
 
+// How many columns of D a CTA of the kernels for few rows has: as few as make enough CTAs, or as
+// many as leave each warp some steps of k.
+int few_columns(const Params& p, int sm_count) {
+  constexpr int kWideSteps = 32;  // CTAs of an SM from which on 512 bytes at a time are better
+  constexpr int kCtasPerSm = 4, kStep = 128;
+  const int64_t columns = p.n * p.batches;
+  if (p.b.access != Access::kAlongK) {
+    return columns >= int64_t{kMostFewColumns} * sm_count * kWideSteps ? kMostFewColumns : 32;
+  }
+  int of_cta = 4 * kGemvWarps;
+  while (of_cta > 4 && ceil_div<int64_t>(p.n, of_cta) * p.batches < sm_count * kCtasPerSm &&
+         p.k * of_cta > 4 * kGemvWarps * kStep) {
+    of_cta /= 2;
+  }
+  return of_cta;
+}
+
 // Few rows of D: a stream over B, in as many CTAs as keep the memory busy.
 void consider_few(const Problem& problem, const DeviceInfo& device, Choice* best) {
   const Params p = make_few_params(problem);
   if (p.m > kMostFew) return;
-  constexpr int64_t kCtasPerSm = 8, kLeastKOfFew = 512;
+  constexpr int64_t kCtasPerSm = 4, kLeastKOfFew = 2048;
+  const int sm_count = std::max(device.sm_count, 1);
   const bool along_k = p.b.access == Access::kAlongK;
-  const int block_n = along_k ? 4 : 128;
+  const int block_n = few_columns(p, sm_count);
   const int64_t tiles = ceil_div<int64_t>(p.n, block_n) * p.batches;
   const int64_t least = std::max<int64_t>(ceil_div(p.k, kMostKPerSplit), 1);
   const int64_t most = std::clamp(p.k / kLeastKOfFew, least, std::max(least, kMostSplits));
-  const int64_t parts =
-      std::clamp(int64_t{std::max(device.sm_count, 1)} * kCtasPerSm / tiles, least, most);
+  const int64_t parts = std::clamp(sm_count * kCtasPerSm / tiles, least, most);
   const int64_t k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, parts), kBlockK);
   const int64_t splits = p.k == 0 ? 1 : ceil_div(p.k, k_per_split);
   const int64_t workspace =
@@ -153,7 +171,7 @@ void consider_few(const Problem& problem, const DeviceInfo& device, Choice* best
                        static_cast<double>(p.batches);
   const double us = kLaunchUs + kFewUs +
                     bytes / (vectors ? kReadBytesPerUs : 0.6 * kReadBytesPerUs) +
-                    (splits > 1 ? kReduceUs : 0.0);
+                    (splits > 1 ? kReduceOfFewUs : 0.0);
   if (us < best->us) {
     *best = {.block_m = p.m == 3 ? 4 : static_cast<int>(p.m),
              .block_n = block_n,

@@ -37,6 +37,6 @@ using TileSmall = TileConfig<64, 64, 8, 8, 4, 6>;
 using TileFlat = TileConfig<16, 128, 4, 4, 4, 6>;
 
 // Of the kernels for few rows.
-inline constexpr int kGemvWarps = 4, kGemvThreads = 32 * kGemvWarps;
+inline constexpr int kGemvThreads = 32 * kGemvWarps;
 
 }  // namespace xgemm::cuda::gemm::fp32

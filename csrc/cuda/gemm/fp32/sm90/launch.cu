@@ -107,11 +107,13 @@ Status launch_tile(Params p, const Config& config, void* workspace, cudaStream_t
 }  // namespace
 
 Status launch(Params params, const Config& config, void* workspace, cudaStream_t stream) {
-  if (!fits_tma(params, params.a, params.m, &BatchDim::a) ||
-      !fits_tma(params, params.b, params.n, &BatchDim::b)) {
-    return launch_tile<Tile64x64, false>(params, config, workspace, stream);
-  }
-  return launch_tile<Tile64x64, true>(params, config, workspace, stream);
+  const bool tma = fits_tma(params, params.a, params.m, &BatchDim::a) &&
+                   fits_tma(params, params.b, params.n, &BatchDim::b);
+  const auto run = config.block_m == Tile32x128::kBlockM
+                       ? (tma ? launch_tile<Tile32x128, true> : launch_tile<Tile32x128, false>)
+                       : (tma ? launch_tile<Tile64x64<true>, true>
+                              : launch_tile<Tile64x64<false>, false>);
+  return run(params, config, workspace, stream);
 }
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90
