@@ -76,14 +76,24 @@ def check(
     return said
 
 
+def tiles_of(m: int, n: int, block_m: int, block_n: int) -> int:
+    """Flat tiles take D's shorter side as rows."""
+    if block_m < block_n:
+        m, n = min(m, n), max(m, n)
+    return ceil_div(m, block_m) * ceil_div(n, block_n)
+
+
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("tile", [(128, 128, 2), (64, 64, 4), (16, 128, 4)], ids=str)
 def test_tiles_of_the_fp32_cores(tile: tuple[int, int, int], layout: str) -> None:
     block_m, block_n, stages = tile
-    # Whole tiles; less than a stage of k; ragged, with more k than the ring holds.
-    shapes = ((2 * block_m, block_n, 64), (8, 12, 4), (block_m + 3, 2 * block_n - 1, 101))
+    # Whole tiles; less than a stage of k; ragged, with more k than the ring holds; more rows than
+    # columns.
+    shapes = (
+        (2 * block_m, block_n, 64), (8, 12, 4), (block_m + 3, 2 * block_n - 1, 101), (130, 9, 33),
+    )  # fmt: skip
     for index, (m, n, k) in enumerate(shapes):
-        ctas = ceil_div(m, block_m) * ceil_div(n, block_n)
+        ctas = tiles_of(m, n, block_m, block_n)
         config = Config("fp32", block_m, block_n, stages, ctas=ctas)
         check(config, (m, n, k), layout, "ieee", index)
     splits, (m, n, k) = 3, (block_m, block_n + 5, 100)
@@ -95,14 +105,17 @@ def test_tiles_of_the_fp32_cores(tile: tuple[int, int, int], layout: str) -> Non
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("columns", [4, 128])
-def test_few_rows(columns: int, layout: str) -> None:
-    """Any layout by either kernel, rows that are not there, D's columns as the few."""
+@pytest.mark.parametrize("most", [False, True])
+def test_few_rows(most: bool, layout: str) -> None:
+    """Any layout by either kernel, rows that are not there, D's columns as the few; the fewest and
+    the most columns that a CTA has."""
     for index, (few, wide, k) in enumerate(
         ((1, 300, 700), (2, 130, 64), (3, 256, 1033), (4, 5, 9))
     ):
         block_m = 4 if few == 3 else few
         for m, n in ((few, wide), (wide, few)):
+            along_k = layout[1] == "t" if m < n else layout[0] == "n"
+            columns = (32 if most else 4) if along_k else (128 if most else 32)
             tiles = ceil_div(max(m, n), columns)
             check(Config("fp32", block_m, columns, 0, ctas=tiles), (m, n, k), layout, "ieee", index)
             config = Config(
@@ -124,18 +137,19 @@ def test_copies_along_rows(layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("tile", [(64, 64), (32, 128), (32, 32)], ids=str)
 @pytest.mark.parametrize("copies", [True, False])
-def test_tiles_of_the_fp64_tensor_cores(copies: bool, layout: str) -> None:
+def test_tiles_of_the_fp64_tensor_cores(copies: bool, tile: tuple[int, int], layout: str) -> None:
     """Whole, split over K, and both; K of less than a stage and of more than the ring; operands
     along k and along their rows, aligned, copied before or by the threads."""
-    block_m = block_n = 64
+    block_m, block_n = tile
     for index, (m, n, k, whole, splits) in enumerate(
         (
             (130, 260, 20, None, 1), (256, 132, 160, 0, 3), (300, 7, 133, 1, 2),
             (128, 390, 129, 3, 5), (3, 2, 1, None, 1), (260, 132, 264, None, 1),
         )
     ):  # fmt: skip
-        tiles = ceil_div(m, block_m) * ceil_div(n, block_n)
+        tiles = tiles_of(m, n, block_m, block_n)
         split_tiles = 0 if whole is None else tiles - whole
         config = Config(
             "fp32_sm90", block_m, block_n, 3,

@@ -35,7 +35,6 @@ constexpr double kReduceOfFewUs = 3.0;
 constexpr double kReduceUs = 8.0;  // the second launch of split-K, and the first one's end
 constexpr double kReduceBytesPerUs = 4.0e6;
 constexpr double kCopyUs = 3.0, kCopyBytesPerUs = 3.0e6;
-constexpr int64_t kMostOfFlat = 32;  // rows or columns, where the FP64 tensor cores compete
 constexpr int64_t kMostSplits = 64;  // unless K takes more: a CTA counts its part in 32 bits
 constexpr int64_t kLeastKPerSplit = 64, kMostKPerSplit = int64_t{1} << 30;
 constexpr int64_t kMostWorkspace = int64_t{1} << 28;
@@ -190,9 +189,9 @@ Config select(const Problem& problem, const DeviceInfo& device, double* estimate
   Config config;
   const bool tma = sm90::select(problem, p, device, &config, estimate_us);
   for (const Tile& tile : kTiles) {
-    // The FP64 tensor cores are faster but for few rows or columns.
-    const bool few = std::min(p.m, p.n) <= kMostOfFlat && tile.block_m < 64;
-    if (!tma || few) consider(tile, {}, p, device, &best);
+    if (tma) break;  // the FP64 tensor cores are faster
+    const bool flat = tile.block_m < tile.block_n;
+    consider(tile, {}, flat ? make_few_params(problem) : p, device, &best);
   }
   if (Copies copies; p.k > 0 && device.capability != 90 && plan_copies(problem, p, &copies)) {
     consider(kLargeOfChunks, copies, p, device, &best);
