@@ -63,17 +63,19 @@ Status launch_tile(const Params& params, cudaStream_t stream) {
 }
 
 template <int kFew>
-Status launch_few(Params params, int block_n, cudaStream_t stream) {
-  params.few_columns = block_n;
-  const Kernel kernel = params.b.access == Access::kAlongK ? gemv_kernel<KMajorGemv<kFew>, kFew>
-                                                           : gemv_kernel<WideGemv<kFew>, kFew>;
-  return launch_ctas(params, kernel, kGemvThreads, 0, stream);
+Status launch_few(Params params, const Config& config, cudaStream_t stream) {
+  params.few_columns = config.block_n;
+  const Kernel kernel = params.b.access == Access::kAlongK
+                            ? gemv_kernel<KMajorGemv<kFew>, kFew>
+                        : config.block_n == kMostFewColumns ? gemv_kernel<WideGemv<kFew, 32>, kFew>
+                                                            : gemv_kernel<WideGemv<kFew, 8>, kFew>;
+  return launch_ctas(params, kernel, few_warps(params, config.block_n) * 32, 0, stream);
 }
 
 Status launch_config(const Params& params, const Config& config, cudaStream_t stream) {
-  if (config.block_m == 1) return launch_few<1>(params, config.block_n, stream);
-  if (config.block_m == 2) return launch_few<2>(params, config.block_n, stream);
-  if (config.block_m == 4) return launch_few<4>(params, config.block_n, stream);
+  if (config.block_m == 1) return launch_few<1>(params, config, stream);
+  if (config.block_m == 2) return launch_few<2>(params, config, stream);
+  if (config.block_m == 4) return launch_few<4>(params, config, stream);
   const bool chunks = params.a.access == Access::kRows16 && params.b.access == Access::kRows16;
   const auto run = config.block_m == 128
                        ? (chunks ? launch_tile<TileLarge, true> : launch_tile<TileLarge, false>)

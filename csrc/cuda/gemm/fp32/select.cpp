@@ -131,21 +131,11 @@ bool plan_copies(const Problem& problem, const Params& p, Copies* copies) {
   return true;
 }
 
-// How many columns of D a CTA of the kernels for few rows has: as few as make enough CTAs, or as
-// many as leave each warp some steps of k.
+// How many columns of D a CTA of the kernels for few rows has: where B lies along k, as many as
+// leave each warp a step of 128 k; else few, or 512 bytes of a row where there are CTAs enough.
 int few_columns(const Params& p, int sm_count) {
-  constexpr int kWideSteps = 32;  // CTAs of an SM from which on 512 bytes at a time are better
-  constexpr int kCtasPerSm = 4, kStep = 128;
-  const int64_t columns = p.n * p.batches;
-  if (p.b.access != Access::kAlongK) {
-    return columns >= int64_t{kMostFewColumns} * sm_count * kWideSteps ? kMostFewColumns : 32;
-  }
-  int of_cta = 4 * kGemvWarps;
-  while (of_cta > 4 && ceil_div<int64_t>(p.n, of_cta) * p.batches < sm_count * kCtasPerSm &&
-         p.k * of_cta > 4 * kGemvWarps * kStep) {
-    of_cta /= 2;
-  }
-  return of_cta;
+  if (p.b.access == Access::kAlongK) return p.k <= 256 ? 16 : p.k <= 512 ? 8 : 4;
+  return p.n * p.batches >= int64_t{kMostFewColumns} * sm_count ? kMostFewColumns : 32;
 }
 
 // Few rows of D: a stream over B, in as many CTAs as keep the memory busy.

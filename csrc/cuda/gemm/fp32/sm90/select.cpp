@@ -9,30 +9,30 @@
 namespace xgemm::cuda::gemm::fp32::sm90 {
 namespace {
 
-constexpr int kMostCtasPerSm = 4;
-
-// A tile, how many CTAs of it an SM holds where TMA loads and where threads copy (tile.cuh), and
-// the share of the time that the other one's main loop takes.
+// A tile, its warps, how many CTAs of it an SM holds where TMA loads and where threads copy
+// (tile.cuh), and what share its main loop takes of the first one's time.
 struct Tile {
-  int block_m, block_n, ctas_of_tma, ctas_of_copies;
+  int block_m, block_n, warps, ctas_of_tma, ctas_of_copies;
   double slower;
 };
-constexpr Tile kTiles[] = {{64, 64, 4, 3, 1.0}, {32, 128, 3, 3, 1.02}};
-constexpr int64_t kMostRowsOfFlat = 96;
+constexpr Tile kTiles[] = {
+    {64, 64, 4, 4, 3, 1.0}, {32, 128, 4, 3, 3, 1.18}, {32, 32, 1, 12, 12, 1.0}};
+constexpr int64_t kMostRowsOfFlat = 96, kMostRowsOfSmall = 32;
 
 // A model of rounds of as many CTAs as the SMs hold, and of a last one of fewer. Constants: a fit
-// of an H200's times of 1,400 shapes, each by up to 20 tiles, splits and copies.
-// The share of the FP64 tensor cores' rate that one to four CTAs reach in their main loops, and an
-// SM's time for the start and the end of a round.
-constexpr double kOfTma[kMostCtasPerSm] = {0.78, 0.87, 0.92, 0.93};
-constexpr double kOfCopies[kMostCtasPerSm] = {0.70, 0.78, 0.80};
-constexpr double kRoundUs = 1.5, kCtaUs = 0.2;
+// of an H200's times of 1,081 shapes, 9,865 tiles, splits and copies of them; over these the choice
+// takes 1.1 % longer than the best.
+// The share of the FP64 tensor cores' rate that four, eight ... warps reach in their main loops,
+// and an SM's time for the start and the end of a round, and of four warps in it.
+constexpr double kOfTma[] = {0.744, 0.873, 0.892, 0.975};
+constexpr double kOfCopies[] = {0.635, 0.70, 0.70};
+constexpr double kRoundUs = 0.28, kFourWarpsUs = 0.18;
 constexpr double kCyclesPerUs = 1980, kFmasPerCycle = 128;  // of an SM
-constexpr double kStartUs = 4.8;        // the launch, and until the first tile has come
-constexpr double kBytesPerUs = 3.5e6;   // of the operands and D
-constexpr double kPartsUs = 1.6, kPartsBytesPerUs = 3.7e6;  // the sum of parts, a second launch
-constexpr double kPartUs = 0.08;                            // more, for each part of a tile over 8
-constexpr double kCopyUs = 2.6, kCopyBytesPerUs = 4.2e6;    // one launch for both operands
+constexpr double kStartUs = 5.4;  // the launch, and until the first tile has come
+constexpr double kBytesPerUs = 3.9e6, kStoreBytesPerUs = 6.5e6;  // of all that is read and stored
+constexpr double kPartsUs = 3.4, kPartsBytesPerUs = 3.3e6;  // the sum of parts, a second launch
+constexpr double kPartUs = 0.046;                           // more, for each part of a tile over 8
+constexpr double kCopyUs = 2.95, kCopyBytesPerUs = 4.4e6;   // one launch for both operands
 
 constexpr int64_t kDepth = 32, kPairOfSteps = 8;      // k of a stage; what is multiplied at least
 constexpr int64_t kMostWorkspace = int64_t{1} << 28;  // of parts
@@ -62,10 +62,12 @@ class Search {
         sm_count_(sm_count),
         tiles_(ceil_div<int64_t>(p.m, tile.block_m) * ceil_div<int64_t>(p.n, tile.block_n) *
                p.batches),
-        stream_us_(4.0 *
-                   (static_cast<double>(p.k) * static_cast<double>(p.m + p.n) +
-                    static_cast<double>(p.m) * static_cast<double>(p.n)) *
-                   static_cast<double>(p.batches) / kBytesPerUs),
+        store_bytes_(4.0 * static_cast<double>(p.m) * static_cast<double>(p.n) *
+                     static_cast<double>(p.batches)),
+        stream_us_((store_bytes_ + 4.0 * static_cast<double>(p.k) *
+                                       static_cast<double>(p.m + p.n) *
+                                       static_cast<double>(p.batches)) /
+                   kBytesPerUs),
         best_(best) {}
 
   void consider(const Operands& operands) {
@@ -101,12 +103,15 @@ class Search {
  private:
   // Of `count` CTAs of so many k.
   double rounds_us(int64_t count, int64_t k) const {
-    const double us = tile_.slower * tile_.block_m * tile_.block_n *
+    // Four warps' products of a step.
+    const double us = tile_.slower * 4 / tile_.warps * tile_.block_m * tile_.block_n *
                       static_cast<double>(round_up(std::min(k, p_.k), kPairOfSteps)) /
                       (kFmasPerCycle * kCyclesPerUs);
     const double* of = operands_.by_threads ? kOfCopies : kOfTma;
     const auto round_us = [&](int ctas) {
-      return ctas == 0 ? 0.0 : ctas * (us / of[ctas - 1] + kCtaUs) + kRoundUs;
+      if (ctas == 0) return 0.0;
+      const int fours = ceil_div(ctas * tile_.warps, 4);
+      return fours * us / of[fours - 1] + kFourWarpsUs * ctas * tile_.warps / 4 + kRoundUs;
     };
     const auto last = static_cast<int>(ceil_div<int64_t>(count % slots_, sm_count_));
     return static_cast<double>(count / slots_) * round_us(per_sm_) + round_us(last);
@@ -119,7 +124,7 @@ class Search {
     double us = 0;
     if (whole > 0) us += rounds_us(whole, p_.k);
     if (parts > 0) us += rounds_us(parts, ceil_div(k_tiles, splits) * kDepth);
-    us = kStartUs + operands_.us + std::max(us, stream_us_);
+    us = kStartUs + operands_.us + std::max(us, stream_us_) + store_bytes_ / kStoreBytesPerUs;
     if (parts > 0) {
       us += kPartsUs + static_cast<double>(bytes) / kPartsBytesPerUs +
             kPartUs * static_cast<double>(std::max<int64_t>(splits - 8, 0));
@@ -132,7 +137,7 @@ class Search {
   const Tile& tile_;
   int sm_count_, per_sm_ = 0;
   int64_t slots_ = 0, tiles_;
-  double stream_us_;
+  double store_bytes_, stream_us_;
   Operands operands_;
   Choice* best_;
 };
@@ -170,6 +175,7 @@ bool select(const Problem& problem, const Params& p, const DeviceInfo& device, C
     const bool flat = tile.block_m < tile.block_n;
     const Params& q = flat ? few : p;
     if (flat && q.m > kMostRowsOfFlat) continue;
+    if (tile.warps == 1 && std::max(q.m, q.n) > kMostRowsOfSmall) continue;
     Search search(q, tile, sm_count, &best);
     Operands operands;
     if (plan_copies(problem, q, &operands)) search.consider(operands);
@@ -183,7 +189,7 @@ bool select(const Problem& problem, const Params& p, const DeviceInfo& device, C
   *config = {.kernel = Kernel::kFp32Sm90,
              .block_m = best.tile->block_m,
              .block_n = best.tile->block_n,
-             .stages = 3,
+             .stages = best.tile->warps == 1 ? 2 : 3,
              .splits = static_cast<int>(best.splits),
              .ctas = static_cast<int>(best.ctas),
              .copy_a = best.transposed ? copy_b : copy_a,
