@@ -216,8 +216,8 @@ class WideGemv {
     }
 #pragma unroll
     for (int i = 0; i < kFew; ++i) {
-      x[i] = work.a + first * params.a.k_stride +
-             min(int64_t{i}, params.m - 1) * params.a.row_stride;
+      x[i] =
+          work.a + first * params.a.k_stride + min(int64_t{i}, params.m - 1) * params.a.row_stride;
     }
     const int64_t w_step = step * params.b.k_stride, x_step = step * params.a.k_stride;
     const int count = max(work.depth - first + step - 1, 0) / step;

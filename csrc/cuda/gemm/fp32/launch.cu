@@ -65,8 +65,7 @@ Status launch_tile(const Params& params, cudaStream_t stream) {
 template <int kFew>
 Status launch_few(Params params, const Config& config, cudaStream_t stream) {
   params.few_columns = config.block_n;
-  const Kernel kernel = params.b.access == Access::kAlongK
-                            ? gemv_kernel<KMajorGemv<kFew>, kFew>
+  const Kernel kernel = params.b.access == Access::kAlongK  ? gemv_kernel<KMajorGemv<kFew>, kFew>
                         : config.block_n == kMostFewColumns ? gemv_kernel<WideGemv<kFew, 32>, kFew>
                                                             : gemv_kernel<WideGemv<kFew, 8>, kFew>;
   return launch_ctas(params, kernel, few_warps(params, config.block_n) * 32, 0, stream);

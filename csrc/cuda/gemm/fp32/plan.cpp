@@ -100,15 +100,16 @@ Params make_few_params(const Problem& p) {
 }
 
 int few_warps(const Params& p, int columns) {
-  constexpr int64_t kManyCtas = 264, kLeastSteps = 8, kStepOfK = 128;
-  const int64_t ctas = ceil_div<int64_t>(p.n, columns) * p.batches * p.splits;
-  const int64_t most = ctas <= kManyCtas ? kGemvMostWarps : 4;
+  constexpr int64_t kStepOfK = 128, kManyCtas = 264, kLeastSteps = 2, kLongDepth = 1024;
   const int64_t depth = std::min(p.k_per_split, p.k);
   if (p.b.access == Access::kAlongK) {
+    constexpr int64_t kWarps = 8;
     const int64_t groups = columns / 4;  // of a warp's columns
-    return static_cast<int>(groups * std::clamp<int64_t>(ceil_div(depth, kStepOfK), 1,
-                                                         std::max<int64_t>(most / groups, 1)));
+    return static_cast<int>(groups *
+                            std::clamp<int64_t>(ceil_div(depth, kStepOfK), 1, kWarps / groups));
   }
+  const int64_t ctas = ceil_div<int64_t>(p.n, columns) * p.batches * p.splits;
+  const int64_t most = ctas <= kManyCtas ? kGemvMostWarps : depth >= kLongDepth ? 8 : 4;
   const int64_t rows = kMostFewColumns / columns;  // of k that a warp takes at a time
   return static_cast<int>(std::clamp<int64_t>(ceil_div(depth, rows * kLeastSteps), 1, most));
 }

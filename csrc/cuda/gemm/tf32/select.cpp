@@ -38,7 +38,7 @@ constexpr double kOverlapLost = 0.14;  // of the shorter of products and reads
 // L2 gives an SM so many lines of 128 bytes a cycle; an operand whose contiguous runs do not all
 // begin with a line takes two for each of a box's rows (3617x2784x4204 takes 280 us by clusters,
 // which share operands, and 355 by the same tile without).
-constexpr double kLinesPerCycle = 0.79;
+constexpr double kLinesPerCycle = 0.6;
 constexpr double kSectorsLines = 1.5;  // for runs that begin with a sector of 32 bytes
 constexpr double kReduceUs = 3.5;      // the second launch of split-K
 constexpr double kReduceBytesPerUs = 3.5e6;

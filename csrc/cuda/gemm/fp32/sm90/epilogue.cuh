@@ -38,7 +38,7 @@ struct StagedSums {
     }
   }
 
-  // The row and the column of each quad that is lane's, and the quad; some rows at a time.
+  // use(row, column, quad) of each quad that the lane has.
   template <typename Use>
   __device__ void for_quads(int lane, int rows, Use use) const {
     const int column = lane % 8 * 4;
@@ -89,8 +89,9 @@ __device__ inline void store_sums(const Params& params, const Unit& unit,
     for (int row = lane / 8; row < rows; row += 4) {
       const int column = lane % 8 * 4;
       if (column >= columns) break;
-      finish_row4(params, unit.work.batch, *reinterpret_cast<const float4*>(&staged.at[row][column]),
-                  first_row + row, first_column + column);
+      finish_row4(params, unit.work.batch,
+                  *reinterpret_cast<const float4*>(&staged.at[row][column]), first_row + row,
+                  first_column + column);
     }
   }
 }

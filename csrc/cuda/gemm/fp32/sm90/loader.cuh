@@ -1,7 +1,6 @@
 // From global memory to the stages of shared memory, whichever way the operands lie.
 #pragma once
 
-#include "cuda/gemm/fp32/epilogue.cuh"
 #include "cuda/gemm/fp32/sm90/unit.cuh"
 #include "cuda/ptx/cp_async.h"
 #include "cuda/ptx/elect.h"

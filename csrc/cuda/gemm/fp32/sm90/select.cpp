@@ -64,8 +64,7 @@ class Search {
                p.batches),
         store_bytes_(4.0 * static_cast<double>(p.m) * static_cast<double>(p.n) *
                      static_cast<double>(p.batches)),
-        stream_us_((store_bytes_ + 4.0 * static_cast<double>(p.k) *
-                                       static_cast<double>(p.m + p.n) *
+        stream_us_((store_bytes_ + 4.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) *
                                        static_cast<double>(p.batches)) /
                    kBytesPerUs),
         best_(best) {}

@@ -316,8 +316,8 @@ __device__ inline void consume(const Params& params, SharedStorage<Tile>& smem, 
     consumer.accumulate(scheduler.k_tiles(unit), turns);
 #pragma unroll
     for (int sub = 0; sub < Tile::kSubs; ++sub) {
-      epilogue.store<kXAlongRows>(
-          consumer.acc[sub], unit, [&](int slot) { return consumer.reader.tile_row(sub, slot); });
+      epilogue.store<kXAlongRows>(consumer.acc[sub], unit,
+                                  [&](int slot) { return consumer.reader.tile_row(sub, slot); });
     }
   }
   turns.finish();
