@@ -180,13 +180,22 @@ def test_few_tiles_are_split_over_k(cpp: ModuleType) -> None:
 
 def test_few_rows_get_a_flat_tile(cpp: ModuleType) -> None:
     config = check(cpp, product(4, 4096, 4096), "ieee", HOPPER)
-    assert (config.block_m, config.block_n) == (4, 128), "a stream over B"
-    config = check(cpp, product(8, 4096, 4096), "ieee", HOPPER)
-    assert (config.block_m, config.block_n) == (16, 128)
-    # D column-major: the kernel computes the transpose.
-    case = Case(matrix(4096, 4096), matrix(4096, 8), matrix(4096, 8, "columns"))
-    config = check(cpp, case, "ieee", HOPPER)
-    assert (config.block_m, config.block_n) == (16, 128)
+    assert (config.block_m, config.block_n) == (4, 32), "a stream over B"
+    # D's columns, and its rows where it is column-major.
+    for case in (
+        product(8, 4096, 4096),
+        product(4096, 8, 4096),
+        Case(matrix(4096, 4096), matrix(4096, 8), matrix(4096, 8, "columns")),
+    ):
+        config = check(cpp, case, "ieee", HOPPER)
+        assert (config.block_m, config.block_n) == (32, 128)
+        config = check(cpp, case, "ieee", (80, 108))
+        assert (config.block_m, config.block_n) == (16, 128)
+
+
+def test_small_matrices_get_a_warp_each(cpp: ModuleType) -> None:
+    config = check(cpp, product(32, 24, 100), "ieee", HOPPER)
+    assert (config.kernel.name, config.block_m, config.block_n) == ("FP32_SM90", 32, 32)
 
 
 def test_alignment_matters_and_addresses_do_not(cpp: ModuleType) -> None:
