@@ -39,22 +39,23 @@ struct Cut {
 // the constants were fitted to benchmarks/sweep_reduce.py's times on an H200 (984 problems, of each
 // about 75 ways): what is chosen takes 1.043x the fastest's time on average. Those of tiles, of
 // collectors and of thin columns were fitted again, over 111 problems of columns, of each 100 to
-// 900 ways (1.026x the fastest's time; 1.035x before), and over 43 of few rows (1.012x; 1.057x).
+// 900 ways (1.026x the fastest's time; 1.035x before), and over 43 of few rows (1.018x; 1.057x).
 inline constexpr double kBlock = 0.36, kBatch = 0.44,
                         kLoad = 0.018;                  // a batch of loads, a load in it
 inline constexpr double kBytes = 1 / 3.6e6, kRun = 16;  // a byte; a run's start, in bytes
 inline constexpr double kTileRun = 77;                  // the same of tiles of columns, squared
 inline constexpr double kLargeRun = 22;                 // of large ones, cubed
 inline constexpr double kLargeBytes = 70e6;
-inline constexpr int64_t kTallColumn = 16384;
+inline constexpr int64_t kTallColumn = 256, kTallestColumn = 16384;
 inline constexpr int64_t kLine = 128;
 inline constexpr double kCluster = 0.54, kClusterWave = 0.58;
 inline constexpr double kMailPiece = 0.0003;
-inline constexpr int kShiftedLoads = 5, kFlatLoads = 2;  // what two loads and a shift count as
-inline constexpr double kThinBytes = 2.5;                // of an element: less take as long
-inline constexpr double kThinEnd = -1.0;                 // nothing meets
+inline constexpr double kThinBytes = 2.2;  // of an element: less take as long
+inline constexpr double kThinEnd = -1.0;   // nothing meets
 inline constexpr double kLaunch = 2.9, kLaunchBytes = 0.96e-6;
 inline constexpr double kThreads = 0.071;
+inline constexpr int64_t kLongRow = 1024;  // loads
+inline constexpr int kLongRowThreads = 256;
 inline constexpr int kFewestThreads = 64, kMostBlocksOfSm = 16;
 inline constexpr int64_t kMostMail = 16384;  // slots that one block reads
 inline constexpr double kCollectors = 0.42,

@@ -28,7 +28,7 @@ constexpr int kFullWarps = 8, kEnoughWarps = 16;  // of an SM
 // From here on L2 is better left as it is: reading 1 GB takes 243 us then, and 256 us where what
 // was read is dropped first. That wins below, where other data that L2 holds stay there: 64 MB take
 // 22.8 us instead of 25.
-constexpr double kStreamedBytes = 300e6;
+constexpr double kStreamedBytes = 275e6;
 constexpr int64_t kStridedPiece = int64_t{1} << 30;  // elements, at most
 
 int64_t pow2_ceil(int64_t n) {
@@ -85,15 +85,11 @@ bool fits_rows(const View& v) {
   return plan.reduced.count == 1 || 2 * v.reduced().size >= v.vector;
 }
 
-// Whether an Op's Lane (ops.cuh) is a 32-bit number, and whether it is fp64 for smaller elements.
+// Whether an Op's Lane (ops.cuh) is a 32-bit number.
 bool four_byte_lanes(const View& v) {
   if (v.kind == Kind::kSquares) return v.problem.in_dtype == DType::kF16;
   if (v.kind == Kind::kSum) return is_floating(v.problem.in_dtype) && v.element < 8;
   return v.kind == Kind::kExtreme && v.element < 8;
-}
-bool fp64_lanes(const View& v) {
-  return is_floating(v.problem.in_dtype) && v.element < 8 && v.kind != Kind::kArg &&
-         !four_byte_lanes(v);
 }
 
 // The limits are those of the sweep: 16 loads where rows are few, 32 where they are many.
@@ -102,7 +98,9 @@ bool fits_short_rows(const View& v) {
   if (v.few_kernels() || plan.reduced.count != 1 || plan.kept.count > 2) return false;
   if (plan.kept.count == 2 && plan.outputs >= k31Bits) return false;
   const bool many_whole = !v.few_rows() && v.all_aligned(false) && plan.extent % v.vector == 0;
-  return v.vectors_of_row() <= (many_whole && !fp64_lanes(v) ? 32 : v.few_rows() ? 8 : 16);
+  const bool fp64_of_fp32 =
+      v.problem.in_dtype == DType::kF32 && v.kind != Kind::kArg && !four_byte_lanes(v);
+  return v.vectors_of_row() <= (many_whole && !fp64_of_fp32 ? 32 : v.few_rows() ? 8 : 16);
 }
 
 bool fits_team_rows(const View& v) {
@@ -221,7 +219,8 @@ Config short_rows(const View& v) {
     if (four_byte_lanes(v)) {
       config.vectors = vectors == slots && slots <= 16 ? 1 : std::min(slots, 2);
     } else {
-      config.vectors = slots <= 4 ? std::min(slots, 2) : std::clamp(slots / 4, 4, v.batch);
+      config.vectors =
+          slots <= 4 || vectors == 8 ? std::min(slots, 2) : std::clamp(slots / 4, 4, v.batch);
     }
     config.lanes = slots / config.vectors;
   }
@@ -257,7 +256,9 @@ Config rows(const View& v) {
   Choice choice{.config = {.kernel = runs ? Kernel::kRuns : Kernel::kRows}};
   if (runs) choice.config.row_loads = v.vectors_of_run();
   const int64_t vectors = v.vectors_of_row();
-  for (int threads = kFewestThreads; threads <= kMostRowThreads; threads *= 2) {
+  // In long rows larger blocks read faster than the estimate knows.
+  const int fewest = vectors >= kLongRow ? kLongRowThreads : kFewestThreads;
+  for (int threads = fewest; threads <= kMostRowThreads; threads *= 2) {
     if (threads > kFewestThreads && threads >= 2 * vectors) break;
     const Cut cut{.threads = threads,
                   .lanes = 1,
@@ -311,20 +312,23 @@ Config columns(const View& v) {
     choice.config.kernel = Kernel::kFlat;
     for (cut.threads = kFewestThreads; cut.threads <= kColumnThreads; cut.threads *= 2) {
       cut.lanes = 1, cut.tiles = ceil_div<int64_t>(outer * across, cut.threads), cut.pieces = 1;
-      cut.loads = kFlatLoads * v.plan.extent, cut.run = 16 * std::min<int64_t>(across, cut.threads);
+      cut.loads = v.plan.extent + v.plan.extent / 2;  // two loads and a shift for each 16 bytes
+      cut.run = 16 * std::min<int64_t>(across, cut.threads);
       choice.consider(cut, 1, false, estimate(cut, v.bytes, v.device.sm_count));
     }
   }
   Choice tiled{.config = {.kernel = shifted ? Kernel::kShifted : Kernel::kColumns},
                .cost = choice.cost};
-  // (Positions take their blocks long to bring together, but in tall columns that does not show.)
+  // (What is 8 bytes takes blocks long to bring together, which only tall columns hide.)
   cut.large = v.bytes >= kLargeBytes && v.all_aligned(true, kLine) &&
-              (v.kind != Kind::kArg || v.plan.extent >= kTallColumn);
+              v.plan.extent >= (four_byte_lanes(v) ? kTallColumn : kTallestColumn);
   cut.tiled = true;
   cut.words_of_slot = v.kind == Kind::kArg ? 2 : 1;
   if (shifted) cut.best_threads = 256, cut.resident = v.vector > 4 ? 512 : 1024;
   const auto widest = static_cast<int>(std::min<int64_t>(pow2_ceil(across), kColumnThreads));
-  for (int lanes = widest; lanes >= std::max(1, widest / kNarrowest); lanes /= 2) {
+  const int narrowest =
+      std::max(cut.large ? std::min<int>(kLine / 16, widest) : 1, widest / kNarrowest);
+  for (int lanes = widest; lanes >= narrowest; lanes /= 2) {
     const int fewest_threads = cut.large ? kColumnThreads : std::max(lanes, kFewestThreads);
     for (int threads = fewest_threads; threads <= kColumnThreads; threads *= 2) {
       const auto vector = static_cast<int>(v.vector);
@@ -337,12 +341,13 @@ Config columns(const View& v) {
       const bool clusters = v.clusters() && !shifted && v.bytes < kClusteredBytes &&
                             shared_bytes(largest, v.kind, vector) <= kSharedBytes;
       // A tile that is as wide as the rows is read in one run.
-      const bool whole_rows = !shifted && lanes >= across && v.reduced().in_stride == v.kept().size;
+      const bool whole_rows = !shifted && lanes == across && v.reduced().in_stride == v.kept().size;
       cut.threads = threads, cut.lanes = lanes, cut.run = 16 * (whole_rows ? threads : lanes);
-      // Two loads and a shift for each 16 bytes: fewer are under way.
+      // Two loads and a shift for each 16 bytes take as long as four loads, of which fewer are
+      // under way.
       const bool twice = shifted && !alone.one_shift;
       cut.batch = in_flight(alone.kernel, v.kind, v.problem.in_dtype) / (twice ? 2 : 1);
-      const int64_t each = twice ? kShiftedLoads : 1;
+      const int64_t each = twice ? 4 : 1;
       cut.one_shift = alone.one_shift;
       cut.tiles = outer * ceil_div<int64_t>(v.kept().size, tile_columns(alone, vector));
       cut.outputs_of_tile = lanes * v.vector;
