@@ -46,10 +46,11 @@ inline constexpr double kBytes = 1 / 3.6e6, kRun = 16;  // a byte; a run's start
 inline constexpr double kTileRun = 77;                  // the same of tiles of columns, squared
 inline constexpr double kLargeRun = 22;                 // of large ones, cubed
 inline constexpr double kLargeBytes = 70e6;
-inline constexpr int64_t kTallColumn = 256, kTallestColumn = 16384;
+inline constexpr int64_t kTallColumn = 512, kTallestColumn = 16384;
 inline constexpr int64_t kLine = 128;
 inline constexpr double kCluster = 0.54, kClusterWave = 0.58;
 inline constexpr double kMailPiece = 0.0003;
+inline constexpr int kFlatLoads = 4;       // that flat columns seem to have more
 inline constexpr double kThinBytes = 2.2;  // of an element: less take as long
 inline constexpr double kThinEnd = -1.0;   // nothing meets
 inline constexpr double kLaunch = 2.9, kLaunchBytes = 0.96e-6;

@@ -256,8 +256,9 @@ Config rows(const View& v) {
   Choice choice{.config = {.kernel = runs ? Kernel::kRuns : Kernel::kRows}};
   if (runs) choice.config.row_loads = v.vectors_of_run();
   const int64_t vectors = v.vectors_of_row();
-  // In long rows larger blocks read faster than the estimate knows.
-  const int fewest = vectors >= kLongRow ? kLongRowThreads : kFewestThreads;
+  // In long rows larger blocks read faster than the estimate knows, but for positions.
+  const bool large = vectors >= kLongRow && v.kind != Kind::kArg;
+  const int fewest = large ? kLongRowThreads : kFewestThreads;
   for (int threads = fewest; threads <= kMostRowThreads; threads *= 2) {
     if (threads > kFewestThreads && threads >= 2 * vectors) break;
     const Cut cut{.threads = threads,
@@ -312,7 +313,7 @@ Config columns(const View& v) {
     choice.config.kernel = Kernel::kFlat;
     for (cut.threads = kFewestThreads; cut.threads <= kColumnThreads; cut.threads *= 2) {
       cut.lanes = 1, cut.tiles = ceil_div<int64_t>(outer * across, cut.threads), cut.pieces = 1;
-      cut.loads = v.plan.extent + v.plan.extent / 2;  // two loads and a shift for each 16 bytes
+      cut.loads = v.plan.extent + kFlatLoads;
       cut.run = 16 * std::min<int64_t>(across, cut.threads);
       choice.consider(cut, 1, false, estimate(cut, v.bytes, v.device.sm_count));
     }
