@@ -35,29 +35,25 @@ class WarpStore {
   // sums: in wgmma's layout, from `at` on.
   __device__ void store(float (&sums)[kColumns / 2], const Corner& at, T* d) const {
     if (params_.plain_end) [[likely]] {  // by itself: what is short is fetched fast
-      store_whole(sums, at, d);
+      stage(sums);
+      store_vectors(at, d);
       return;
     }
     finish(sums);
+    if (params_.transposed) {
+      stage_transpose(sums);
+      store_columns(at, d);
+      return;
+    }
+    stage(sums);
     if (params_.vector_store) {
-      store_whole(sums, at, d);
+      store_vectors(at, d);
     } else {
-      stage(sums);
       store_elements(at, d);
     }
   }
 
  private:
-  __device__ void store_whole(const float (&sums)[kColumns / 2], const Corner& at, T* d) const {
-    if (params_.transposed) [[unlikely]] {  // or its code stood before the other
-      stage_transpose(sums);
-      store_columns(at, d);
-    } else {
-      stage(sums);
-      store_vectors(at, d);
-    }
-  }
-
   __device__ void stage_transpose(const float (&sums)[kColumns / 2]) const {
     const int matrix = lane_ / 8;
     T* to = staging_ + (matrix / 2 * 8 + lane_ % 8) * kColumnPitch + matrix % 2 * 8;

@@ -26,7 +26,7 @@ Status launch(const Problem& given, const Config& config, cudaStream_t stream) {
   }
   params.d = p.d, params.d_row_stride = p.d_row_stride, params.d_col_stride = p.d_col_stride;
   params.transposed = !d_fits_tma(p) && d_fits_tma(swapped(p));
-  params.vector_store = params.transposed || d_fits_tma(p);
+  params.vector_store = d_fits_tma(p);
   params.bias = p.bias, params.bias_stride = p.bias_stride;
   params.bias_of_rows = config.swapped;
   params.activation = p.activation;

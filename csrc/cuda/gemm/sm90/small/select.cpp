@@ -29,8 +29,10 @@ constexpr double kStageUs = 0.1014, kSharedStageUs = 0.1192, kBoxUs = 0.001162, 
 constexpr double kTurnUs = 0.2022, kWholeTurnUs = 1.921;
 constexpr double kStoreUs = 3.684e-5;  // of each element of a tile
 constexpr double kClusterUs = 0.2041;  // until the CTAs of a cluster have met
-// Of two warpgroups that add their sums of more than 64 columns, and of the transpose's stores.
-constexpr double kSumsUs = 0.35, kTransposeUs = 0.15;
+// Of two warpgroups that add their sums of more than 64 columns, less where K is long and rows
+// begin with a line; and of the transpose's stores.
+constexpr double kSumsUs = 0.35, kSumsOfLongUs = 0.1, kTransposeUs = 0.15;
+constexpr int kLongChunks = 32;
 constexpr int kMostSmemBytes = 227 * 1024;
 
 double fourth(double x) { return x * x * x * x; }
@@ -142,8 +144,12 @@ class Chooser {
                   fourth(bytes_ / kMemoryBytesPerUs)));
     return kLaunchUs + kRampUs * std::min(1.0, bytes_ / kRampBytes) + overlapped +
            turn_us * (turns - 1) + kStoreUs * c.tile_m * c.tile_n +
-           (c.cluster > 1 ? kClusterUs : 0) + (block_m == 64 && block_n > 64 ? kSumsUs : 0) +
+           (c.cluster > 1 ? kClusterUs : 0) + (block_m == 64 && block_n > 64 ? sums_us() : 0) +
            (swapped_ ? kTransposeUs : 0);
+  }
+
+  double sums_us() const {
+    return chunks_ >= kLongChunks && a_lines_ + b_lines_ == 2 ? kSumsOfLongUs : kSumsUs;
   }
 
   // Of those that 128 bytes of a row lie in.
