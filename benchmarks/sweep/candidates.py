@@ -5,6 +5,7 @@ Which tiles there are is read from csrc/cuda/gemm, where the kernels are compile
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -111,19 +112,24 @@ def gemv(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
 
 
 def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
-    """The choice in other tiles."""
+    """The choice in other tiles, over D or its transpose."""
     text = (ROOT / "csrc/cuda/gemm/sm90/small/tile.h").read_text()
-    for found in re.findall(r"^    \{(\d+), (\d+), (\d+)\},", text, re.MULTILINE):
+    tiles = re.findall(r"^    \{(\d+), (\d+), (\d+)\},", text, re.MULTILINE)
+    a_mn, b_mn = shape.layout[0] == "t", shape.layout[1] == "n"
+    for found, swapped in itertools.product(tiles, (False, True)):
         block_m, block_n, stages = map(int, found)
-        rows, columns = ceil_div(shape.m, block_m), ceil_div(shape.n, block_n)
-        if rows * columns > 4 * device.sm_count or (block_n > 64 and shape.layout == "tt"):
+        m, n = (shape.n, shape.m) if swapped else (shape.m, shape.n)
+        along_rows = (b_mn and not a_mn) if swapped else (a_mn and not b_mn)
+        rows, columns = ceil_div(m, block_m), ceil_div(n, block_n)
+        wide = block_m > 64 and block_n > 64
+        if rows * columns > 4 * device.sm_count or (wide and along_rows):
             continue
         for cluster in (1, 2):
             by_columns = rows * ceil_div(columns, cluster) * cluster
             by_rows = columns * ceil_div(rows, cluster) * cluster
             yield replace(
                 chosen, block_m=block_m, block_n=block_n, stages=stages, cluster=cluster,
-                ctas=min(by_columns, by_rows), estimate_us=0.0,
+                swapped=swapped, ctas=min(by_columns, by_rows), estimate_us=0.0,
             )  # fmt: skip
 
 
