@@ -21,6 +21,7 @@ import torch
 
 import xgemm  # noqa: F401  (registers the ops)
 from xgemm.bench.peers import COMPILED, compiled_product
+from xgemm.bench.plot import load_pyplot
 from xgemm.bench.run import environment
 from xgemm.bench.summary import geometric_mean
 from xgemm.bench.timing import Call, time_calls
@@ -136,9 +137,7 @@ def summary(rows: list[Row]) -> list[str]:
 
 def plot(rows: list[Row], path: Path) -> None:
     """TFLOP/s of squares, the better of the layouts: ours, and cuBLAS dashed."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots()
+    figure, axes = load_pyplot().subplots()
     squares = [row for row in rows if row.set == "squares"]
     for precision in PRECISIONS:
         ours: dict[int, float] = {}
