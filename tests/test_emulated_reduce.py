@@ -110,7 +110,7 @@ def cut_forms() -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...], str, in
             yield op, shape, dims, taken, pieces, way
 
 
-@pytest.mark.parametrize(("op", "shape", "dims", "kernel", "pieces", "way"), cut_forms())
+@pytest.mark.parametrize(("op", "shape", "dims", "kernel", "pieces", "way"), list(cut_forms()))
 def test_pieces(
     op: str, shape: tuple[int, ...], dims: tuple[int, ...], kernel: str, pieces: int, way: str
 ) -> None:
