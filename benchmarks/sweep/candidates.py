@@ -110,14 +110,28 @@ def gemv(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
         )  # fmt: skip
 
 
-def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
-    """The choice in other tiles."""
+def small_shapes() -> list[tuple[int, int, int]]:
+    """(block_m, block_n, stages): what the kernel is compiled for."""
     text = (ROOT / "csrc/cuda/gemm/sm90/small/tile.h").read_text()
-    for found in re.findall(r"^    \{(\d+), (\d+), (\d+)\},", text, re.MULTILINE):
-        block_m, block_n, stages = map(int, found)
+    found = re.findall(r"^    \{(\d+), (\d+), (\d+)\},", text, re.MULTILINE)
+    return [(int(m), int(n), int(stages)) for m, n, stages in found]
+
+
+def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
+    """The choice in other tiles, whole ones and those that are cut so that all are of one size."""
+    shapes = small_shapes()
+    for block_m, block_n, stages in shapes:
         rows, columns = ceil_div(shape.m, block_m), ceil_div(shape.n, block_n)
         if rows * columns > 4 * device.sm_count or (block_n > 64 and shape.layout == "tt"):
             continue
+        cut_m = block_m if shape.layout[0] == "t" else ceil_div(ceil_div(shape.m, rows), 8) * 8
+        cut_n = block_n if shape.layout[1] == "n" else ceil_div(ceil_div(shape.n, columns), 8) * 8
+        holding = [each for each in shapes if cut_m <= each[0] and cut_n <= each[1]]
+        if min(holding, key=lambda each: each[0] * each[1]) == (block_m, block_n, stages):
+            yield replace(
+                chosen, block_m=cut_m, block_n=cut_n, stages=stages, cluster=1,
+                ctas=ceil_div(shape.m, cut_m) * ceil_div(shape.n, cut_n), estimate_us=0.0,
+            )  # fmt: skip
         for cluster in (1, 2):
             by_columns = rows * ceil_div(columns, cluster) * cluster
             by_rows = columns * ceil_div(rows, cluster) * cluster
