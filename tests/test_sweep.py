@@ -191,3 +191,40 @@ def test_random_shapes_are_aligned_unless_they_are_to_be_ragged(sweep):
     assert {shape.layout for shape in aligned} == {"nt", "nn", "tn"}
     assert any(sweep.random_shape(rng, ragged=True).k % 8 for _ in range(20))
     assert min(shape.m for shape in aligned) < 16
+
+
+SELECT = """\
+constexpr double kLaunchUs = 5.25;  // a launch
+// Two of them, and one that is computed.
+constexpr double kTurnUs = 0.5, kBytesPerUs = 3.8e6;
+constexpr double kBoth = 1 / 3.6e6;
+constexpr double kTable[] = {1.0, 2.0};
+constexpr int kMost = 4;
+}  // namespace
+}  // namespace xgemm::cuda::gemm::sm90
+"""
+
+
+def test_the_constants_of_a_source_are_found_and_replaced(sweep):
+    found = sweep.constants(SELECT)
+    assert found == {"kLaunchUs": 5.25, "kTurnUs": 0.5, "kBytesPerUs": 3.8e6}
+    assert sweep.with_constants(SELECT, found) == SELECT
+    changed = sweep.with_constants(SELECT, {**found, "kTurnUs": 0.61237})
+    assert changed == SELECT.replace("kTurnUs = 0.5", "kTurnUs = 0.6124")
+    for source in (sweep.Path(BENCHMARKS.parent / "csrc/cuda/gemm")).rglob("select.cpp"):
+        text = source.read_text()
+        assert sweep.with_constants(text, sweep.constants(text)) == text, source
+
+
+def test_tuning_stops_where_nothing_gets_better(sweep):
+    from sweep.tune import tune
+
+    values = {"a": 1.0, "b": 5.0, "unused": 2.0}
+
+    def cost() -> float:
+        return 1 + abs(math.log(values["a"] / 2)) + abs(math.log(values["b"] / 4))
+
+    assert tune(values, values.__setitem__, cost, rounds=20) < 1.1
+    assert values["unused"] == 2.0
+    assert math.isclose(values["a"], 2.0, rel_tol=0.1)
+    assert math.isclose(values["b"], 4.0, rel_tol=0.1)
