@@ -268,7 +268,8 @@ def test_sm90_small(shape: tuple[int, int, int], layout: str) -> None:
     m, n = 3 * cut_m - (5 if layout[0] == "n" else 8), 3 * cut_n - 8
     config = Config("sm90_small", cut_m, cut_n, stages, ctas=0)
     a, b = matrix(m, 136, dtype, layout[0], pad=8), matrix(136, n, dtype, layout[1], pad=8)
-    check(machine_of(3), config, a, b)
+    for descending in (False, True):
+        check(replace(machine_of(3), descending=descending), config, a, b)
     batch = torch.randn(2, 3, 72, 136).half(), torch.randn(3, 136, 40).half()
     a, b = (x if of == "n" else x.mT.contiguous().mT for x, of in zip(batch, layout, strict=True))
     for cluster in (1, 2):
