@@ -146,6 +146,17 @@ def test_even_shares(consumers: int, parts: int, rows: int, clusters: int) -> No
         check(x, q, bias, "gelu", machine_of(index + clusters, 16), **tile)
 
 
+@pytest.mark.parametrize("parts", [2, 3, 4, 6])
+@pytest.mark.parametrize(("consumers", "rows"), [(4, 64), (2, 96), (3, 96), (2, 256)])
+def test_shares_of_one_tile(consumers: int, rows: int, parts: int) -> None:
+    """As many CTAs for each tile: the one with its beginning has more units, the others fewer."""
+    sharers = 1 if rows <= MOST_MIDDLE_ROWS else 2
+    q = random_weight(64 * consumers * 2 * sharers, 12 * 128, 128, "none", DTYPES[0], seed=parts)
+    x = randn((rows, q.k), DTYPES[0])
+    tile = config(consumers, rows, sharers, 1, 2 * parts, even_shares=True)
+    check(x, q, None, "none", machine_of(parts, 64), **tile)
+
+
 @pytest.mark.parametrize("layout", ["transposed", "padded", "strided", "expanded", "offset"])
 def test_strides(layout: str) -> None:
     q = random_weight(50, 260, 128)
@@ -235,11 +246,26 @@ def test_small_and_large_scales(dtype: torch.dtype, group: int) -> None:
         check(randn((m, 1000), dtype), q, machine=machine_of(index), **tile)
 
 
-def test_wrong_perm_reads_nothing_outside() -> None:
+@pytest.mark.parametrize("m", [34, 258])  # 256 rows and more are copied in groups of four
+def test_wrong_perm_reads_nothing_outside(m: int) -> None:
     q = random_weight(40, 100)
-    x, perm = randn((34, 100), torch.float16), torch.arange(100, dtype=torch.int32)
+    x, perm = randn((m, 100), torch.float16), torch.arange(100, dtype=torch.int32)
     perm[[0, 7]] = torch.tensor([-1, 100], dtype=torch.int32)
     y, _ = linear(x, q, perm=perm, machine=machine_of(0), kernel="sm90_wgmma")
     clean = x.clone()
     clean[:, [0, 7]] = 0
     assert torch.equal(y, linear(clean, q, machine=machine_of(0), kernel="sm90_wgmma")[0])
+
+
+@pytest.mark.parametrize("layout", ["transposed", "padded", "strided", "expanded", "offset"])
+def test_many_rows_in_another_order(layout: str) -> None:
+    for index, k in enumerate((330, 1032)):
+        q = random_weight(31, k, 128, act_order=True, seed=index)
+        check(laid_out(randn((257, k), DTYPES[index]), layout), q, machine=machine_of(index))
+
+
+def test_many_long_rows_in_another_order() -> None:
+    """Of more than 29,056 channels two rows at a time fit into shared memory."""
+    k = 29_060
+    q = random_weight(2, k, 128, act_order=True)
+    check(randn((257, k), torch.float16), q)

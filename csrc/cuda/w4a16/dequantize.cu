@@ -33,36 +33,61 @@ __device__ void transpose_words(uint32_t (&w)[4], int tig) {
   }
 }
 
-// Eight neighbouring channels of a column, rounded.
+// What a lane has of a column: 16 neighbouring channels, rounded, in chunks of 16 bytes.
 template <typename T>
-struct Piece {
-  static constexpr int kWords = 8 * sizeof(T) / 4;
-  uint32_t word[kWords];
+struct Channels {
+  static constexpr int kOfChunk = 16 / sizeof(T), kChunks = 16 / kOfChunk;
+  uint32_t chunk[kChunks][4];
 
-  __device__ void set(int i, float low, float high) {  // channels 2 i and 2 i + 1
+  __device__ void set(int channel, float low, float high) {  // an even one, and the next
+    uint32_t* word = &chunk[channel / kOfChunk][channel % kOfChunk * sizeof(T) / 4];
     if constexpr (sizeof(T) == 4) {
-      word[2 * i] = __float_as_uint(low);
-      word[2 * i + 1] = __float_as_uint(high);
+      word[0] = __float_as_uint(low), word[1] = __float_as_uint(high);
     } else {
-      word[i] = pack2<T>(low, high);
+      word[0] = pack2<T>(low, high);
     }
   }
-  __device__ void store(T* to, int64_t count, bool aligned) const {
-    if (aligned && count >= 8) {
+
+  // Lanes change places, so that neighbours store neighbouring chunks, and whole sectors. Chunk i
+  // is then that from channel `channel_of(i, tig)` of the 64 on.
+  __device__ void exchange(int tig) {
+    if constexpr (kChunks == 4) {
 #pragma unroll
-      for (int i = 0; i < kWords; i += 4) {
-        reinterpret_cast<uint4*>(to)[i / 4] =
-            make_uint4(word[i], word[i + 1], word[i + 2], word[i + 3]);
+      for (int i = 0; i < 4; ++i) {
+        uint32_t words[4] = {chunk[0][i], chunk[1][i], chunk[2][i], chunk[3][i]};
+        transpose_words(words, tig);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) chunk[j][i] = words[j];
       }
+    } else {  // of pairs of lanes
+      const bool odd = tig & 1;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? chunk[0][i] : chunk[1][i], 1);
+        chunk[0][i] = odd ? other : chunk[0][i];
+        chunk[1][i] = odd ? chunk[1][i] : other;
+      }
+    }
+  }
+  __device__ static int channel_of(int i, int tig) {
+    if constexpr (kChunks == 4) return i * 16 + tig * kOfChunk;
+    return (tig / 2 * 2 + i) * 16 + tig % 2 * kOfChunk;
+  }
+
+  // Chunk i, of which there are `count` channels.
+  __device__ void store(int i, T* to, int64_t count, bool aligned) const {
+    const uint32_t (&x)[4] = chunk[i];
+    if (aligned && count >= kOfChunk) {
+      *reinterpret_cast<uint4*>(to) = make_uint4(x[0], x[1], x[2], x[3]);
       return;
     }
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (i >= count) break;
+    for (int j = 0; j < kOfChunk; ++j) {
+      if (j >= count) break;
       if constexpr (sizeof(T) == 4) {
-        reinterpret_cast<uint32_t*>(to)[i] = word[i];
+        reinterpret_cast<uint32_t*>(to)[j] = x[j];
       } else {
-        reinterpret_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(word[i / 2] >> i % 2 * 16);
+        reinterpret_cast<uint16_t*>(to)[j] = static_cast<uint16_t>(x[j / 2] >> j % 2 * 16);
       }
     }
   }
@@ -142,44 +167,31 @@ __device__ void store_half(const Params& p, const Raw& raw, int64_t column, int6
   }
   uint32_t words[4] = {raw.codes.x, raw.codes.y, raw.codes.z, raw.codes.w};
   transpose_words(words, tig);
-  // [column][lower or upper 8 of the 16 channels]; word i has channels 2 i and 2 i + 1 of each.
-  Piece<T> piece[2][2];
+  Channels<T> channels[2];  // of the two columns
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 4; ++i) {  // word i has channels 2 i, 2 i + 1 and those 8 further on
     uint32_t code[4];
     dequantize_fragment<__half, 0>(words[i], code);
 #pragma unroll
     for (int f = 0; f < 4; ++f) {
       const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&code[f]));
       const int c = f % 2;
-      piece[c][f / 2].set(i, (pair.x - zero[c]) * scale[c], (pair.y - zero[c]) * scale[c]);
+      channels[c].set(f / 2 * 8 + i * 2, (pair.x - zero[c]) * scale[c],
+                      (pair.y - zero[c]) * scale[c]);
     }
   }
-
-  // An even lane gives its upper 8 channels for the lower 8 of the next lane: a store of the warp
-  // then covers 32 neighbouring bytes, not 16 here and 16 there.
-  const bool odd = tig & 1;
 #pragma unroll
-  for (int c = 0; c < 2; ++c) {
-#pragma unroll
-    for (int i = 0; i < Piece<T>::kWords; ++i) {
-      uint32_t &first_word = piece[c][0].word[i], &second_word = piece[c][1].word[i];
-      const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? first_word : second_word, 1);
-      first_word = odd ? other : first_word;
-      second_word = odd ? second_word : other;
-    }
-  }
+  for (int c = 0; c < 2; ++c) channels[c].exchange(tig);
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
     const int64_t of_column = column + gid + c * 8;
     T* row = static_cast<T*>(p.dst) + of_column * p.dst_row_stride;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      // piece[c][0] is now of the pair's first 16 channels, piece[c][1] of its second.
-      const int64_t of_channel = channel + (tig / 2 * 2 + h) * 16 + odd * 8;
+    for (int i = 0; i < Channels<T>::kChunks; ++i) {
+      const int64_t of_channel = channel + Channels<T>::channel_of(i, tig);
       const int64_t count = p.channels - of_channel;
       if (of_column < p.columns && count > 0) {
-        piece[c][h].store(row + of_channel, count, p.aligned);
+        channels[c].store(i, row + of_channel, count, p.aligned);
       }
     }
   }
@@ -187,7 +199,8 @@ __device__ void store_half(const Params& p, const Raw& raw, int64_t column, int6
 
 // A block's eight warps take units, two at a time: all of them is read before any of it is written.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) dequantize_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 4 : 3)
+    dequantize_kernel(const __grid_constant__ Params p) {
   const int lane = threadIdx.x % 32, strip = threadIdx.x / 64, half = threadIdx.x / 32 % 2;
   const int64_t unit = int64_t{blockIdx.x} * kUnits;
   for (int64_t row = blockIdx.y; row < p.rows; row += gridDim.y) {

@@ -10,10 +10,10 @@
 
 namespace xgemm::cuda::w4a16::sm90::rows {
 
-template <typename T, int kTiles, bool kFine>
+template <typename T, int kTiles, Format kFormat>
 Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
   constexpr const char* kName = "the W4A16 kernel for few rows";
-  const auto kernel = rows_kernel<T, kTiles, kFine>;
+  const auto kernel = rows_kernel<T, kTiles, kFormat>;
   const void* address = reinterpret_cast<const void*>(kernel);
   static SharedMemoryLimit limit;
   static ActiveClusters active;
@@ -44,8 +44,11 @@ Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
 template <typename T>
 Status launch_typed(const Params& params, const Work& work, cudaStream_t stream) {
   const auto run = [&]<int kTiles>() {
-    return params.groups > 1 ? launch_kernel<T, kTiles, true>(params, work, stream)
-                             : launch_kernel<T, kTiles, false>(params, work, stream);
+    if (params.groups > 1) return launch_kernel<T, kTiles, Format::kFine>(params, work, stream);
+    const bool plain = params.groups == 1 && !params.zeros &&
+                       params.bf16_scales == std::is_same_v<T, __nv_bfloat16>;
+    return plain ? launch_kernel<T, kTiles, Format::kPlain>(params, work, stream)
+                 : launch_kernel<T, kTiles, Format::kOneGroup>(params, work, stream);
   };
   switch (ceil_div(params.rows, kMmaRows)) {
     case 1:

@@ -30,9 +30,10 @@ __device__ inline void init_barriers(const Params& p, Barriers& barriers) {
   ptx::fence_mbarrier_init();
 }
 
-template <int kTiles, bool kFine>
+template <int kTiles, Format kFormat>
 inline constexpr int kMostThreads =
-    (most_warps(kTiles, kFine) + kTiles * (kMmaRows / kReducerRows)) * 32;
+    (most_warps(kTiles, kFormat == Format::kFine) + kTiles * (kMmaRows / reducer_rows(kTiles))) *
+    32;
 
 // Of the whole CTA. Its warps come here from two places, and __syncthreads is one place's barrier.
 __device__ inline void wait_for_barriers() {
@@ -40,8 +41,8 @@ __device__ inline void wait_for_barriers() {
   ptx::named_barrier_sync_apart(kBarrier, static_cast<int>(blockDim.x));
 }
 
-template <typename T, int kTiles, bool kFine>
-__global__ void __launch_bounds__(kMostThreads<kTiles, kFine>, 1)
+template <typename T, int kTiles, Format kFormat>
+__global__ void __launch_bounds__(kMostThreads<kTiles, kFormat>, 1)
     rows_kernel(const __grid_constant__ Params p) {
   XGEMM_DYNAMIC_SHARED(uint8_t, smem, 128);
   // By a shuffle, which tells the compiler that a warp has one value of it.
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kMostThreads<kTiles, kFine>, 1)
   // empty cache of them.
   if (warp < p.warps) ask_early(p, cta, share, smem, warp, lane);
   if (warp < p.warps) {
-    Stream<T, kTiles, kFine> stream(p, cta, share, smem, warp, lane);
+    Stream<T, kTiles, kFormat> stream(p, cta, share, smem, warp, lane);
     stream.start();
     wait_for_barriers();
     ptx::griddep_launch_dependents();  // after the wait: what is older than this kernel has ended
@@ -73,7 +74,9 @@ __global__ void __launch_bounds__(kMostThreads<kTiles, kFine>, 1)
       ptx::cluster_arrive_relaxed();
       ptx::cluster_wait();  // all inboxes stand
     }
-    Reducer<T>(p, cta, smem, warp - p.warps, lane).run();
+    Reducer<T, reducer_rows(kTiles), kFormat == Format::kOneGroup>(p, cta, smem, warp - p.warps,
+                                                                   lane)
+        .run();
   }
 }
 

@@ -56,7 +56,7 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
   params.warp_units_extra = params.units_each % split.warps;
   params.x_pitch = static_cast<int>(split.x_pitch());
   params.buffers = split.buffers();
-  params.reducers = ceil_div(split.rows, kReducerRows);
+  params.reducers = split.reducers();
   params.shared = split.plan();
 
   const Work work = {.strips = static_cast<int>(ceil_div<int64_t>(layout.n, w4::kStripColumns)),

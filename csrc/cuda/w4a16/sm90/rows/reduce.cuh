@@ -23,8 +23,10 @@ __device__ inline float4 operator*(const float4& a, float b) {
   return {a.x * b, a.y * b, a.z * b, a.w * b};
 }
 
-// The reducer of rows kReducerRows * index ... A lane has 4 adjacent columns of a row.
-template <typename T>
+// The reducer of rows kReducerRows * index ... A lane has 4 adjacent columns of a row; where the
+// warp has fewer than 4 rows, lanes share what is to be added up. kOneGroup: there may be one group
+// for all of K.
+template <typename T, int kReducerRows, bool kOneGroup>
 class Reducer {
  public:
   __device__ Reducer(const Params& p, const Cta& cta, uint8_t* smem, int index, int lane)
@@ -35,36 +37,37 @@ class Reducer {
         inbox_(reinterpret_cast<float4*>(smem + p.shared.inbox) + index * 2 * kInboxPieces),
         index_(index),
         lane_(lane),
-        rows_(min(p.rows - index * kReducerRows, kReducerRows)) {}
+        rows_(min(p.rows - index * kReducerRows, kReducerRows)),
+        log2_rows_(rows_ > 2 ? 2 : rows_ - 1),
+        d_(p.d + (index * kReducerRows + final_row()) * p.d_row_stride) {}
 
   __device__ void run() {
     const int row = final_row(), column = final_column();
-    // What a cluster sends arrives while the next tile is added up.
-    const int behind = p_.log2_cluster > 0 ? 1 : 0;
 #pragma unroll 1
-    for (int turn = 0, buffer = 0, parity = 0; turn < cta_.tiles + behind; ++turn) {
-      float4 y{};
-      if (turn < cta_.tiles) {
-        y = add_parts(turn, buffer, parity);
-        if (++buffer == p_.buffers) buffer = 0, parity ^= 1;
-        if (behind > 0) send(y, turn);
-      }
-      const int done = turn - behind;
-      if (done < 0) continue;
-      const int64_t first = int64_t{cta_.strip(p_, done)} * w4::kStripColumns;
-      const int64_t columns = cta_.is_half(p_, done) ? w4::kStripColumns : kTileColumns;
+    for (int turn = 0, buffer = 0, parity = 0; turn < cta_.tiles; ++turn) {
+      // All that can be known before the sums are there.
+      const int64_t first = int64_t{cta_.strip(p_, turn)} * w4::kStripColumns;
+      const int64_t columns = cta_.is_half(p_, turn) ? w4::kStripColumns : kTileColumns;
       const int64_t end = min(p_.n, first + columns);
       const float4 bias = load_bias(first + column);
-      if (behind > 0) y = receive(done);
-      if (row < rows_) store(index_ * kReducerRows + row, first + column, end, activated(y + bias));
+      float4 y = add_parts(turn, buffer, parity);
+      if (++buffer == p_.buffers) buffer = 0, parity ^= 1;
+      if (p_.log2_cluster > 0) {
+        send(y, turn);
+        y = receive(turn);
+      }
+      if (row < rows_) store(first + column, end, activated(y + bias));
     }
   }
 
  private:
   static constexpr int kPiecesOfRow = kTileColumns / 4;
+  static constexpr int kLog2MostRows = 2;  // of a warp, in lanes of their own
+  static constexpr int kLog2ReducerRows = kReducerRows == 4 ? 2 : 1;
 
-  // Before the exchange.
-  __device__ int row() const { return lane_ / kPiecesOfRow; }
+  // Before the exchange; the first lanes have all rows, and what others add they add to theirs.
+  __device__ int row() const { return lane_ / kPiecesOfRow & ((1 << log2_rows_) - 1); }
+  __device__ bool has_sum() const { return lane_ / kPiecesOfRow < rows_; }
   __device__ int column_of() const { return lane_ % kPiecesOfRow * 4; }
   // After it a CTA has every cluster-th 4 columns.
   __device__ int log2_own_pieces() const { return 3 - p_.log2_cluster; }
@@ -85,10 +88,15 @@ class Reducer {
     return {bias[0], bias[1], bias[2], bias[3]};
   }
 
-  // The sum over the CTA's K, the warps' parts added in their order.
+  __device__ static float4 shuffled(const float4& y, int by) {
+    return {__shfl_xor_sync(~0u, y.x, by), __shfl_xor_sync(~0u, y.y, by),
+            __shfl_xor_sync(~0u, y.z, by), __shfl_xor_sync(~0u, y.w, by)};
+  }
+
+  // The sum over the CTA's K, in an order that depends on the numbers of warps and of rows.
   __device__ float4 add_parts(int turn, int buffer, uint32_t parity) {
     uint2 scales{}, zeros{};
-    const bool per_channel = p_.groups == 0;
+    const bool per_channel = kOneGroup && p_.groups == 0;
     if (per_channel) {
       const int strip = cta_.strip(p_, turn);
       // Of a single strip's neighbours the columns are not stored: the row's last ones do.
@@ -102,27 +110,42 @@ class Reducer {
       }
     }
     const int parts = p_.warps, pitch = p_.rows * kSumPitch;
-    const float* from =
-        sums_ + buffer * parts * pitch + (index_ * kReducerRows + row()) * kSumPitch;
+    const float* from = sums_ + buffer * parts * pitch +
+                        (index_ * kReducerRows + min(row(), rows_ - 1)) * kSumPitch + column_of();
     float4 y{};
     ptx::mbarrier_wait(&barriers_.sums_full[buffer], parity);
-    if (row() < rows_) {
-#pragma unroll 8
-      for (int j = 0; j < parts; ++j) {
-        y = y + *reinterpret_cast<const float4*>(from + j * pitch + column_of());
-      }
-      // In the terms of mma's products, in which columns 8 to 15 of a strip are larger.
-      y = y * (1.0f / Codes<T>::kUnit / ((column_of() & 8) == 0 ? 1.0f : Codes<T>::kUpper));
-      if (per_channel) {
-        float x = 0.0f;
+    const int log2_step = kLog2MostRows - log2_rows_;
+    constexpr int kTogether = 8;
 #pragma unroll 1
-        for (int j = 0; j < parts; ++j) x += from[j * pitch + kSumOfX];
-        x *= 1.0f / Codes<T>::kUnit;
-        y.x = scaled(y.x, x, scales.x & 0xffff, zeros.x & 0xffff);
-        y.y = scaled(y.y, x, scales.x >> 16, zeros.x >> 16);
-        y.z = scaled(y.z, x, scales.y & 0xffff, zeros.y & 0xffff);
-        y.w = scaled(y.w, x, scales.y >> 16, zeros.y >> 16);
+    for (int part = lane_ / kPiecesOfRow >> log2_rows_; part < parts;
+         part += kTogether << log2_step) {
+      float4 terms[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const int j = part + (i << log2_step);
+        terms[i] = float4{};
+        if (j < parts) terms[i] = *reinterpret_cast<const float4*>(from + j * pitch);
       }
+#pragma unroll
+      for (int width = kTogether / 2; width > 0; width /= 2) {
+#pragma unroll
+        for (int i = 0; i < width; ++i) terms[i] = terms[i] + terms[i + width];
+      }
+      y = y + terms[0];
+    }
+    if (log2_step > 1) y = y + shuffled(y, kPiecesOfRow);
+    if (log2_step > 0) y = y + shuffled(y, 2 * kPiecesOfRow);
+    // In the terms of mma's products, in which columns 8 to 15 of a strip are larger.
+    y = y * (1.0f / Codes<T>::kUnit / ((column_of() & 8) == 0 ? 1.0f : Codes<T>::kUpper));
+    if (per_channel) {
+      float x = 0.0f;
+#pragma unroll 1
+      for (int j = 0; j < parts; ++j) x += from[j * pitch + kSumOfX - column_of()];
+      x *= 1.0f / Codes<T>::kUnit;
+      y.x = scaled(y.x, x, scales.x & 0xffff, zeros.x & 0xffff);
+      y.y = scaled(y.y, x, scales.x >> 16, zeros.x >> 16);
+      y.z = scaled(y.z, x, scales.y & 0xffff, zeros.y & 0xffff);
+      y.w = scaled(y.w, x, scales.y >> 16, zeros.y >> 16);
     }
     __syncwarp();
     if (lane_ == 0) ptx::mbarrier_arrive(&barriers_.sums_empty[buffer]);
@@ -142,7 +165,7 @@ class Reducer {
     if (lane_ == 0) ptx::mbarrier_arrive_expect_tx(full, rows_ * kTileColumns * sizeof(float));
     // All ranks have read what this box held.
     ptx::mbarrier_wait(&barriers_.inbox_empty[index_][box], (turn >> 1 & 1) ^ 1);
-    if (row() >= rows_) return;
+    if (!has_sum()) return;
     const int piece = lane_ % kPiecesOfRow;
     const int to = piece & ((1 << p_.log2_cluster) - 1), place = piece >> p_.log2_cluster;
     const uint32_t inbox = ptx::mapa(ptx::smem_address(inbox_ + box * kInboxPieces), to);
@@ -180,9 +203,9 @@ class Reducer {
     return y;
   }
 
-  __device__ void store(int row, int64_t column, int64_t end, const float4& y) const {
+  __device__ void store(int64_t column, int64_t end, const float4& y) const {
     const uint2 words = {pack2<T>(y.x, y.y), pack2<T>(y.z, y.w)};
-    uint16_t* to = p_.d + row * p_.d_row_stride + column * p_.d_col_stride;
+    uint16_t* to = d_ + column * p_.d_col_stride;
     if (p_.d_vectors && column + 3 < end) {
       *reinterpret_cast<uint2*>(to) = words;
       return;
@@ -202,7 +225,8 @@ class Reducer {
   const float* sums_;
   float4* inbox_;
   int index_, lane_;
-  int rows_;  // that exist
+  int rows_, log2_rows_;  // that exist; rounded up
+  uint16_t* d_;           // the lane's row
 };
 
 }  // namespace xgemm::cuda::w4a16::sm90::rows

@@ -22,9 +22,11 @@ XGEMM_HOST_DEVICE constexpr int most_warps(int mma_tiles, bool fine) {
 // Units of 64 columns that a CTA asks L2 for before anything else; twice as many delay X. Of more
 // rows than kPieceFirstRows X is what is late, and a warp asks for it before its first piece.
 inline constexpr int kPrefetchUnits = 8, kPieceFirstRows = 2;
-// Rows that a warp adds up.
-inline constexpr int kReducerRows = 4, kLog2ReducerRows = 2;
-inline constexpr int kMostReducers = kMostRows / kReducerRows;
+// Rows that a warp adds up: fewer where registers allow more warps.
+XGEMM_HOST_DEVICE constexpr int reducer_rows(int mma_tiles) { return mma_tiles == 1 ? 2 : 4; }
+inline constexpr int kMostReducerRows = 4;
+inline constexpr int kMostReducers = kMostRows / kMostReducerRows;
+static_assert(kMmaRows / reducer_rows(1) <= kMostReducers);
 inline constexpr int kMostBuffers = 2;  // of a tile's sums
 inline constexpr int kSmemBytes = 227 * 1024;
 
@@ -45,7 +47,7 @@ struct Barriers {
 };
 
 // Sums that the CTAs of a cluster send each other: [reducers][2 buffers][16-byte pieces].
-inline constexpr int kInboxPieces = kReducerRows * kTileColumns / 4;
+inline constexpr int kInboxPieces = kMostReducerRows * kTileColumns / 4;
 inline constexpr int kInboxBytes = kMostReducers * 2 * kInboxPieces * 16;
 
 // The tiles of a cluster: the first `extra` clusters have one more than the others, or, where half
@@ -78,6 +80,9 @@ struct Split {
   int piece_bytes;  // a copy: a unit of the tile's strips
   bool fine;        // groups of fewer channels than a unit's
 
+  constexpr int mma_tiles() const { return ceil_div(rows, kMmaRows); }
+  constexpr int reducers() const { return ceil_div(rows, reducer_rows(mma_tiles())); }
+
   constexpr int most_units() const { return ceil_div(units, cluster); }  // of a CTA
   constexpr int least_units() const { return units / cluster; }
   constexpr int64_t x_pitch() const { return most_units() * w4::kUnitK * 2 + kXPadding; }
@@ -86,11 +91,10 @@ struct Split {
   constexpr int buffers() const { return rows > kMmaRows ? 1 : 2; }
 
   constexpr SharedPlan plan() const {
-    const int64_t mma_tiles = ceil_div(rows, kMmaRows);
     const int inbox = round_up(static_cast<int>(sizeof(Barriers)), 128);
     const int x = inbox + (cluster > 1 ? kInboxBytes : 0);
     const int64_t x_sums = x + round_up(rows * x_pitch(), int64_t{128});
-    const int64_t groups = mma_tiles * most_units() * (fine ? 4 : 1);
+    const int64_t groups = int64_t{mma_tiles()} * most_units() * (fine ? 4 : 1);
     const int64_t sums = x_sums + round_up(groups * kSumsOfXBytes, int64_t{128});
     const int64_t ring =
         sums + round_up(int64_t{buffers()} * warps * rows * kSumPitch * 4, int64_t{128});

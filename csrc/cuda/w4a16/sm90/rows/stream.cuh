@@ -5,7 +5,10 @@
 // only where they are a whole tile behind.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/ptx/bulk_load_policy.h"
+#include "cuda/ptx/elect.h"
 #include "cuda/ptx/ldmatrix.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/mma_sm80.h"
@@ -15,21 +18,27 @@
 
 namespace xgemm::cuda::w4a16::sm90::rows {
 
+// What a kernel is compiled for. kPlain: the commonest, groups of a unit's 128 channels, no zero
+// points, scales of the activations' type: its loop asks nothing and takes a tenth fewer
+// instructions. kOneGroup: of a unit or of all K, else any. kFine: groups of fewer channels.
+enum class Format { kPlain, kOneGroup, kFine };
+
 // Scales and zeros of a lane's columns, gid and gid + 8 of both strips. Where a unit has several
 // groups, lane (gid, tig) has those of group tig.
-template <typename T, bool kFine>
+template <typename T, Format kFormat>
 struct Scales {
   uint32_t scale_bits[kTileStrips][2], zero_bits[kTileStrips][2];
   float scale[kTileStrips][2];
   float zero[kTileStrips][2];  // minus the zero point, in the terms of mma's products
 
   __device__ void load(const Params& p, const uint8_t* stage, int lane) {
-    if (p.groups == 0) {  // they come at the end
+    if (kFormat == Format::kOneGroup && p.groups == 0) {  // they come at the end
 #pragma unroll
       for (int i = 0; i < 4; ++i) scale_bits[i / 2][i % 2] = p.bf16_scales ? 0x3f80 : 0x3c00;
       return;
     }
     constexpr int kGroup = w4::kStripColumns * w4::kScaleBytes;
+    constexpr bool kFine = kFormat == Format::kFine;
     const int group = kFine ? min(lane % 4, p.groups - 1) : 0;
     const uint8_t* from = stage + w4::kStripCodeBytes + group * kGroup + lane / 4 * w4::kScaleBytes;
 #pragma unroll
@@ -37,7 +46,7 @@ struct Scales {
       const uint8_t* at = from + i / 2 * p.strip_bytes + i % 2 * (kGroup / 2);
       scale_bits[i / 2][i % 2] = *reinterpret_cast<const uint16_t*>(at);
     }
-    if (!p.zeros_in_units) return;
+    if (!has_zeros(p)) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint8_t* at = from + i / 2 * p.strip_bytes + i % 2 * (kGroup / 2);
@@ -50,10 +59,10 @@ struct Scales {
   __device__ void convert(const Params& p) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      scale[i / 2][i % 2] = scale_to_float(scale_bits[i / 2][i % 2], p.bf16_scales);
+      scale[i / 2][i % 2] = scale_to_float(scale_bits[i / 2][i % 2], are_bf16(p));
       zero[i / 2][i % 2] = -(w4::kSymmetricZero + Codes<T>::kOffset) * factor(i);
     }
-    if (!p.zeros_in_units) return;
+    if (!has_zeros(p)) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float& point = zero[i / 2][i % 2];
@@ -64,6 +73,11 @@ struct Scales {
   }
 
  private:
+  static constexpr bool kPlain = kFormat == Format::kPlain;
+  __device__ static bool has_zeros(const Params& p) { return !kPlain && p.zeros_in_units; }
+  __device__ static bool are_bf16(const Params& p) {
+    return kPlain ? std::is_same_v<T, __nv_bfloat16> : p.bf16_scales;
+  }
   static constexpr float factor(int i) { return i % 2 == 0 ? 1.0f : Codes<T>::kUpper; }
 };
 
@@ -83,7 +97,7 @@ __device__ __forceinline__ int piece_bytes(const Params& p, const Cta& cta, int 
 __device__ __forceinline__ void ask_early(const Params& p, const Cta& cta, const Share& share,
                                           uint8_t* smem, int warp, int lane) {
   uint64_t* full = reinterpret_cast<Barriers*>(smem)->ring[warp];
-  if (lane == 0) {
+  if (ptx::elect_one()) {
 #pragma unroll 1
     for (int stage = 0; stage < p.stages; ++stage) ptx::mbarrier_init(&full[stage], 1);
     ptx::fence_mbarrier_init();
@@ -97,7 +111,7 @@ __device__ __forceinline__ void ask_early(const Params& p, const Cta& cta, const
       if (!p.x_vectors) continue;
       copy_x(p, smem + p.shared.x + share.first_unit * (w4::kUnitK * 2),
              (cta.first_unit + share.first_unit) * w4::kUnitK, share.units * w4::kUnitK, lane);
-    } else if (lane == 0 && share.units > 0) {
+    } else if (share.units > 0 && ptx::elect_one()) {
       const int bytes = piece_bytes(p, cta, 0);
       ptx::mbarrier_arrive_expect_tx(full, bytes);
       ptx::bulk_load(smem + p.shared.ring + warp * p.stages * p.piece_bytes,
@@ -106,9 +120,11 @@ __device__ __forceinline__ void ask_early(const Params& p, const Cta& cta, const
   }
 }
 
-// kTiles: of kMmaRows rows of X. kFine: groups of fewer than 128 channels.
-template <typename T, int kTiles, bool kFine>
+// kTiles: of kMmaRows rows of X.
+template <typename T, int kTiles, Format kFormat>
 class Stream {
+  static constexpr bool kFine = kFormat == Format::kFine;
+
  public:
   __device__ Stream(const Params& p, const Cta& cta, const Share& share, uint8_t* smem, int warp,
                     int lane)
@@ -184,7 +200,7 @@ class Stream {
   // Asks for the warp's next piece, if there is one. All but the copy is done by all lanes alike.
   __device__ void fetch(int stage) {
     if (asked_tiles_ >= cta_.tiles) return;
-    if (lane_ == 0) {
+    if (ptx::elect_one()) {
       ptx::mbarrier_arrive_expect_tx(&full_[stage], bytes_);
       // Read once: it need not push anything out of L2.
       ptx::bulk_load(ring_ + stage * p_.piece_bytes, src_, bytes_, &full_[stage], ptx::kEvictFirst);
@@ -255,7 +271,7 @@ class Stream {
       uint32_t* to = codes[i / 2] + i % 2 * 4;
       to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
     }
-    Scales<T, kFine> scales;
+    Scales<T, kFormat> scales;
     scales.load(p_, from, lane_);
     __syncwarp();  // all lanes have read the stage
     fetch(stage);
@@ -268,7 +284,7 @@ class Stream {
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
       const bool first = kFine || quarter == 0, last = kFine || quarter == kQuarters - 1;
       if (quarter + 1 < kQuarters) load_x(x[(quarter + 1) % 2], unit, quarter + 1);
-      const Scales<T, kFine> own = of_quarter(scales, quarter);
+      const Scales<T, kFormat> own = of_quarter(scales, quarter);
       if (first) start_products(product[0], own, unit * kSumsOfUnit + (kFine ? quarter : 0));
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
@@ -291,8 +307,8 @@ class Stream {
   }
 
   // kFine: from the lane of the same columns that has this group's.
-  __device__ Scales<T, kFine> of_quarter(const Scales<T, kFine>& all, int quarter) const {
-    Scales<T, kFine> own = all;
+  __device__ Scales<T, kFormat> of_quarter(const Scales<T, kFormat>& all, int quarter) const {
+    Scales<T, kFormat> own = all;
     if constexpr (kFine) {
       const unsigned group = static_cast<unsigned>(quarter) * p_.groups / kQuarters;
       const int from = (lane_ & ~3) | static_cast<int>(group);
@@ -312,7 +328,7 @@ class Stream {
 
   // A group's products start from what its zero points make of all of it.
   __device__ void start_products(float (&product)[kTileStrips][kTiles][4],
-                                 const Scales<T, kFine>& scales, int group) const {
+                                 const Scales<T, kFormat>& scales, int group) const {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const float2 sum = x_sums_[(group * kTiles + tile) * 4];
@@ -341,7 +357,7 @@ class Stream {
 
   // Adds a group's products to the sums.
   __device__ void fold(const float (&product)[kTileStrips][kTiles][4],
-                       const Scales<T, kFine>& scales) {
+                       const Scales<T, kFormat>& scales) {
 #pragma unroll
     for (int strip = 0; strip < kTileStrips; ++strip) {
 #pragma unroll
@@ -369,7 +385,8 @@ class Stream {
           float* at = to + row * kSumPitch;
 #pragma unroll
           for (int j = 0; j < 4; ++j) at[j * 8] = sum_[j / 2][tile][j % 2 * 2 + i];
-          if (!kFine && p_.groups == 0 && lane_ < 4) at[kSumOfX] = x_total_[tile][i];
+          if (kFormat == Format::kOneGroup && p_.groups == 0 && lane_ < 4)
+            at[kSumOfX] = x_total_[tile][i];
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j) sum_[j / 2][tile][j % 2 * 2 + i] = 0.0f;

@@ -47,9 +47,17 @@ __device__ inline int parts_behind(const Params& params, const Segment& segment,
   return static_cast<int>(cluster - last);
 }
 
-// Where Config::kShareWarps, warps of their own raise flags and wait for them. They meet the
-// warpgroups at these barriers, one for each: sums have been left; sums of others are there.
+// Warps of their own raise flags and wait for them. They meet the warpgroups at these barriers, one
+// for each: sums have been left; sums of others are there.
 inline constexpr int kLeftBarrier = 8, kFoundBarrier = 12;
+
+// Warpgroup `consumer` of CTA `place.sharer` of cluster `cluster`, among all of them.
+template <typename Config>
+__device__ inline int64_t warpgroup_of(const Params& params, Place place, uint32_t cluster,
+                                       int consumer) {
+  return (static_cast<int64_t>(cluster) * params.sharers + place.sharer) * Config::kConsumers +
+         consumer;
+}
 
 // One for each consumer warpgroup. Where CTAs share K, each gets the sums of 64 / splits of the
 // warpgroup's columns from all of them, and adds them in the order of their ranks: no global
@@ -108,12 +116,8 @@ class Epilogue {
   // What CTA `sharer` of cluster `cluster` leaves for others: 16 bytes for each thread, kRows / 8
   // times; and the flag that it is there.
   __device__ float4* partials(uint32_t cluster) const {
-    const int64_t warpgroup = index_of(cluster);
+    const int64_t warpgroup = warpgroup_of<Config>(params_, place_, cluster, consumer_);
     return params_.partials + warpgroup * (kRows / 8 * kWarpgroup) + thread_;
-  }
-  __device__ int64_t index_of(uint32_t cluster) const {
-    return (static_cast<int64_t>(cluster) * params_.sharers + place_.sharer) * Config::kConsumers +
-           consumer_;
   }
 
   __device__ void leave(const float (&acc)[kRows / 2], uint32_t cluster) const {
@@ -122,12 +126,7 @@ class Epilogue {
     for (int j = 0; j < kRows / 8; ++j) {
       to[j * kWarpgroup] = make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
     }
-    if constexpr (Config::kShareWarps) {
-      ptx::named_barrier_arrive(kLeftBarrier + consumer_, kWarpgroup + 32);
-    } else {
-      ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
-      if (thread_ == 0) ptx::st_release_gpu(params_.flags + index_of(cluster), params_.nonce);
-    }
+    ptx::named_barrier_arrive(kLeftBarrier + consumer_, kWarpgroup + 32);
   }
 
   // Adds what others have of the tile, in the order of k: all flags are waited for at once, and
@@ -138,15 +137,7 @@ class Epilogue {
                            uint32_t cluster) const {
     const int parts = parts_behind(params_, segment, cluster);
     if (parts == 0) return;
-    if constexpr (Config::kShareWarps) {
-      ptx::named_barrier_sync(kFoundBarrier + consumer_, kWarpgroup + 32);
-    } else {
-#pragma unroll 1
-      for (int i = thread_; i < parts; i += kWarpgroup) {
-        take_down(params_.flags + index_of(cluster - 1 - i), params_.nonce);
-      }
-      ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
-    }
+    ptx::named_barrier_sync(kFoundBarrier + consumer_, kWarpgroup + 32);
     constexpr int kSpare = Config::kConsumerRegisters - kRows / 2;
     constexpr int kRegisters = Config::kConsumerRegisters < 160 ? 32 : kSpare < 160 ? 64 : 128;
     constexpr int kTogether = kRegisters > kRows / 2 ? kRegisters / (kRows / 2) : 1;

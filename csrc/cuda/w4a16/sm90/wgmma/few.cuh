@@ -17,7 +17,8 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 // Of even shares: only the first segment of a range may begin within a tile, whose sums are left
 // for others, and only the last end within one.
 //
-// Raises the flags: this waits until all SMs can see the sums, and the warpgroups go on meanwhile.
+// Raises the flags of all warpgroups: this waits until all SMs can see their sums, once, and they
+// go on meanwhile.
 template <typename Config>
 __device__ inline void raise_flags(const Params& params, Place place, int lane) {
   Scheduler scheduler(params, place, Config::kRows);
@@ -26,9 +27,9 @@ __device__ inline void raise_flags(const Params& params, Place place, int lane) 
 #pragma unroll 1
   for (int i = 0; i < Config::kConsumers; ++i) {
     ptx::named_barrier_sync(kLeftBarrier + i, kWarpgroup + 32);
-    uint64_t* flag = params.flags + scheduler.cluster() * Config::kConsumers + i;
-    if (lane == 0) ptx::st_release_gpu(flag, params.nonce);
   }
+  const int64_t first = warpgroup_of<Config>(params, place, scheduler.cluster(), 0);
+  if (lane < Config::kConsumers) ptx::st_release_gpu(params.flags + first + lane, params.nonce);
 }
 
 // Waits for others' flags while the warpgroups are still at work.
@@ -45,7 +46,9 @@ __device__ inline void find_flags(const Params& params, Place place, int lane) {
   ptx::griddep_wait();  // the workspace may be another kernel's until then
 #pragma unroll 1
   for (int i = lane; i < flags; i += 32) {
-    take_down(params.flags + cluster * Config::kConsumers - 1 - i, params.nonce);
+    const int64_t of = warpgroup_of<Config>(params, place, cluster - 1 - i / Config::kConsumers,
+                                            i % Config::kConsumers);
+    take_down(params.flags + of, params.nonce);
   }
   __syncwarp();
 #pragma unroll 1
@@ -89,17 +92,19 @@ class FewConsumer {
 #pragma unroll
     for (float& x : total) x = 0.0f;
     if constexpr (kPlain) {
-      run<false>(total, units);
-    } else if (groups_ > 1) {
-      run<true>(total, units);
+      run<1>(total, units);
+    } else if (groups_ == 4) {
+      run<4>(total, units);
+    } else if (groups_ == 2) {
+      run<2>(total, units);
     } else {
-      run<false>(total, units);
+      run<1>(total, units);
     }
   }
 
  private:
-  // kFine: a unit has several groups.
-  template <bool kFine>
+  // kGroups: of a unit.
+  template <int kGroups>
   __device__ void run(float (&total)[kRows / 2], int units) {
     // Units of all tiles go around the warpgroups, so that a stage always has the same ones: its
     // barrier's parity then tells phases apart.
@@ -111,15 +116,22 @@ class FewConsumer {
       ptx::mbarrier_wait(Config::kXSums ? &smem_.sums_full[stage] : &smem_.w_full[stage], parity);
       const uint8_t* strip = strip_ + stage * Config::kWBytes;
       const uint64_t x = x_base_ + stage * (2 * Config::kXBytes / 16);
-      if constexpr (kFine) {
-        // 32 k at a time: a group, or a part of one.
+      if constexpr (kGroups == 4) {
 #pragma unroll 1
-        for (int quarter = 0; quarter < 4; ++quarter) {
-          load_group(strip, quarter * groups_ / 4);
-          const uint2 words = *reinterpret_cast<const uint2*>(strip + quarter / 2 * 512 +
-                                                              thread_ % 32 * 16 + quarter % 2 * 8);
+        for (int group = 0; group < 4; ++group) {
+          load_group(strip, group);
+          const uint2 words = *reinterpret_cast<const uint2*>(strip + group / 2 * 512 +
+                                                              thread_ % 32 * 16 + group % 2 * 8);
           multiply(total, {words.x, words.y},
-                   x + quarter / 2 * (Config::kXBytes / 16) + quarter % 2 * 4);
+                   x + group / 2 * (Config::kXBytes / 16) + group % 2 * 4);
+        }
+      } else if constexpr (kGroups == 2) {
+#pragma unroll 1
+        for (int group = 0; group < 2; ++group) {
+          load_group(strip, group);
+          const uint4 words =
+              *reinterpret_cast<const uint4*>(strip + group * 512 + thread_ % 32 * 16);
+          multiply(total, {words.x, words.y, words.z, words.w}, x + group * (Config::kXBytes / 16));
         }
       } else {
         if (kPlain || groups_ > 0) load_group(strip, 0);
@@ -257,7 +269,7 @@ class PartsExchange {
   // Barriers of a block: the sums of a part are there; those of two; all have been read.
   static constexpr int kSecond = kHalf, kFree = kParts == 4 ? 3 : 1, kBarriers = kFree + 1;
   static_assert(1 + Config::kConsumers + (kParts > 1 ? kBarriers * Config::kConsumers : 0) <=
-                    kLeftBarrier,
+                    kSetUpBarrier,
                 "barriers must be told apart");
 
   __device__ void give(const float (&acc)[kRows / 2], int slot) {
@@ -311,51 +323,67 @@ __device__ inline void consume_few(const Params& params, FewStorage<Config>& sme
   epilogue.finish();
 }
 
-// A CTA whose W and X share stages: sets up, loads, and has consume(smem, place, warpgroup, thread)
-// called by the threads that multiply.
-template <typename T, typename Config, typename Consume>
+// A CTA: sets up, loads, and has consume(smem, place, warpgroup, thread) called by the threads that
+// multiply. Activations: the class that loads X into a Storage.
+template <typename T, typename Config, typename Storage, typename Activations, typename Consume>
 __device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
   XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
-  auto& smem =
-      *reinterpret_cast<FewStorage<Config>*>(raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
+  auto& smem = *reinterpret_cast<Storage*>(raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
   // From lane 0, so that the compiler knows it to be the same for the whole warp.
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), warpgroup = warp / 4;
   const int thread = threadIdx.x % kWarpgroup;
-  const int rank = params.split_shift > 0 ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
-  const Place place{0, rank};
-  // One warp sets up the barriers and asks for W at once; nobody else has to see more than that the
-  // barriers stand.
+  const bool cluster = params.sharers_shift + params.split_shift > 0;
+  const int rank = cluster ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
+  const Place place{rank & (params.sharers - 1), rank >> params.sharers_shift};
+  // What is waited for longest is asked for by the first instructions, before any branch: a CTA
+  // starts with an empty cache of them, and a jump waits for memory. One warp sets up the barriers
+  // that it needs and asks for W at once; nobody else has to see more than that all barriers stand.
+  if (warp == 1 && ptx::elect_one()) ptx::prefetch_tensormap(&params.x);
+  FewWalk<Config> walk(params, place);
   if (warp == 0) {
-    if (ptx::elect_one()) set_up_few_barriers(params, smem);
+    if (ptx::elect_one()) set_up_full_barriers(smem);
     __syncwarp();
     ptx::named_barrier_arrive(0, Config::kThreads);
-  } else {
-    if (warp == 1 && ptx::elect_one()) ptx::prefetch_tensormap(&params.x);
-    ptx::named_barrier_sync(0, Config::kThreads);
+    FewWeights<Config, Storage>(params, smem, walk).start();
+  }
+  if (warp == 3) {
+    if (ptx::elect_one()) set_up_other_barriers(params, smem);
+    __syncwarp();
+    ptx::named_barrier_arrive(kSetUpBarrier, 2 * 32);
+  }
+  if (warp != 0) ptx::named_barrier_sync(0, Config::kThreads);
+  if (warp == 1 && params.sharers_shift == 0) {
+    ptx::griddep_wait();  // the weights do not depend on what ran before, X does
+    Activations(params, smem, walk).start();
   }
   ptx::griddep_launch_dependents();
-  if (params.split_shift > 0) ptx::cluster_arrive_relaxed();
+  if (cluster) ptx::cluster_arrive_relaxed();
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<Config::kProducerRegisters>();
     if (warp == 0) {
-      FewWeights<Config>(params, smem, place).run();
+      ptx::named_barrier_sync(kSetUpBarrier, 2 * 32);  // it has not waited at barrier 0
+      FewWeights<Config, Storage>(params, smem, walk).run();
     } else if (warp == 1) {
-      ptx::griddep_wait();  // the weights do not depend on what ran before, X does
-      FewActivations<Config>(params, smem, place).run();
+      if (params.sharers_shift > 0) {  // X is sent to others, too, whose barriers must stand
+        ptx::cluster_wait();
+        ptx::griddep_wait();
+        Activations(params, smem, walk).start();
+      }
+      Activations(params, smem, walk).run();
     } else if (warp == 2) {
       if (params.even_shares) {
         raise_flags<Config>(params, place, thread % 32);
         if constexpr (Config::kXSums) find_flags<Config>(params, place, thread % 32);
       }
     } else if constexpr (Config::kXSums) {
-      FewSums<T, Config, FewStorage<Config>>(params, smem, place, thread % 32).run();
+      FewSums<T, Config, Storage>(params, smem, place, thread % 32).run();
     } else if (params.even_shares) {
       find_flags<Config>(params, place, thread % 32);
     }
-    if (params.split_shift > 0) ptx::cluster_wait();
+    if (cluster && !(warp == 1 && params.sharers_shift > 0)) ptx::cluster_wait();
   } else {
     ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
-    if (params.split_shift > 0) ptx::cluster_wait();  // others' barriers stand, too
+    if (cluster) ptx::cluster_wait();  // others' barriers stand, too
     ptx::griddep_wait();
     consume(smem, place, warpgroup - 1, thread);
   }
@@ -366,9 +394,11 @@ template <typename T, typename Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
     few_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  run_cta<T, Config>(params, [&](FewStorage<Config>& smem, Place place, int warpgroup, int thread) {
-    consume_few<T, Config>(params, smem, place, warpgroup, thread);
-  });
+  using Storage = FewStorage<Config>;
+  run_cta<T, Config, Storage, FewActivations<Config>>(
+      params, [&](Storage& smem, Place place, int warpgroup, int thread) {
+        consume_few<T, Config>(params, smem, place, warpgroup, thread);
+      });
 #endif
 }
 

@@ -3,71 +3,115 @@
 #include "cuda/launch.h"
 #include "cuda/ptx/griddep.h"
 #include "cuda/shared_memory.h"
+#include "cuda/shared_memory_limit.h"
 #include "cuda/w4a16/sm90/wgmma/gather.h"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWidth = 8;                   // elements of a store
-constexpr int kMostStaged = 48 * 1024 / 2;  // channels of a row that shared memory takes
+constexpr int kThreads = 512;
+constexpr int kWidth = 8;  // channels of a load or store
 constexpr int64_t kMostBlocks = 132 * 4;
 
-// Channel `channel` of the row at `row`.
-__device__ uint32_t element(const RowGather& job, const uint16_t* row, int64_t stride,
-                            int channel) {
-  int from = channel;
-  if (job.perm != nullptr) from = __ldg(job.perm + channel);
-  return static_cast<unsigned>(from) < static_cast<unsigned>(job.channels) ? row[from * stride] : 0;
-}
+// A channel of kRows rows, as it lies in shared memory.
+template <int kRows>
+struct alignas(2 * kRows) Column {
+  uint32_t pair[kRows / 2];  // rows 2 i and 2 i + 1
+};
 
-__device__ void gather_row(const RowGather& job, const uint16_t* row, int64_t stride,
-                           uint16_t* dst) {
-  for (int first = threadIdx.x * kWidth; first < job.channels; first += kThreads * kWidth) {
-    uint32_t words[kWidth / 2] = {};
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      if (first + i < job.channels) {
-        words[i / 2] |= element(job, row, stride, first + i) << (16 * (i % 2));
-      }
-    }
-    *reinterpret_cast<uint4*>(dst + first) = make_uint4(words[0], words[1], words[2], words[3]);
+__device__ inline uint32_t half_of(uint32_t word, int i) { return word >> (16 * i) & 0xffff; }
+
+// kWidth channels of a row from `channel` on; what is outside of it is 0.
+__device__ inline uint4 load(const RowGather& job, int64_t row, int channel) {
+  const uint16_t* from = job.src + row * job.row_stride + channel * job.col_stride;
+  if (job.aligned && channel + kWidth <= job.channels) {
+    return *reinterpret_cast<const uint4*>(from);
   }
+  uint32_t words[kWidth / 2] = {};
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    if (channel + i >= job.channels) break;
+    words[i / 2] |= static_cast<uint32_t>(from[i * job.col_stride]) << (16 * (i % 2));
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// A block takes rows in turns. Those that fit pass through shared memory, where access in any order
-// is fast.
-__global__ void __launch_bounds__(kThreads) gather_kernel(const RowGather job, bool staged) {
-  XGEMM_DYNAMIC_SHARED(uint16_t, stage, 16);
+// A block takes kRows rows at a time through shared memory, where a channel of all of them is one
+// access, in any order.
+template <int kRows>
+__global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant__ RowGather job) {
+  XGEMM_DYNAMIC_SHARED(uint8_t, raw, 16);
+  auto* stage = reinterpret_cast<Column<kRows>*>(raw);  // [channels]
   ptx::griddep_launch_dependents();
   ptx::griddep_wait();
   const int64_t pitch = pitch_of(job.channels);
-  for (int64_t r = blockIdx.x; r < job.rows; r += gridDim.x) {
-    const uint16_t* row = job.src + r * job.row_stride;
-    if (!staged) {
-      gather_row(job, row, job.col_stride, job.dst + r * pitch);
-      continue;
-    }
-    __syncthreads();  // the row before has been read
-#pragma unroll 4
-    for (int i = threadIdx.x; i < job.channels; i += kThreads) {
-      stage[i] = __ldg(row + i * job.col_stride);
+  for (int64_t first = int64_t{blockIdx.x} * kRows; first < job.rows;
+       first += int64_t{gridDim.x} * kRows) {
+    const int count = static_cast<int>(min(job.rows - first, int64_t{kRows}));
+    __syncthreads();  // the rows before have been read
+    for (int channel = threadIdx.x * kWidth; channel < job.channels; channel += kThreads * kWidth) {
+      uint32_t words[kRows][kWidth / 2];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const uint4 x = load(job, first + min(r, count - 1), channel);
+        words[r][0] = x.x, words[r][1] = x.y, words[r][2] = x.z, words[r][3] = x.w;
+      }
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        Column<kRows> column;
+#pragma unroll
+        for (int r = 0; r < kRows; r += 2) {
+          column.pair[r / 2] = half_of(words[r][i / 2], i % 2) | half_of(words[r + 1][i / 2], i % 2)
+                                                                     << 16;
+        }
+        stage[channel + i] = column;
+      }
     }
     __syncthreads();
-    gather_row(job, stage, 1, job.dst + r * pitch);
+    for (int channel = threadIdx.x * kWidth; channel < job.channels; channel += kThreads * kWidth) {
+      uint32_t words[kRows][kWidth / 2] = {};
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        if (channel + i >= job.channels) break;
+        const int from = __ldg(job.perm + channel + i);
+        if (static_cast<unsigned>(from) >= static_cast<unsigned>(job.channels)) continue;
+        const Column<kRows> column = stage[from];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          words[r][i / 2] |= half_of(column.pair[r / 2], r % 2) << (16 * (i % 2));
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        if (r >= count) break;
+        *reinterpret_cast<uint4*>(job.dst + (first + r) * pitch + channel) =
+            make_uint4(words[r][0], words[r][1], words[r][2], words[r][3]);
+      }
+    }
   }
+}
+
+template <int kRows>
+Status launch(const RowGather& job, cudaStream_t stream) {
+  constexpr const char* kName = "the copy of x for the W4A16 product";
+  static SharedMemoryLimit limit;
+  const cudaError_t set = limit.raise_to_most(reinterpret_cast<const void*>(gather_kernel<kRows>));
+  if (set != cudaSuccess) return {set, kName};
+  const int64_t blocks = ceil_div<int64_t>(job.rows, kRows);
+  const Grid grid{.blocks = dim3(static_cast<unsigned>(std::min(blocks, kMostBlocks))),
+                  .threads = dim3(kThreads),
+                  .shared_bytes = pitch_of(job.channels) * sizeof(Column<kRows>),
+                  .stream = stream,
+                  .overlaps_previous = job.overlaps_previous};
+  return launch_grid(kName, grid, gather_kernel<kRows>, job);
 }
 
 }  // namespace
 
-Status gather_rows(const RowGather& job, cudaStream_t stream) {
-  const bool staged = job.channels <= kMostStaged;
-  const Grid grid{.blocks = dim3(static_cast<unsigned>(std::min(job.rows, kMostBlocks))),
-                  .threads = dim3(kThreads),
-                  .shared_bytes = staged ? job.channels * sizeof(uint16_t) : 0,
-                  .stream = stream,
-                  .overlaps_previous = job.overlaps_previous};
-  return launch_grid("the copy of x for the W4A16 product", grid, gather_kernel, job, staged);
+Status gather_rows(RowGather job, cudaStream_t stream) {
+  job.aligned = reinterpret_cast<uintptr_t>(job.src) % 16 == 0 && job.col_stride == 1 &&
+                job.row_stride % kWidth == 0;
+  return job.channels <= kMostGathered / 2 ? launch<4>(job, stream) : launch<2>(job, stream);
 }
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma

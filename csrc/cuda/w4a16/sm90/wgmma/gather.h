@@ -1,4 +1,4 @@
-// Copies many long rows of X so that TMA can read them, with their channels in the weight's order.
+// Copies many rows of X so that TMA can read them, with their channels in the weight's order.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,23 +7,29 @@
 
 #include "common/math.h"
 #include "common/status.h"
+#include "cuda/w4a16/sm90/wgmma/tile.h"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
 struct RowGather {
   const uint16_t* src;  // [rows, channels], strides in elements
   int64_t row_stride, col_stride;
-  const int32_t* perm;  // [channels] or null: from where in src a channel comes; outside of it: 0
+  const int32_t* perm;  // [channels]: from where in src a channel comes; outside of it: 0
   uint16_t* dst;        // [rows, pitch_of(channels)], aligned to 16 bytes; all of it is written
   int64_t rows;
-  int channels;
+  int channels;            // at most kMostGathered
   bool overlaps_previous;  // programmatic dependent launch
+  bool aligned = false;    // 16-byte loads; set by gather_rows
 };
+
+// Two rows of so many fit into shared memory.
+inline constexpr int kMostGathered = kMostSmemBytes / 4;
+static_assert(kMostGathered % 16 == 0, "and four rows of half as many");
 
 XGEMM_HOST_DEVICE inline int64_t pitch_of(int64_t channels) {
   return round_up<int64_t>(channels, 8);
 }
 
-Status gather_rows(const RowGather& job, cudaStream_t stream);
+Status gather_rows(RowGather job, cudaStream_t stream);
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma

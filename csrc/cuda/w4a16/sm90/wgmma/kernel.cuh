@@ -1,20 +1,15 @@
 // W4A16 for sm_90a from a few dozen rows of X on: Y^T = W X^T by wgmma, with W dequantized in
 // registers as its A operand.
 //
-// Persistent CTAs of one producer warpgroup, of which a thread feeds a ring of packed units of W
-// and another one of boxes of X, and of two or four consumer warpgroups of 64 columns of D each. A
+// Persistent CTAs of one producer warpgroup, of which a warp feeds a ring of packed units of W and
+// another one of boxes of X, and of two or four consumer warpgroups of 64 columns of D each. A
 // consumer turns 64 k of codes into operands while the wgmmas of the 64 k before run, its own or
 // the other warpgroups'. A cluster shares X (multicast), or K (its CTAs exchange sums), or both. Or
 // all clusters take equal ranges of the tiles' K, and complete each other's sums.
 #pragma once
 
-#include "cuda/ptx/griddep.h"
 #include "cuda/ptx/mbarrier_test.h"
-#include "cuda/ptx/setmaxnreg.h"
-#include "cuda/ptx/wgmma.h"
-#include "cuda/shared_memory.h"
-#include "cuda/w4a16/sm90/wgmma/dequant.cuh"
-#include "cuda/w4a16/sm90/wgmma/epilogue.cuh"
+#include "cuda/w4a16/sm90/wgmma/few.cuh"
 #include "cuda/w4a16/sm90/wgmma/ring.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
@@ -194,74 +189,15 @@ __device__ inline void consume(const Params& params, SharedStorage<Config>& smem
   epilogue.finish();
 }
 
-// By one thread.
-template <typename Config>
-__device__ inline void set_up_barriers(const Params& params, SharedStorage<Config>& smem) {
-#pragma unroll 1
-  for (int stage = 0; stage < Config::kWStages; ++stage) {
-    ptx::mbarrier_init(&smem.w_full[stage], 1);
-    ptx::mbarrier_init(&smem.w_empty[stage], Config::kConsumers * kWarpgroup / 32);
-  }
-#pragma unroll 1
-  for (int stage = 0; stage < Config::kXStages; ++stage) {
-    ptx::mbarrier_init(&smem.x_full[stage], 1);
-    ptx::mbarrier_init(&smem.x_empty[stage], Config::kConsumers * params.sharers);
-  }
-#pragma unroll 1
-  for (int i = 0; i < Config::kConsumers; ++i) {
-    ptx::mbarrier_init(&smem.inbox_full[i], 1);
-    ptx::mbarrier_init(&smem.inbox_empty[i], 1 << params.split_shift);
-  }
-  ptx::fence_mbarrier_init();
-}
-
-template <typename Config>
-__device__ inline void produce(const Params& params, SharedStorage<Config>& smem, Place place,
-                               WeightProducer<Config>& weights, int thread) {
-  if (thread == 0) {
-    weights.run();
-  } else if (thread == 32) {
-    ptx::griddep_wait();  // the weights do not depend on what ran before, X does
-    ActivationProducer<Config>(params, smem, place).run();
-  }
-}
-
 template <typename T, typename Config, bool kForeign>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     wgmma_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
-  auto& smem = *reinterpret_cast<SharedStorage<Config>*>(
-      raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
-  // From lane 0, so that the compiler knows it to be the same for the whole warp.
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
-  const int thread = threadIdx.x % kWarpgroup;
-  const int cluster = params.sharers << params.split_shift;
-  const int rank = cluster > 1 ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
-  const Place place{rank & (params.sharers - 1), rank >> params.sharers_shift};
-  if (threadIdx.x == 32) ptx::prefetch_tensormap(&params.x);
-  WeightProducer<Config> weights(params, smem, place);
-  if (threadIdx.x == 0) {
-    set_up_barriers(params, smem);
-    weights.start();
-  }
-  ptx::griddep_launch_dependents();
-  if (cluster > 1) {
-    __syncwarp();
-    ptx::cluster_arrive_relaxed();
-    ptx::cluster_wait();
-  } else {
-    __syncthreads();
-  }
-  if (warpgroup == 0) {
-    ptx::setmaxnreg_dec<Config::kProducerRegisters>();
-    produce(params, smem, place, weights, thread);
-  } else {
-    ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
-    ptx::griddep_wait();
-    consume<T, Config, kForeign>(params, smem, place, warpgroup - 1, thread);
-  }
-  // No barrier at the end: whatever others send to this CTA, it has waited for.
+  using Storage = SharedStorage<Config>;
+  run_cta<T, Config, Storage, Activations<Config>>(
+      params, [&](Storage& smem, Place place, int warpgroup, int thread) {
+        consume<T, Config, kForeign>(params, smem, place, warpgroup, thread);
+      });
 #endif
 }
 

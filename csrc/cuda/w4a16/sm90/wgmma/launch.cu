@@ -69,11 +69,11 @@ bool encode_unit_x(CUtensorMap* map, DType dtype, const Map& x, int boxes) {
 // X as TMA reads it: rows aligned, channels in the weight's order.
 Status copy_x(const Problem& p, uint16_t* dst, cudaStream_t stream) {
   const int64_t k = p.weight.layout.k;
-  // Many long rows in another order are read twice as fast row by row, through shared memory (H200,
-  // K = 14336, M = 1024: 51 instead of 73 us); few rows keep more SMs busy by columns (M = 32: 18
-  // and 7 us), and so are rows in order.
-  constexpr int64_t kLongRow = 8192, kManyElements = 6 << 20;
-  if (p.perm != nullptr && k >= kLongRow && p.m * k >= kManyElements) {
+  // Many rows in another order are read faster several at a time through shared memory (H200, M =
+  // 1024: 25 instead of 69 us for K = 14336, 7 instead of 11 for 4096); fewer keep more SMs busy by
+  // columns (M = 128: 9 and 10 us), and rows in order are read as fast.
+  constexpr int64_t kManyRows = 256;
+  if (p.perm != nullptr && p.m >= kManyRows && k <= kMostGathered) {
     return gather_rows({.src = static_cast<const uint16_t*>(p.x),
                         .row_stride = p.x_row_stride,
                         .col_stride = p.x_col_stride,
@@ -118,7 +118,11 @@ Params params_of(const Problem& p, const Config& config) {
   params.row_tiles = ceil_div(params.m, config.block_m);
   params.column_groups = ceil_div(params.n, config.block_n * params.sharers);
   params.tiles = static_cast<uint32_t>(params.row_tiles) * params.column_groups;
-  params.group_rows = std::max(1, kGroupRows / config.block_m);
+  params.group_rows = std::clamp(kGroupRows / config.block_m, 1, params.row_tiles);
+  params.by_band = FastDivmod(params.group_rows * params.column_groups);
+  params.by_rows = FastDivmod(params.group_rows);
+  const int last_rows = params.row_tiles % params.group_rows;
+  params.by_last_rows = FastDivmod(last_rows > 0 ? last_rows : params.group_rows);
   // A weight that is read once shall not push out what L2 holds.
   params.weight_policy = params.row_tiles == 1 ? ptx::kEvictFirst : ptx::kEvictNormal;
   params.d_data = p.d;

@@ -33,6 +33,9 @@ Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
   }
   const uint32_t units = params.tiles * params.units;  // of even shares, which see to its range
   params.units_each = units / params.clusters, params.units_extra = units % params.clusters;
+  if (params.even_shares) {
+    params.lead = lead_of(Config::kConsumers, Config::kRows, params.units, units, params.clusters);
+  }
   const Grid grid{.blocks = dim3(params.clusters * cluster),
                   .threads = dim3(Config::kThreads),
                   .shared_bytes = kSmem,

@@ -41,15 +41,17 @@ class MiddleConsumer {
   template <bool kForeign, bool kPlain>
   __device__ void run(float (&acc)[kRows / 2], const Segment& segment) {
     // Words of codes, 16 k each, for a batch of wgmmas. A group may be as short as two of them.
-    constexpr int kWords = kPlain ? Config::kWords : Config::kWords < 2 ? 1 : 2;
+    constexpr int kWords = kPlain ? Config::kWords : Config::kGeneralWords;
+    constexpr int kBuffers = kPlain ? Config::kBuffers : 2;
     constexpr int kSteps = w4::kUnitK / 16 / kWords, kHalf = kSteps / 2;
     Dequantizer<T, kForeign> dequantizer;
     if (!kPlain && params_.groups_per_unit == 0) dequantizer.load_group(scales_of_tile(segment));
     uint4 codes[2];  // of 64 k each
-    uint32_t scales[2], a[2][kWords][4];
+    uint32_t scales[2], a[kBuffers][kWords][4];
     int previous = -1;  // stage that wgmmas may still read
     ptx::mbarrier_wait(&smem_.w_full[ring_.stage], ring_.parity);
     codes[0] = load_codes(ring_.stage, 0);
+    if constexpr (kHalf == 0) codes[1] = load_codes(ring_.stage, 1);
     if constexpr (kPlain) {
       load_scales(ring_.stage, scales);
       dequantizer.set_scales(scales[0], scales[1]);
@@ -63,31 +65,35 @@ class MiddleConsumer {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         if constexpr (!kPlain) load_group(dequantizer, step * kWords);
-        expand(dequantizer, codes[step / kHalf], step % kHalf * kWords, a[step % 2]);
-        multiply(acc, a[step % 2], x, step * kWords);
-        if (step == 0) codes[1] = load_codes(ring_.stage, 1);
+        expand(dequantizer, codes, step * kWords, a[step % kBuffers]);
+        multiply(acc, a[step % kBuffers], x, step * kWords);
+        if (kHalf > 0 && step == 0) codes[1] = load_codes(ring_.stage, 1);
         // The barrier is asked before it is needed.
-        if (step == kHalf - 1 && more) {
+        if (more && step == (kHalf > 0 ? kHalf - 1 : 0)) {
           ready = ptx::mbarrier_test(&smem_.w_full[next.stage], next.parity);
         }
-        if (step == kHalf && more) {
+        if (more && step == kHalf) {
           if (!ready) ptx::mbarrier_wait(&smem_.w_full[next.stage], next.parity);
           codes[0] = load_codes(next.stage, 0);
+          if constexpr (kHalf == 0) codes[1] = load_codes(next.stage, 1);
           if constexpr (kPlain) load_scales(next.stage, scales);
         }
         // While wgmmas run: what the next unit's first operands are made with.
         if constexpr (kPlain) {
           if (step == kSteps - 1) dequantizer.set_scales(scales[0], scales[1]);
         }
-        // The operands that come next replace those of the step before.
-        ptx::wgmma_wait_group<1>();
-        if (step == 0 && previous >= 0) release(previous);
+        // The operands that come next replace those of the step before, or of this one.
+        ptx::wgmma_wait_group<kBuffers - 1>();
+        if (kBuffers == 2 && step == 0 && previous >= 0) release(previous);
       }
+      if constexpr (kBuffers == 1) release(ring_.stage);
       previous = ring_.stage;
       ring_ = next;
     }
-    ptx::wgmma_wait_group<0>();
-    release(previous);
+    if constexpr (kBuffers == 2) {
+      ptx::wgmma_wait_group<0>();
+      release(previous);
+    }
   }
 
   // Of columns that have one group each.
@@ -120,10 +126,12 @@ class MiddleConsumer {
         {scales(ring_.stage) + word * groups / 8 * 32, groups * 32, params_.zeros});
   }
 
+  // Words `first` and on of a unit's.
   template <typename Dequantizer, int kWords>
-  __device__ static void expand(const Dequantizer& dequantizer, uint4 codes, int first,
+  __device__ static void expand(const Dequantizer& dequantizer, const uint4 (&codes)[2], int first,
                                 uint32_t (&a)[kWords][4]) {
-    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+    const uint32_t words[8] = {codes[0].x, codes[0].y, codes[0].z, codes[0].w,
+                               codes[1].x, codes[1].y, codes[1].z, codes[1].w};
     if (dequantizer.subnormal()) [[likely]] {
 #pragma unroll
       for (int j = 0; j < kWords; ++j) dequantizer.expand_subnormal(words[first + j], a[j]);
@@ -179,9 +187,11 @@ template <typename T, typename Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     middle_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  run_cta<T, Config>(params, [&](FewStorage<Config>& smem, Place place, int warpgroup, int thread) {
-    consume_middle<T, Config>(params, smem, place, warpgroup, thread);
-  });
+  using Storage = FewStorage<Config>;
+  run_cta<T, Config, Storage, FewActivations<Config>>(
+      params, [&](Storage& smem, Place place, int warpgroup, int thread) {
+        consume_middle<T, Config>(params, smem, place, warpgroup, thread);
+      });
 #endif
 }
 

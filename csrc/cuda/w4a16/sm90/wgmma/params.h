@@ -34,15 +34,18 @@ struct Params {
   int row_tiles, column_groups;  // a cluster takes a tile of `sharers` times the columns
   uint32_t tiles;                // row_tiles * column_groups
   int group_rows;                // row tiles that neighbouring tiles run over, for L2
-  int sharers, sharers_shift;    // CTAs that read the same X, by multicast: 1 << sharers_shift
-  int split_shift;               // 1 << this CTAs of a cluster share K
-  int clusters;                  // of the grid; set by launch_f16 and launch_bf16
+  // By the tiles of so many rows; by the rows, and by those of the last ones.
+  FastDivmod by_band, by_rows, by_last_rows;
+  int sharers, sharers_shift;  // CTAs that read the same X, by multicast: 1 << sharers_shift
+  int split_shift;             // 1 << this CTAs of a cluster share K
+  int clusters;                // of the grid; set by launch_f16 and launch_bf16
   // Clusters take equal ranges of all tiles' units, where they begin and end within a tile, too.
   // What is not the beginning of a tile's K is left in `partials`, a CTA's sums of a tile each, for
   // the one that has the beginning; `flags`, one for each consumer warpgroup, are `nonce`
   // meanwhile.
   bool even_shares;
   uint32_t units_each, units_extra;  // of a range; the first `units_extra` have one more
+  uint32_t lead;                     // of who has a tile's beginning: tile.h
   uint64_t* flags;
   float4* partials;
   uint64_t nonce;

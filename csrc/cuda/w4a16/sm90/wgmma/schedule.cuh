@@ -25,10 +25,18 @@ struct Segment {
 struct Range {
   uint32_t begin, end;
 };
+// Where the i-th range begins. Who has a tile's beginning has `lead` units more of the tile
+// (lead_of in tile.h), the others fewer in proportion.
+__device__ inline uint32_t begin_of_range(const Params& params, uint32_t i) {
+  const uint32_t even = i * params.units_each + min(i, params.units_extra);
+  uint32_t within;
+  params.by_units.divide(even, &within);
+  if (within == 0) return even;
+  return even + params.lead - params.by_units.divide(within * params.lead + params.units - 1);
+}
 __device__ inline Range range_of(const Params& params, uint32_t index) {
   const uint32_t i = params.clusters - 1 - index;
-  const uint32_t begin = i * params.units_each + min(i, params.units_extra);
-  return {begin, begin + params.units_each + (i < params.units_extra ? 1 : 0)};
+  return {begin_of_range(params, i), begin_of_range(params, i + 1)};
 }
 
 // Walks over the segments of a CTA. Tiles come in groups of rows so that concurrent ones share
@@ -79,11 +87,11 @@ class Scheduler {
   __device__ void locate(uint32_t tile, Segment* segment) const {
     uint32_t row = 0, group = tile;
     if (params_.row_tiles > 1) [[unlikely]] {  // out of the way of the first load
-      const uint32_t size = params_.group_rows * params_.column_groups;
-      const uint32_t first = tile / size * params_.group_rows, in_group = tile % size;
-      const uint32_t height = min(params_.group_rows, params_.row_tiles - static_cast<int>(first));
-      row = first + in_group % height;
-      group = in_group / height;
+      uint32_t in_band;
+      const uint32_t first = params_.by_band.divide(tile, &in_band) * params_.group_rows;
+      const bool whole = first + params_.group_rows <= static_cast<uint32_t>(params_.row_tiles);
+      group = (whole ? params_.by_rows : params_.by_last_rows).divide(in_band, &row);
+      row += first;
     }
     segment->m = static_cast<int>(row) * rows_;
     segment->column = static_cast<int>(group) * params_.sharers + place_.sharer;

@@ -32,14 +32,17 @@ constexpr double kCyclesPerUs = 1650;  // of the cycles below and in tile.h
 // Large products are bound by the GPU's power: 128 SMs then take no longer than 132, and sums that
 // go through memory cost their energy. What cycles need and what power allows are added as in a
 // norm of this degree, so that both count where they are close.
-constexpr double kFlopsPerUs = 838e6, kSharesEnergy = 1.031, kDegree = 6;
+constexpr double kFlopsPerUs = 1026e6, kSharesEnergy = 1.113, kDegree = 4.23;
 
-// These and the tiles' cycles are fitted to times on an H200, groups of 128. kLarge: 2,700 times of
-// 200 products, 8 layers of models and random ones, M from 72 to 1500; the estimate meets them to
-// 4.2 % (rms), and what it chooses takes 0.4 % longer than the best way (at most 7 %). kFew,
-// without the power limit: 1,150 times of 33 layers, M from 16 to 64; 4.5 % (of ways near the best)
-// and 1.3 % (at most 12 %, of layers that take 10 us). The tile of 256 columns and 16 rows has more
-// cycles than fitted: with the fit's 917 it was chosen too often (3.0 % at 16 rows, now 1.4 %).
+// These and the tiles' cycles are fitted to times on an H200, groups of 128. kLarge: 14,300 times
+// of 630 products of some 30 layers, M from 72 to 4096; the estimate meets those near the best to 6
+// % (rms). Where ways were timed in random order (one that runs behind itself finds its
+// instructions in the cache), what it chooses takes 0.5 % longer than the best way, at most 8 % (by
+// the fit before 2.0 and 13 %). kFew, without the power limit: 1,150 times of 33 layers, M from 16
+// to 64; the cycles of its tiles from 32 rows on by 1,500 later ones: 2.4 % (at most 14 %, of
+// layers that take 10 us). Tiles of 16 rows have cycles by which the choice is best, rather than
+// the estimate: over 30 layers with 8, 12 and 16 rows it takes 1.2 to 1.9 % longer than the best
+// way, with fitted cycles 1.9 to 3.0 %.
 struct Costs {
   double bytes_per_us;             // from memory, by all SMs
   double start_us, cluster_us;     // until a CTA, and one that shares X, has its first operands
@@ -49,15 +52,15 @@ struct Costs {
   double sharing, sharing_row;     // of a unit where two CTAs share X: large tiles gain
   double splitting;                // of a unit where CTAs share K, which leaves fewer stages
 };
-constexpr Costs kLarge{4.2e6,  4.307, 0.141,  165.5,  6.581,    241,
-                       0.0762, 4102,  0.0172, 0.9938, 1.962e-4, 1.03};
+constexpr Costs kLarge{4.2e6,  3.093, 0.019,  2527,  3.307,    241,
+                       0.0762, 2481,  0.0216, 1.005, 2.708e-4, 1.03};
 constexpr Costs kFew{3.93e6, 3.965, 0,      43.3,  0.554,  6.9,
                      0.0551, 1116,  0.0375, 1.012, 1.1e-4, 0.929};
-// By how much of it a unit of few rows takes longer for each group more than one. Of 8 layers, it
-// took 1.3 to 1.45 times as long with 2 groups, 1.9 to 2.2 times with 4 and zeros; by this number
-// the choice between this kernel and the stream was best with 12, 16 and 24 rows, when it was 0.45;
-// since then a unit of one group takes a fifth less, and what more groups add is the same.
-constexpr double kFewGroup = 0.55;
+// By how much of it a unit of few rows takes longer for each group more than one, and for each
+// group's zero points. (H200, 4 layers, 16 to 64 rows: 1.2 to 1.34 times as long with 2
+// groups, 1.75 with 4, about 2.2 with 4 and zeros, where the second number is less than that says:
+// the stream's estimate does not know zeros, and by these the choice between the two is best.)
+constexpr double kFewGroup = 0.25, kFewZeros = 0.08;
 
 // Of copying x so that TMA can read it.
 constexpr double kCopyLaunchUs = 3, kCopyBytesPerUs = 3e6;
@@ -156,12 +159,13 @@ class Chooser {
     const double sent = 4.0 * shape.columns() * shape.rows;
     const Costs& costs = shape.few_rows() ? kFew : kLarge;
     const double tile = costs.tile + costs.tile_per_row * shape.rows;
-    const auto more_groups =
-        static_cast<double>(std::max<int64_t>(layout_.groups_per_unit() - 1, 0));
+    const auto groups = static_cast<double>(std::max<int64_t>(layout_.groups_per_unit(), 1));
     const double unit_cycles =
         shape.unit_cycles * (sharers > 1 ? costs.sharing - costs.sharing_row * shape.rows : 1.0) *
         (splits > 1 ? costs.splitting : 1.0) *
-        (shape.few_rows() ? 1.0 + kFewGroup * more_groups : 1.0);
+        (shape.few_rows()
+             ? 1.0 + kFewGroup * (groups - 1) + (layout_.zeros ? kFewZeros * groups : 0)
+             : 1.0);
     double cycles = 0;
     if (shares > 0) {
       const int64_t share =
@@ -172,8 +176,11 @@ class Chooser {
           within_tiles ? 1.0 : static_cast<double>(ceil_div(share, layout_.units()) + 1);
       // Of a tile, that one CTA adds to its own.
       const auto parts = static_cast<double>(ceil_div(layout_.units(), share) - within_tiles);
-      cycles = static_cast<double>(share) * unit_cycles + segments * tile + costs.leave +
-               costs.leave_byte * sent * parts;
+      const int lead =
+          lead_of(shape.consumers, shape.rows, layout_.units(), tiles * layout_.units(), shares);
+      const double own = static_cast<double>(share) + lead -
+                         static_cast<double>(share * lead) / static_cast<double>(layout_.units());
+      cycles = own * unit_cycles + segments * tile + costs.leave + costs.leave_byte * sent * parts;
     } else {
       const auto turns = static_cast<double>(ceil_div(tiles, clusters));
       const auto units = static_cast<double>(

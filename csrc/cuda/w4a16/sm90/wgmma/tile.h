@@ -25,15 +25,15 @@ inline constexpr int kSmemBytesOf = (kMostSmemBytes + 1024) / kCtas - 1024;
 // registers for more rows; three fit where neither fills the SMs. The cycles, all warpgroups'
 // together, are what an H200 takes at 1650 MHz (select.cpp). Middle tiles: middle.cuh.
 #define XGEMM_W4_MIDDLE_TILES(TILE) \
-  TILE(2, 96, 1048)                 \
-  TILE(3, 96, 1507)                 \
-  TILE(4, 96, 1967)                 \
-  TILE(2, 128, 1134)                \
-  TILE(3, 128, 1646)                \
-  TILE(4, 128, 2394)                \
-  TILE(2, 160, 1328)                \
-  TILE(3, 160, 2000)
-#define XGEMM_W4_WGMMA_TILES(TILE) TILE(2, 192, 1545) TILE(2, 224, 1779) TILE(2, 256, 2006)
+  TILE(2, 96, 902)                  \
+  TILE(3, 96, 1233)                 \
+  TILE(4, 96, 1651)                 \
+  TILE(2, 128, 1049)                \
+  TILE(3, 128, 1561)                \
+  TILE(4, 128, 2074)                \
+  TILE(2, 160, 1306)                \
+  TILE(3, 160, 1970)
+#define XGEMM_W4_WGMMA_TILES(TILE) TILE(2, 192, 1502) TILE(2, 224, 1818) TILE(2, 256, 2027)
 inline constexpr int kMostMiddleRows = 160;
 
 // Tiles of few rows (few.cuh). TILE(blocks of 64 columns, warpgroups that share the K of each, rows
@@ -44,23 +44,23 @@ constexpr int few_ctas(int warpgroups) { return 4 / warpgroups; }
 // Where an SM holds two CTAs, the cycles are those of both at work.
 #define XGEMM_W4_FEW_TILES(TILE) \
   TILE(4, 1, 16, 1000)           \
-  TILE(2, 2, 16, 516)            \
-  TILE(1, 4, 16, 288)            \
-  TILE(4, 1, 32, 1028)           \
-  TILE(2, 2, 32, 578)            \
-  TILE(1, 4, 32, 328)            \
-  TILE(4, 1, 48, 1213)           \
-  TILE(2, 2, 48, 678)            \
+  TILE(2, 2, 16, 485)            \
+  TILE(1, 4, 16, 260)            \
+  TILE(4, 1, 32, 1127)           \
+  TILE(2, 2, 32, 587)            \
+  TILE(1, 4, 32, 339)            \
+  TILE(4, 1, 48, 1269)           \
+  TILE(2, 2, 48, 700)            \
   TILE(1, 4, 48, 403)            \
-  TILE(4, 1, 64, 1416)           \
-  TILE(2, 2, 64, 787)            \
-  TILE(1, 4, 64, 448)            \
+  TILE(4, 1, 64, 1423)           \
+  TILE(2, 2, 64, 792)            \
+  TILE(1, 4, 64, 481)            \
   TILE(2, 1, 16, 1008)           \
-  TILE(1, 2, 16, 508)            \
-  TILE(2, 1, 32, 1062)           \
-  TILE(1, 2, 32, 579)            \
-  TILE(2, 1, 48, 1236)           \
-  TILE(1, 2, 48, 712)
+  TILE(1, 2, 16, 490)            \
+  TILE(2, 1, 32, 1234)           \
+  TILE(1, 2, 32, 647)            \
+  TILE(2, 1, 48, 1368)           \
+  TILE(1, 2, 48, 837)
 
 // Whether CTAs may share K: they exchange sums in shared memory, of which a tile must leave enough.
 constexpr bool may_split(int consumers, int rows) {
@@ -84,6 +84,19 @@ constexpr SharesPlan shares_plan(int rows, int columns, int ctas) {
   return {round_up<int64_t>(warpgroups * 8, 256), int64_t{ctas} * columns * rows * 4};
 }
 
+// Where `shares` CTAs (or clusters) take `parts` equal ranges of each tile's units of K, the one
+// with a tile's beginning waits for the others' sums: the units that it has more of the tile than
+// they would leave it. They are what it multiplies in the time that sums take to another CTA.
+// (H200, 96 and 128 rows: 1 to 4 % less time. Where ranges begin and end anywhere it was no gain.)
+constexpr int lead_of(int consumers, int rows, int64_t units, int64_t tiles_units, int64_t shares) {
+  constexpr int kCycles = 3000;
+  const int64_t share = tiles_units / shares;
+  if (share < 2 || share * shares != tiles_units || units % share != 0) return 0;
+  const int unit_cycles = 4 * consumers * (rows > 64 ? rows : 64);  // at the tensor cores' rate
+  const int lead = (kCycles + unit_cycles / 2) / unit_cycles;
+  return 2 * lead <= units ? lead : 0;
+}
+
 constexpr int least(int a, int b) { return a < b ? a : b; }
 
 template <int kConsumers_, int kRows_>
@@ -92,7 +105,7 @@ struct TileConfig {
   static constexpr int kColumns = kConsumers * kWarpgroupColumns;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr bool kMaySplit = may_split(kConsumers, kRows);
-  static constexpr bool kShareWarps = false;
+  static constexpr bool kXSums = false;  // as in FewConfig
   static_assert(kRows % 16 == 0, "a store takes 16 rows");
 
   // Of a warpgroup: its part of D, or what others send it of theirs and the slice it makes of it.
@@ -127,7 +140,6 @@ struct MiddleConfig {
   static constexpr int kColumns = kConsumers * kWarpgroupColumns;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr bool kMaySplit = kSplit;
-  static constexpr bool kShareWarps = true;
   static_assert(kRows % 16 == 0, "a store takes 16 rows");
 
   static constexpr int kInboxBytes = kRows * kWarpgroupColumns * 4;
@@ -144,11 +156,13 @@ struct MiddleConfig {
   static constexpr int kWStages = least(kMostStages, kRingBytes / (2 * kXBytes + kWBytes));
   static_assert(kWStages >= 3, "a tile must leave room for a ring");
 
-  // Words of codes, 16 k each, that a warpgroup dequantizes at a time: twice that in registers. Two
-  // warpgroups with fewer words wait for what lies between batches, a branch on the scales first.
-  static constexpr int kWords = kConsumers == 2 && kRows <= 128  ? 4
-                                : kConsumers == 4 || kRows <= 96 ? 1
-                                                                 : 2;
+  // Words of codes, 16 k each, that a warpgroup dequantizes at a time, and operands of how many
+  // such batches it holds. Two warpgroups dequantize while their own wgmmas run; of three or four,
+  // while those of the others do: they need but one buffer, and have larger batches in their
+  // registers. Small batches wait for what lies between them, a branch on the scales first.
+  static constexpr int kWords = kRows > 128 ? 2 : kConsumers == 3 ? 8 : 4;
+  static constexpr int kBuffers = kConsumers == 2 || kRows > 128 ? 2 : 1;
+  static constexpr int kGeneralWords = kConsumers == 2 || kRows > 128 ? 2 : 1;  // in two buffers
   static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
 };
@@ -165,7 +179,6 @@ struct FewConfig {
   static constexpr int kColumns = kBlocks * kWarpgroupColumns;
   static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
   static constexpr bool kMaySplit = kCtas == 1 && may_split(kBlocks, kRows);
-  static constexpr bool kShareWarps = true;
   static_assert(kRows % 16 == 0 && kRows <= kMostFewRows, "a store takes 16 rows");
 
   static constexpr int kInboxBytes = kRows * kWarpgroupColumns * 4;
