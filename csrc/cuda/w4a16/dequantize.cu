@@ -33,62 +33,30 @@ __device__ void transpose_words(uint32_t (&w)[4], int tig) {
   }
 }
 
-// What a lane has of a column: 16 neighbouring channels, rounded, in chunks of 16 bytes.
+// Eight neighbouring channels of a column, rounded.
 template <typename T>
-struct Channels {
-  static constexpr int kOfChunk = 16 / sizeof(T), kChunks = 16 / kOfChunk;
-  uint32_t chunk[kChunks][4];
+struct Piece {
+  static constexpr int kWords = 8 * sizeof(T) / 4;
+  uint32_t word[kWords];
 
-  __device__ void set(int channel, float low, float high) {  // an even one, and the next
-    uint32_t* word = &chunk[channel / kOfChunk][channel % kOfChunk * sizeof(T) / 4];
+  __device__ void set(int i, float low, float high) {  // channels 2 i and 2 i + 1
     if constexpr (sizeof(T) == 4) {
-      word[0] = __float_as_uint(low), word[1] = __float_as_uint(high);
+      word[2 * i] = __float_as_uint(low);
+      word[2 * i + 1] = __float_as_uint(high);
     } else {
-      word[0] = pack2<T>(low, high);
+      word[i] = pack2<T>(low, high);
     }
   }
-
-  // Lanes change places, so that neighbours store neighbouring chunks, and whole sectors. Chunk i
-  // is then that from channel `channel_of(i, tig)` of the 64 on.
-  __device__ void exchange(int tig) {
-    if constexpr (kChunks == 4) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        uint32_t words[4] = {chunk[0][i], chunk[1][i], chunk[2][i], chunk[3][i]};
-        transpose_words(words, tig);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) chunk[j][i] = words[j];
-      }
-    } else {  // of pairs of lanes
-      const bool odd = tig & 1;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? chunk[0][i] : chunk[1][i], 1);
-        chunk[0][i] = odd ? other : chunk[0][i];
-        chunk[1][i] = odd ? chunk[1][i] : other;
-      }
-    }
-  }
-  __device__ static int channel_of(int i, int tig) {
-    if constexpr (kChunks == 4) return i * 16 + tig * kOfChunk;
-    return (tig / 2 * 2 + i) * 16 + tig % 2 * kOfChunk;
-  }
-
-  // Chunk i, of which there are `count` channels.
-  __device__ void store(int i, T* to, int64_t count, bool aligned) const {
-    const uint32_t (&x)[4] = chunk[i];
-    if (aligned && count >= kOfChunk) {
-      *reinterpret_cast<uint4*>(to) = make_uint4(x[0], x[1], x[2], x[3]);
+  __device__ void store(T* to, int64_t count, bool aligned) const {
+    static_assert(kWords == 4, "16 bytes: of fp32 half a piece is stored at once");
+    if (aligned && count >= 8) {
+      *reinterpret_cast<uint4*>(to) = make_uint4(word[0], word[1], word[2], word[3]);
       return;
     }
 #pragma unroll
-    for (int j = 0; j < kOfChunk; ++j) {
-      if (j >= count) break;
-      if constexpr (sizeof(T) == 4) {
-        reinterpret_cast<uint32_t*>(to)[j] = x[j];
-      } else {
-        reinterpret_cast<uint16_t*>(to)[j] = static_cast<uint16_t>(x[j / 2] >> j % 2 * 16);
-      }
+    for (int i = 0; i < 8; ++i) {
+      if (i >= count) break;
+      reinterpret_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(word[i / 2] >> i % 2 * 16);
     }
   }
 };
@@ -154,11 +122,80 @@ struct Raw {
   }
 };
 
+// By pairs of lanes: an even lane gives its upper 8 channels for the lower 8 of the next lane, so
+// that a store of the warp covers 32 neighbouring bytes, not 16 here and 16 there.
+template <typename T>
+__device__ __forceinline__ void store_pairs(const Params& p, Piece<T> (&piece)[2][2],
+                                            int64_t column, int64_t channel, int lane) {
+  const int gid = lane / 4, tig = lane % 4;
+  const bool odd = tig & 1;
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+#pragma unroll
+    for (int i = 0; i < Piece<T>::kWords; ++i) {
+      uint32_t &first_word = piece[c][0].word[i], &second_word = piece[c][1].word[i];
+      const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? first_word : second_word, 1);
+      first_word = odd ? other : first_word;
+      second_word = odd ? second_word : other;
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const int64_t of_column = column + gid + c * 8;
+    T* row = static_cast<T*>(p.dst) + of_column * p.dst_row_stride;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      // piece[c][0] is now of the pair's first 16 channels, piece[c][1] of its second.
+      const int64_t of_channel = channel + (tig / 2 * 2 + h) * 16 + odd * 8;
+      const int64_t count = p.channels - of_channel;
+      if (of_column < p.columns && count > 0) {
+        piece[c][h].store(row + of_channel, count, p.aligned);
+      }
+    }
+  }
+}
+
+// The same of fp32, where 8 channels are two stores: the four lanes of a column change places, so
+// that a store covers 64 neighbouring bytes. (H200: with 16 of every 32 a store, 2.6 times as
+// long.)
+__device__ __forceinline__ void store_floats(const Params& p, Piece<float> (&piece)[2][2],
+                                             int64_t column, int64_t channel, int lane) {
+  const int gid = lane / 4, tig = lane % 4;
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    uint32_t quads[4][4];  // [of 4 channels][channel]
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t words[4];
+#pragma unroll
+      for (int q = 0; q < 4; ++q) words[q] = piece[c][q / 2].word[q % 2 * 4 + i];
+      transpose_words(words, tig);
+#pragma unroll
+      for (int q = 0; q < 4; ++q) quads[q][i] = words[q];
+    }
+    const int64_t of_column = column + gid + c * 8;
+    auto* row = static_cast<uint32_t*>(p.dst) + of_column * p.dst_row_stride;
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      const int64_t of_channel = channel + q * 16 + tig * 4, count = p.channels - of_channel;
+      if (of_column >= p.columns || count <= 0) continue;
+      const uint32_t (&x)[4] = quads[q];
+      if (p.aligned && count >= 4) {
+        *reinterpret_cast<uint4*>(row + of_channel) = make_uint4(x[0], x[1], x[2], x[3]);
+        continue;
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i < count) row[of_channel + i] = x[i];
+      }
+    }
+  }
+}
+
 // Stores the half strip at (column, channel) of the part.
 template <typename T>
 __device__ void store_half(const Params& p, const Raw& raw, int64_t column, int64_t channel,
                            int lane) {
-  const int gid = lane / 4, tig = lane % 4;
   float scale[2], zero[2];
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
@@ -166,40 +203,31 @@ __device__ void store_half(const Params& p, const Raw& raw, int64_t column, int6
     zero[c] = p.zeros ? half_bits_to_float(raw.zero[c]) : static_cast<float>(w4::kSymmetricZero);
   }
   uint32_t words[4] = {raw.codes.x, raw.codes.y, raw.codes.z, raw.codes.w};
-  transpose_words(words, tig);
-  Channels<T> channels[2];  // of the two columns
+  transpose_words(words, lane % 4);
+  // [column][lower or upper 8 of the 16 channels]; word i has channels 2 i and 2 i + 1 of each.
+  Piece<T> piece[2][2];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {  // word i has channels 2 i, 2 i + 1 and those 8 further on
+  for (int i = 0; i < 4; ++i) {
     uint32_t code[4];
     dequantize_fragment<__half, 0>(words[i], code);
 #pragma unroll
     for (int f = 0; f < 4; ++f) {
       const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&code[f]));
       const int c = f % 2;
-      channels[c].set(f / 2 * 8 + i * 2, (pair.x - zero[c]) * scale[c],
-                      (pair.y - zero[c]) * scale[c]);
+      piece[c][f / 2].set(i, (pair.x - zero[c]) * scale[c], (pair.y - zero[c]) * scale[c]);
     }
   }
-#pragma unroll
-  for (int c = 0; c < 2; ++c) channels[c].exchange(tig);
-#pragma unroll
-  for (int c = 0; c < 2; ++c) {
-    const int64_t of_column = column + gid + c * 8;
-    T* row = static_cast<T*>(p.dst) + of_column * p.dst_row_stride;
-#pragma unroll
-    for (int i = 0; i < Channels<T>::kChunks; ++i) {
-      const int64_t of_channel = channel + Channels<T>::channel_of(i, tig);
-      const int64_t count = p.channels - of_channel;
-      if (of_column < p.columns && count > 0) {
-        channels[c].store(i, row + of_channel, count, p.aligned);
-      }
-    }
+
+  if constexpr (sizeof(T) == 4) {
+    store_floats(p, piece, column, channel, lane);
+  } else {
+    store_pairs(p, piece, column, channel, lane);
   }
 }
 
 // A block's eight warps take units, two at a time: all of them is read before any of it is written.
 template <typename T>
-__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 4 : 3)
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 3 : 0)
     dequantize_kernel(const __grid_constant__ Params p) {
   const int lane = threadIdx.x % 32, strip = threadIdx.x / 64, half = threadIdx.x / 32 % 2;
   const int64_t unit = int64_t{blockIdx.x} * kUnits;

@@ -61,6 +61,11 @@ constexpr Costs kFew{3.93e6, 3.965, 0,      43.3,  0.554,  6.9,
 // groups, 1.75 with 4, about 2.2 with 4 and zeros, where the second number is less than that says:
 // the stream's estimate does not know zeros, and by these the choice between the two is best.)
 constexpr double kFewGroup = 0.25, kFewZeros = 0.08;
+// The same of tiles of 96 to 160 rows, and for scales of the other 16-bit type. (M = 128, 4 layers:
+// groups of 64 took 1.1 times as long, of 32 1.25, with zeros 1.45; zeros of groups of 128 1.15,
+// foreign scales 1.1; a tile of four warpgroups at M = 512 1.12, 1.3, 1.55 and 1.24. Larger tiles
+// took 1.01 times as long, with groups of 32 and zeros 1.12.)
+constexpr double kMiddleGroup = 0.1, kMiddleZeros = 0.25, kMiddleForeign = 0.1, kLargeZeros = 0.03;
 
 // Of copying x so that TMA can read it.
 constexpr double kCopyLaunchUs = 3, kCopyBytesPerUs = 3e6;
@@ -152,6 +157,17 @@ class Chooser {
     if (us < us_) us_ = us, best_ = c;
   }
 
+  // How much longer than in the commonest format a unit takes.
+  double format_factor(const Shape& shape) const {
+    const auto more = static_cast<double>(std::max<int64_t>(layout_.groups_per_unit(), 1) - 1);
+    if (shape.few_rows()) {
+      return 1.0 + kFewGroup * more + (layout_.zeros ? kFewZeros * (more + 1) : 0.0);
+    }
+    if (shape.rows > kMostMiddleRows) return 1.0 + (layout_.zeros ? kLargeZeros * (more + 1) : 0.0);
+    return 1.0 + kMiddleGroup * more + (layout_.zeros ? kMiddleZeros : 0.0) +
+           (foreign_scales_ ? kMiddleForeign : 0.0);
+  }
+
   double estimate(const Candidate& c) const {
     const auto [shape, sharers, splits, shares] = c;
     const int64_t tiles = tiles_of(c);
@@ -159,13 +175,9 @@ class Chooser {
     const double sent = 4.0 * shape.columns() * shape.rows;
     const Costs& costs = shape.few_rows() ? kFew : kLarge;
     const double tile = costs.tile + costs.tile_per_row * shape.rows;
-    const auto groups = static_cast<double>(std::max<int64_t>(layout_.groups_per_unit(), 1));
     const double unit_cycles =
         shape.unit_cycles * (sharers > 1 ? costs.sharing - costs.sharing_row * shape.rows : 1.0) *
-        (splits > 1 ? costs.splitting : 1.0) *
-        (shape.few_rows()
-             ? 1.0 + kFewGroup * (groups - 1) + (layout_.zeros ? kFewZeros * groups : 0)
-             : 1.0);
+        (splits > 1 ? costs.splitting : 1.0) * format_factor(shape);
     double cycles = 0;
     if (shares > 0) {
       const int64_t share =
