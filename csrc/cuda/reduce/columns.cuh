@@ -77,7 +77,6 @@ __device__ inline uint4 load_shifted(const void* pointer, uint32_t count, uint64
 
 template <typename Op, bool kSm90, bool kShifted>
 __global__ void __launch_bounds__(256, 2) columns_kernel(const __grid_constant__ Params p) {
-  if (!kShifted && kLeftOut<Op, kSm90>) __trap();
   using T = typename Op::Element;
   constexpr int V = kVector<T>, U = sizeof(T) == 1 ? 4 : 8;  // rows in flight
   const Place place = place_of(p);

@@ -46,15 +46,13 @@ __device__ inline void reduced_offsets(const StridedParams& p, int64_t index, ui
 }
 
 // CTAs of 512 threads that an SM is to hold. Two have 64 registers a thread, which a few values of
-// 8-byte types do not fit in; on an H200 that takes 1 to 4 % less time than one CTA.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-inline constexpr int kStridedCtas = 2;
-#else
-inline constexpr int kStridedCtas = 1;
-#endif
+// 8-byte types would not fit in. (A preprocessor's condition cannot ask for Hopper here: its
+// machine code comes from the portable PTX, which is compute_80's.)
+template <typename T>
+inline constexpr int kStridedCtas = sizeof(T) <= 4 ? 2 : 1;
 
 template <typename Op, int U>
-__global__ void __launch_bounds__(512, kStridedCtas)
+__global__ void __launch_bounds__(512, kStridedCtas<typename Op::Element>)
     strided_kernel(const __grid_constant__ StridedParams p) {
   using T = typename Op::Element;
   const Place place = place_of(p.base);
