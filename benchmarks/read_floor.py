@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from triton.testing import do_bench
+
+from xgemm.bench.timing import time_cuda
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "build" / "read_floor" / "libread_floor.so"
@@ -62,19 +63,14 @@ def main() -> None:
     def empty() -> None:
         library.empty(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
 
-    def median(call: object) -> float:
-        return 1e3 * do_bench(call, warmup=5, rep=20, return_mode="median")
-
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, sizes in 10^6 bytes")
-    print(f"(0, {median(empty):.1f})")
+    print(f"(0, {time_cuda({'': empty}, rounds=1)[''] * 1e6:.1f})")
     for megabytes in MEGABYTES:
-        times = {
-            kernel: median(partial(run, *kernel, megabytes * 10**6 // 16 * 16))
-            for kernel in KERNELS
-        }
-        best = min(times, key=lambda kernel: times[kernel])
-        rate = megabytes / times[best]
-        print(f"({megabytes}, {times[best]:.1f})  {rate:.2f} TB/s by {best}")
+        count = megabytes * 10**6 // 16 * 16
+        seconds = time_cuda({str(kernel): partial(run, *kernel, count) for kernel in KERNELS}, 1)
+        best = min(seconds, key=lambda kernel: seconds[kernel])
+        rate = megabytes * 1e-6 / seconds[best]
+        print(f"({megabytes}, {seconds[best] * 1e6:.1f})  {rate:.2f} TB/s by {best}")
 
 
 if __name__ == "__main__":

@@ -56,39 +56,62 @@ def fits(x: torch.Tensor, dim: int) -> bool:
     return x.stride(dim) == 1 and x.stride(1 - dim) % 4 == 0
 
 
+def tiles_of(shape: Shape, block_m: int, block_n: int) -> int:
+    """Flat tiles take D's shorter side as rows."""
+    rows, columns = shape.m, shape.n
+    if block_m < block_n:
+        rows, columns = sorted((rows, columns))
+    return ceil_div(rows, block_m) * ceil_div(columns, block_n)
+
+
 def fp32_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) -> Iterator[Config]:
     for block_m, block_n, ctas, copies in (
         (128, 128, 2, True), (128, 128, 2, False), (64, 64, 6, False), (16, 128, 6, False),
     ):  # fmt: skip
-        tiles = ceil_div(shape.m, block_m) * ceil_div(shape.n, block_n)
+        tiles = tiles_of(shape, block_m, block_n)
         wanted = [1, 2, 3, *(sms * turns // tiles for turns in range(1, ctas + 1))]
         for splits in parts(shape.k, 16, wanted):
             yield Config(
                 "fp32", block_m, block_n, 0, splits=splits,
                 copy_a=copies and not fits(a, 0), copy_b=copies and not fits(b, 1),
             )  # fmt: skip
-
+    if min(shape.m, shape.n) <= 4:
+        yield from few_candidates(shape, a, b)
     if torch.cuda.get_device_capability() == (9, 0):
-        yield from tma_candidates(shape, a, b, sms)
+        yield from fp64_candidates(shape, a, b, sms)
 
 
-def tma_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) -> Iterator[Config]:
+def few_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor) -> Iterator[Config]:
+    few, wide = sorted((shape.m, shape.n))
+    along_k = b.stride(0) == 1 if shape.m <= shape.n else a.stride(1) == 1
+    for columns in (4, 8, 16, 32) if along_k else (32, 128):
+        for splits in parts(shape.k, 16, [1, 2, 4, 8]):
+            yield Config(
+                "fp32", 4 if few == 3 else few, columns, 0,
+                splits=splits, ctas=ceil_div(wide, columns) * splits,
+            )  # fmt: skip
+
+
+def fp64_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) -> Iterator[Config]:
     """The tiles of the FP64 tensor cores, all whole, or those from a round on split over K; what
     TMA cannot read is copied before, or by the threads."""
-    block, depth = 64, 32
-    needed = not (fits(a, 0) or fits(a, 1)), not (fits(b, 0) or fits(b, 1))
-    tiles, slots = ceil_div(shape.m, block) * ceil_div(shape.n, block), 3 * sms
-    rounds = tiles // slots
-    for whole in {tiles, rounds * slots, max(0, rounds - 1) * slots, 0}:
-        wanted = [1] if whole == tiles else [2, 3, 4, 5, 6, 8, 10, 12]
-        for splits in parts(shape.k, depth, wanted):
-            if (splits == 1) != (whole == tiles):
-                continue
-            for copy_a, copy_b in {needed, (False, False)}:
-                yield Config(
-                    "fp32_sm90", block, block, 0, splits=splits,
-                    ctas=whole + (tiles - whole) * splits, copy_a=copy_a, copy_b=copy_b,
-                )  # fmt: skip
+    depth, needed = 32, (not (fits(a, 0) or fits(a, 1)), not (fits(b, 0) or fits(b, 1)))
+    for block_m, block_n, by_tma, by_threads in ((64, 64, 4, 3), (32, 128, 3, 3), (32, 32, 12, 12)):
+        if block_m == 32 and min(shape.m, shape.n) > 96:
+            continue
+        tiles = tiles_of(shape, block_m, block_n)
+        for copies in {needed, (False, False)}:
+            slots = sms * (by_tma if copies == needed else by_threads)
+            rounds = tiles // slots
+            for whole in {tiles, rounds * slots, max(0, rounds - 1) * slots, 0}:
+                wanted = [2, 3, 4, 5, 6, 8, 10, 12, *(sms * n // tiles for n in range(1, 5))]
+                for splits in [1] if whole == tiles else parts(shape.k, depth, wanted):
+                    if (splits == 1) != (whole == tiles):
+                        continue
+                    yield Config(
+                        "fp32_sm90", block_m, block_n, 0, splits=splits,
+                        ctas=whole + (tiles - whole) * splits, copy_a=copies[0], copy_b=copies[1],
+                    )  # fmt: skip
 
 
 def tf32_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) -> Iterator[Config]:

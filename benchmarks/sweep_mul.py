@@ -4,11 +4,14 @@
     python benchmarks/sweep_mul.py build                 # links what is measured; needs nvcc
     python benchmarks/sweep_mul.py run --output s.json   # on the GPU; cuBLAS in the same run
     python benchmarks/sweep_mul.py show s.json           # anywhere: regret of the present choice
+    python benchmarks/sweep_mul.py tune s.json --source csrc/cuda/gemm/sm90/select.cpp   # likewise
 
 `run` times every candidate (sweep/candidates.py) from a cold L2 cache, all of a shape by turns, and
 checks each against float64 first. `show` says how far select_config's choices are from the best,
 which configurations win, and the constants that a cost model of tiles would have; it asks the
-library that `build` has linked, so that a change of select.cpp is judged without a GPU.
+library that `build` has linked, so that a change of select.cpp is judged without a GPU. `tune` fits
+the constants of a select.cpp to a sweep, says what that is worth for problems that were held out,
+and with --write puts them there.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from sweep.candidates import candidates
 from sweep.commands import Commands
 from sweep.library import LIBRARY, Config, Device, Library, Shape, build, current_device
 from sweep.model import Record, against_torch, estimates, fit, regret, winners
+from sweep.tune import constants, tune_file, with_constants
 
 FLUSH_BYTES = 256 << 20  # more than any L2
 MOST_FLOPS = 2e12
@@ -203,6 +207,22 @@ def judge(options: argparse.Namespace) -> None:
     show(device, records, library, options.worst)
 
 
+def fit_constants(options: argparse.Namespace) -> None:
+    device, records = load(options.sweep)
+    source = options.source.resolve()
+    old = constants(source.read_text())
+    tuned = tune_file(source, device, records, options.rounds)
+    print(
+        f"the choice's time over the best one's: {tuned.before:.4f}x -> {tuned.after:.4f}x;"
+        f" of what was held out {tuned.held_out_before:.4f}x -> {tuned.held_out_after:.4f}x"
+    )
+    for name, value in tuned.values.items():
+        if value != old[name]:
+            print(f"  {name}: {old[name]:g} -> {value:.4g}")
+    if options.write:
+        source.write_text(with_constants(source.read_text(), tuned.values))
+
+
 def main() -> None:
     commands = Commands(__doc__, LIBRARY, "shapes")
     commands.run.add_argument(
@@ -212,7 +232,12 @@ def main() -> None:
     commands.run.add_argument("--ragged", action="store_true", help="random N and K of any size")
     commands.run.add_argument("--repeats", type=int, default=9, help="the median of how many")
     commands.show.add_argument("sweep", type=Path)
-    commands.execute(build, sweep, judge)
+    tune = commands.add("tune", help="fit a select.cpp to a sweep; needs nvcc, no GPU")
+    tune.add_argument("sweep", type=Path)
+    tune.add_argument("--source", type=Path, required=True, help="of csrc/cuda/gemm")
+    tune.add_argument("--rounds", type=int, default=2, help="over all constants, at most")
+    tune.add_argument("--write", action="store_true", help="into the source")
+    commands.execute(build, sweep, judge, tune=fit_constants)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,11 @@ UNIT = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-2
 SMALLEST = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133, torch.float32: 2.0**-149}
 # How an operand's matrix may lie in memory.
 KINDS = ("rows", "columns", "padded", "padded columns", "aligned", "strided", "repeated", "sliding")
+PRECISIONS = ("ieee", "tf32x3", "tf32")  # of float32 operands
+# Of a product, beyond fp32's own rounding: the parts that are dropped, or the operands' rounding;
+# and what is flushed to zero.
+OF_A_PRODUCT = {"ieee": 0.0, "tf32x3": 2.0**-22, "tf32": 2.0**-10}
+FLUSHED = {"ieee": 0.0, "tf32x3": 1e-37, "tf32": 1e-37}
 SENTINEL = 7.0  # what surrounds a destination, and must survive
 
 
@@ -41,10 +46,12 @@ def worst_share(
     b: torch.Tensor,
     bias: torch.Tensor | None = None,
     activation: str = "none",
+    precision: str = "ieee",
 ) -> torch.Tensor:
     """The largest error of y against float64, as a share of its bound; infinite where NaN.
 
-    The bound, element by element: fp32 accumulation over K of |a||b| + |bias|, and one rounding.
+    The bound, element by element: fp32 accumulation over K of |a||b| + |bias|, what the precision
+    leaves out of each product, and one rounding.
     """
     wide_a, wide_b = a.double(), b.double()
     exact, magnitude = torch.matmul(wide_a, wide_b), torch.matmul(wide_a.abs(), wide_b.abs())
@@ -54,7 +61,8 @@ def worst_share(
     assert y.shape == exact.shape, f"got shape {tuple(y.shape)}, not {tuple(exact.shape)}"
     if y.numel() == 0:
         return torch.zeros((), dtype=torch.float64, device=y.device)
-    error = magnitude * ((a.shape[-1] + 8) * 2.0**-24)
+    error = magnitude * ((a.shape[-1] + 8) * 2.0**-24 + OF_A_PRODUCT[precision])
+    error = error + FLUSHED[precision]
     if activation != "none":  # a slope below 1.13, and some roundings of fp32 for the function
         error = 1.13 * error + exact.abs() * 2.0**-20
         exact = activate(exact, activation)
@@ -172,27 +180,30 @@ def run_problem(rng: random.Random, limits: Limits, device: str) -> Verdict:
     if not batch and rng.random() < 0.04:
         b, kind_b, n = b[:, 0] if n else b.new_zeros(k), "vector", 1
     bias, activation = draw_bias(rng, n, dtype, device), rng.choice(ACTIVATIONS)
+    precision = rng.choice(PRECISIONS) if dtype == torch.float32 else "ieee"
+    options = {"activation": activation, "precision": precision}
     shape = torch.matmul(a.to("meta"), b.to("meta")).shape
     kept = torch.ones((), dtype=torch.bool, device=device)
     into = rng.random() < 0.3 and len(shape) >= 2
     if into:
         y, buffer = draw_destination(rng, shape, dtype, device)
-        torch.ops.xgemm.mul_into(y, a, b, bias, activation=activation)
+        torch.ops.xgemm.mul_into(y, a, b, bias, **options)
         result = y.clone()
         y.fill_(SENTINEL)
         kept = (buffer == SENTINEL).all()
         y.fill_(float("nan"))
-        torch.ops.xgemm.mul_into(y, a, b, bias, activation=activation)
+        torch.ops.xgemm.mul_into(y, a, b, bias, **options)
         again = y
     else:
         poison(shape, dtype, device)
-        result = torch.ops.xgemm.mul(a, b, bias, activation=activation)
-        again = torch.ops.xgemm.mul(a, b, bias, activation=activation)
+        result = torch.ops.xgemm.mul(a, b, bias, **options)
+        again = torch.ops.xgemm.mul(a, b, bias, **options)
     text = (
         f"{'mul_into' if into else 'mul'} {dtype} a {tuple(a.shape)} {a.stride()} ({kind_a}),"
-        f" b {tuple(b.shape)} {b.stride()} ({kind_b}), bias {bias is not None}, {activation}"
+        f" b {tuple(b.shape)} {b.stride()} ({kind_b}), bias {bias is not None}, {activation},"
+        f" {precision}"
     )
-    share = worst_share(result, a, b, bias, activation)
+    share = worst_share(result, a, b, bias, activation, precision)
     return Verdict(text, share, (result == again).all(), kept)
 
 

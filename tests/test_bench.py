@@ -136,6 +136,16 @@ def test_each_layout_is_a_record(monkeypatch):
     assert {group["layout"] for group in report["summary"]} == {"nn", "tn", "all"}
 
 
+def test_linears_are_summed_up_by_rows(monkeypatch):
+    found = [shapes.Product("o", m, 32, 64, set="8b") for m in (1, 3, 20)]
+    found.append(shapes.Product("16^3", 16, 16, 16, set="small"))
+    monkeypatch.setattr(shapes, "products", lambda *_: found)
+    monkeypatch.setattr(timing, "SAMPLE_SECONDS", 1e-6)
+    bands = run.run_benchmark("mul", Options())["rows"]
+    assert [band["rows"] for band in bands] == ["1", "3", "20"]
+    assert all(band["cases"] == 1 for band in bands)
+
+
 def test_wrong_options_are_named():
     for family, options, message in [
         ("conv", Options(), "family must be one of mul, w4a16, reduce, got 'conv'"),

@@ -85,9 +85,17 @@ def test_missing_extra_is_named(monkeypatch, capsys):
     assert "pip install 'xgemm[cli]'" in capsys.readouterr().err
 
 
+def test_a_plot_without_matplotlib_is_refused_before_a_time_is_taken(run, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, out, err = run("bench", "reduce", "--plot", str(tmp_path / "x.png"))
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "needs matplotlib, which is not installed: pip install 'xgemm[bench]'" in err
+
+
 def test_module_runs_as_a_process():
     done = subprocess.run(
-        [sys.executable, "-m", "xgemm.cli", "--help"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "xgemm", "--help"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     for command in ("doctor", "demo", "quantize", "inspect", "bench", "layout"):

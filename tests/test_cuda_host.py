@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 import torch
+from helpers import assert_host_time
 
 import xgemm
 import xgemm.nn
@@ -22,41 +20,6 @@ pytestmark = [
 ]
 
 mul = torch.ops.xgemm.mul.default
-ATTEMPTS = 6
-REPEATS = 41
-CALLS = 200  # fewer than a stream's queue holds, so that no call waits for the device
-
-
-def seconds(call: Callable[[], object]) -> float:
-    torch.cuda.synchronize()
-    start = time.thread_time()
-    for _ in range(CALLS):
-        call()
-    spent = time.thread_time() - start
-    torch.cuda.synchronize()
-    return spent
-
-
-def ratio(ours: Callable[[], object], theirs: Callable[[], object]) -> float:
-    """The median time of `ours` over that of `theirs`, which alternate."""
-    times: tuple[list[float], list[float]] = ([], [])
-    with torch.inference_mode():
-        seconds(ours), seconds(theirs)
-        for _ in range(REPEATS):
-            times[0].append(seconds(ours))
-            times[1].append(seconds(theirs))
-    return statistics.median(times[0]) / statistics.median(times[1])
-
-
-def assert_within(most: float, ours: Callable[[], object], theirs: Callable[[], object]) -> None:
-    """One attempt in several must do: the machine may be busy."""
-    found = []
-    for _ in range(ATTEMPTS):
-        found.append(ratio(ours, theirs))
-        if found[-1] <= most:
-            return
-    listed = ", ".join(f"{value:.2f}" for value in found)
-    pytest.fail(f"took {listed} times torch's host time, expected at most {most}")
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -79,7 +42,7 @@ def test_mul_is_within_1_1_of_mm(m: int, n: int, k: int, transposed: bool) -> No
         if transposed
         else torch.randn(k, n).cuda().half()
     )
-    assert_within(1.1, lambda: mul(a, b), lambda: torch.mm(a, b))
+    assert_host_time(1.1, lambda: mul(a, b), lambda: torch.mm(a, b))
 
 
 @pytest.mark.parametrize("zeros", [False, True])
@@ -90,10 +53,10 @@ def test_linear_is_within_1_2_of_torchs(m: int, zeros: bool) -> None:
     layer, bias = xgemm.nn.QuantLinear.from_packed(packed), torch.randn(1024, device="cuda").half()
     x = torch.randn(m, 1024, device="cuda").half()
     linear = torch.nn.functional.linear
-    assert_within(1.2, lambda: xgemm.linear(x, packed), lambda: linear(x, w))
-    assert_within(1.2, lambda: xgemm.linear(x, packed, bias), lambda: linear(x, w, bias))
+    assert_host_time(1.2, lambda: xgemm.linear(x, packed), lambda: linear(x, w))
+    assert_host_time(1.2, lambda: xgemm.linear(x, packed, bias), lambda: linear(x, w, bias))
     theirs = torch.nn.Linear(1024, 1024, bias=False, device="cuda", dtype=torch.float16)
-    assert_within(1.2, lambda: layer(x), lambda: theirs(x))
+    assert_host_time(1.2, lambda: layer(x), lambda: theirs(x))
 
 
 def test_a_thread_that_has_not_used_cuda() -> None:

@@ -29,6 +29,16 @@ def test_examples_run(page, tmp_path, monkeypatch):
         exec(compile("\n" * line + example[1], str(page), "exec"), scope)
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page):
+    """Links, and paths of the checkout in the text."""
+    text = page.read_text()
+    links = {page.parent / link for link in re.findall(r"\]\(([^):#]+)\)", text)}
+    paths = r"\b(?:benchmarks|csrc|docs|python|tests)/[\w./-]+\.(?:cpp|cu|cuh|h|md|png|py)\b"
+    named = {ROOT / path for path in re.findall(paths, text)}
+    assert [str(path) for path in sorted(links | named) if not path.exists()] == []
+
+
 def schemas():
     return {
         schema.name.removeprefix("xgemm::") + (f".{schema.overload_name}").rstrip("."): schema

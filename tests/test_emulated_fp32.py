@@ -10,42 +10,19 @@ import pytest
 import torch
 from emulator.library import ACTIVATIONS, Config, Machine, Memory, make_problem, run
 from random_products import (
+    PRECISIONS,
     SENTINEL,
     Limits,
     draw_bias,
     draw_destination,
     draw_extent,
     draw_matrix,
+    worst_share,
 )
 
-from xgemm.activations import activate
-
-# Of a product, beyond fp32's own rounding: the parts that are dropped, or the operands' rounding.
-OF_A_PRODUCT = {"ieee": 0.0, "tf32x3": 2.0**-22, "tf32": 2.0**-10}
 ORDERS = ((False, False, 0), (True, False, 1), (False, True, 2), (True, True, 3))
 LIMITS = Limits(most=400, work=4 * 10**6)
 PROBLEMS = 60  # of each precision
-
-
-def worst_share(
-    d: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    precision: str,
-    bias: torch.Tensor | None = None,
-    activation: str = "none",
-) -> float:
-    """The largest error as a share of its bound; infinite where NaN."""
-    if d.numel() == 0:
-        return 0.0
-    exact, magnitude = a.double() @ b.double(), a.double().abs() @ b.double().abs()
-    if bias is not None:
-        exact, magnitude = exact + bias, magnitude + bias.double().abs()
-    bound = magnitude * ((a.shape[-1] + 8) * 2.0**-24 + OF_A_PRODUCT[precision])
-    if activation != "none":
-        exact, bound = activate(exact, activation), 1.13 * bound + exact.abs() * 2.0**-20
-    bound += exact.abs() * 2.0**-23 + 1e-37
-    return float(((d.double() - exact).abs() / bound).nan_to_num(nan=float("inf")).max())
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -71,19 +48,29 @@ def check(
     d = memory.empty((m, n), torch.float32)
     problem = make_problem(d, memory.copy(a), memory.copy(b), precision=precision)
     said = run(problem, machine, config)
-    share = worst_share(d, a, b, precision)
+    share = worst_share(d, a, b, precision=precision).item()
     assert share <= 1, f"{share:.3g} of the bound: {said}"
     return said
+
+
+def tiles_of(m: int, n: int, block_m: int, block_n: int) -> int:
+    """Flat tiles take D's shorter side as rows."""
+    if block_m < block_n:
+        m, n = min(m, n), max(m, n)
+    return ceil_div(m, block_m) * ceil_div(n, block_n)
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("tile", [(128, 128, 2), (64, 64, 4), (16, 128, 4)], ids=str)
 def test_tiles_of_the_fp32_cores(tile: tuple[int, int, int], layout: str) -> None:
     block_m, block_n, stages = tile
-    # Whole tiles; less than a stage of k; ragged, with more k than the ring holds.
-    shapes = ((2 * block_m, block_n, 64), (8, 12, 4), (block_m + 3, 2 * block_n - 1, 101))
+    # Whole tiles; less than a stage of k; ragged, with more k than the ring holds; more rows than
+    # columns.
+    shapes = (
+        (2 * block_m, block_n, 64), (8, 12, 4), (block_m + 3, 2 * block_n - 1, 101), (130, 9, 33),
+    )  # fmt: skip
     for index, (m, n, k) in enumerate(shapes):
-        ctas = ceil_div(m, block_m) * ceil_div(n, block_n)
+        ctas = tiles_of(m, n, block_m, block_n)
         config = Config("fp32", block_m, block_n, stages, ctas=ctas)
         check(config, (m, n, k), layout, "ieee", index)
     splits, (m, n, k) = 3, (block_m, block_n + 5, 100)
@@ -95,14 +82,17 @@ def test_tiles_of_the_fp32_cores(tile: tuple[int, int, int], layout: str) -> Non
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("columns", [4, 128])
-def test_few_rows(columns: int, layout: str) -> None:
-    """Any layout by either kernel, rows that are not there, D's columns as the few."""
+@pytest.mark.parametrize("most", [False, True])
+def test_few_rows(most: bool, layout: str) -> None:
+    """Any layout by either kernel, rows that are not there, D's columns as the few; the fewest and
+    the most columns that a CTA has."""
     for index, (few, wide, k) in enumerate(
         ((1, 300, 700), (2, 130, 64), (3, 256, 1033), (4, 5, 9))
     ):
         block_m = 4 if few == 3 else few
         for m, n in ((few, wide), (wide, few)):
+            along_k = layout[1] == "t" if m < n else layout[0] == "n"
+            columns = (32 if most else 4) if along_k else (128 if most else 32)
             tiles = ceil_div(max(m, n), columns)
             check(Config("fp32", block_m, columns, 0, ctas=tiles), (m, n, k), layout, "ieee", index)
             config = Config(
@@ -124,18 +114,19 @@ def test_copies_along_rows(layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("tile", [(64, 64), (32, 128), (32, 32)], ids=str)
 @pytest.mark.parametrize("copies", [True, False])
-def test_tiles_of_the_fp64_tensor_cores(copies: bool, layout: str) -> None:
+def test_tiles_of_the_fp64_tensor_cores(copies: bool, tile: tuple[int, int], layout: str) -> None:
     """Whole, split over K, and both; K of less than a stage and of more than the ring; operands
     along k and along their rows, aligned, copied before or by the threads."""
-    block_m = block_n = 64
+    block_m, block_n = tile
     for index, (m, n, k, whole, splits) in enumerate(
         (
             (130, 260, 20, None, 1), (256, 132, 160, 0, 3), (300, 7, 133, 1, 2),
             (128, 390, 129, 3, 5), (3, 2, 1, None, 1), (260, 132, 264, None, 1),
         )
     ):  # fmt: skip
-        tiles = ceil_div(m, block_m) * ceil_div(n, block_n)
+        tiles = tiles_of(m, n, block_m, block_n)
         split_tiles = 0 if whole is None else tiles - whole
         config = Config(
             "fp32_sm90", block_m, block_n, 3,
@@ -145,6 +136,25 @@ def test_tiles_of_the_fp64_tensor_cores(copies: bool, layout: str) -> None:
             workspace_bytes=4 * (k * (m + n + 62) + split_tiles * splits * block_m * block_n) + 512,
         )  # fmt: skip
         check(config, (m, n, k), layout, "ieee", index)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_the_fp64_tensor_cores_round_once(copies: bool) -> None:
+    """Products are exact and sums float64: nothing but the result's own rounding is left."""
+    m, n, k = 70, 66, 1001
+    machine, memory = Machine(90, 4), Memory()
+    a, b = operand(m, k, "n"), operand(k, n, "t")
+    a[:, ::7] *= 1e6  # sums in fp32 would lose the others
+    d = memory.empty((m, n), torch.float32)
+    problem = make_problem(d, memory.copy(a), memory.copy(b))
+    workspace = 4 * k * (m + n + 62) + 512
+    config = Config(
+        "fp32_sm90", 64, 64, 3, ctas=4, copy_a=copies, copy_b=copies, workspace_bytes=workspace
+    )
+    run(problem, machine, config)
+    exact, magnitude = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    bound = 2.0**-24 * exact.abs() + (k + 8) * 2.0**-53 * magnitude
+    assert ((d.double() - exact).abs() <= bound).all()
 
 
 WGMMA_TILES = {
@@ -212,7 +222,7 @@ def run_problem(rng: random.Random, precision: str) -> tuple[str, str]:
     except RuntimeError as error:
         return "", f"{text}: {error}"
     kernel = said.partition("kernel: ")[2].partition(",")[0]
-    share = worst_share(d, a, b, precision, bias, activation)
+    share = worst_share(d, a, b, bias, activation, precision).item()
     if not share <= 1:
         return kernel, f"an error of {share:.3g} times the bound: {text}\n{said}"
     d.fill_(SENTINEL)
@@ -221,7 +231,7 @@ def run_problem(rng: random.Random, precision: str) -> tuple[str, str]:
     return kernel, ""
 
 
-@pytest.mark.parametrize("precision", ["ieee", "tf32x3", "tf32"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_random_problems(precision: str) -> None:
     rng = random.Random(precision)
     torch.manual_seed(0)
@@ -254,9 +264,7 @@ def test_three_products_are_as_exact_as_fp32_sums(values: str) -> None:
 
 
 def test_what_is_not_finite_stays_so() -> None:
-    for precision, machine in itertools.product(
-        ("ieee", "tf32x3", "tf32"), (Machine(90), Machine(80))
-    ):
+    for precision, machine in itertools.product(PRECISIONS, (Machine(90), Machine(80))):
         torch.manual_seed(2)
         a, b = torch.randn(64, 72), torch.randn(72, 48)
         a[7, 3], a[9, 71], b[10, 11] = float("nan"), float("inf"), float("-inf")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -239,16 +240,27 @@ def test_sm90_small(shape: tuple[int, int, int], layout: str) -> None:
     )
     for index, (m, n, k) in enumerate(shapes):
         dtype = DTYPES[index % 2]
-        cluster = (2, 1, 2, 1)[index]
+        a, b = matrix(m, k, dtype, layout[0], pad=8), matrix(k, n, dtype, layout[1], pad=8)
+        config = Config("sm90_small", block_m, block_n, stages, ctas=0, cluster=(2, 1, 2, 1)[index])
         check(
             machine_of(index),
-            Config("sm90_small", block_m, block_n, stages, ctas=0, cluster=cluster),
-            matrix(m, k, dtype, layout[0], pad=8),
-            matrix(k, n, dtype, layout[1], pad=8),
+            config,
+            a,
+            b,
             d_layout="nt"[index == 1],
             d_pad=8 + -n % 8 if index != 1 else 8,
             bias=torch.randn(n).to(dtype) if index == 0 else None,
             activation="gelu" if index == 0 else "none",
+        )
+        # The same from its other side.
+        check(
+            machine_of(index + 1),
+            replace(config, swapped=True),
+            b.t(),
+            a.t(),
+            d_layout="nt"[index == 3],
+            d_pad=8 + -m % 8,
+            bias=torch.randn(m).to(dtype) if index % 2 == 0 else None,
         )
     # Tiles cut where an operand lies along K, three rows and columns of them.
     cut_m = block_m - 8 if layout[0] == "n" else block_m
@@ -256,7 +268,8 @@ def test_sm90_small(shape: tuple[int, int, int], layout: str) -> None:
     m, n = 3 * cut_m - (5 if layout[0] == "n" else 8), 3 * cut_n - 8
     config = Config("sm90_small", cut_m, cut_n, stages, ctas=0)
     a, b = matrix(m, 136, dtype, layout[0], pad=8), matrix(136, n, dtype, layout[1], pad=8)
-    check(machine_of(3), config, a, b)
+    for descending in (False, True):
+        check(replace(machine_of(3), descending=descending), config, a, b)
     batch = torch.randn(2, 3, 72, 136).half(), torch.randn(3, 136, 40).half()
     a, b = (x if of == "n" else x.mT.contiguous().mT for x, of in zip(batch, layout, strict=True))
     for cluster in (1, 2):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from random_products import OF_A_PRODUCT, PRECISIONS
 
 import xgemm  # noqa: F401  (registers the ops)
 
@@ -15,9 +16,6 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-PRECISIONS = ("ieee", "tf32x3", "tf32")
-# Of a product, beyond fp32's own rounding: the parts that are dropped, or the operands' rounding.
-OF_A_PRODUCT = {"ieee": 0.0, "tf32x3": 2.0**-22, "tf32": 2.0**-10}
 SHAPES = (
     (1, 1, 1),
     (1, 4096, 4096),

@@ -13,9 +13,9 @@ import json, os, sys, time
 import torch
 threads = set(os.listdir("/proc/self/task"))
 modules = set(sys.modules)
-start = time.perf_counter()
+start = time.process_time()  # which others on the machine do not add to
 import xgemm
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start
 print(json.dumps({
     "seconds": seconds,
     "threads": sorted(set(os.listdir("/proc/self/task")) - threads),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from random_products import worst_share
+from random_products import PRECISIONS, worst_share
 
 import xgemm  # noqa: F401  (registers the ops)
 
@@ -33,21 +33,24 @@ def ends(extent: int) -> torch.Tensor:
     return torch.tensor(sorted(set(index)), device="cuda")
 
 
+@pytest.mark.parametrize("way", ["float16", *PRECISIONS])
 @pytest.mark.parametrize("layout", ["rows", "columns", "odd rows"])
 @pytest.mark.parametrize("which", ["a", "b", "d"])
-def test_operands_beyond_two_to_the_31_elements(which: str, layout: str) -> None:
-    needs_memory(16)
+def test_operands_beyond_two_to_the_31_elements(which: str, layout: str, way: str) -> None:
+    dtype, precision = (torch.float16, "ieee") if way == "float16" else (torch.float32, way)
+    needs_memory(8 * dtype.itemsize)
     wide = 32776 + (layout == "odd rows")
     tall = BEYOND // wide + 520
     m, n, k = {"a": (tall, 64, wide), "b": (48, tall, wide), "d": (tall, wide, 64)}[which]
     if layout == "columns":
-        a, b = large(k, m).t(), large(n, k).t()
+        a, b = large(k, m, dtype).t(), large(n, k, dtype).t()
     else:
-        a, b = large(m, k), large(k, n)
+        a, b = large(m, k, dtype), large(k, n, dtype)
     assert max(a.numel(), b.numel(), m * n) > BEYOND
-    y = torch.ops.xgemm.mul(a, b)
+    y = torch.ops.xgemm.mul(a, b, precision=precision)
     rows, columns = ends(m), ends(n)
-    share = worst_share(y[rows][:, columns], a[rows], b[:, columns]).item()
+    few = y[rows][:, columns], a[rows], b[:, columns]
+    share = worst_share(*few, precision=precision).item()
     assert share <= 1, f"{share:.3g} of the bound"
 
 

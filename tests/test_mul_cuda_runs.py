@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
-from random_products import worst_share
+from random_products import PRECISIONS, worst_share
 from threads import in_threads
 
 import xgemm  # noqa: F401  (registers the ops)
@@ -31,50 +32,67 @@ SHAPES = [
     (257, 4097, 4097),
 ]
 mul = torch.ops.xgemm.mul.default
+# float16, or float32 in one of the precisions.
+WAYS = ("float16", *PRECISIONS)
+each_way = pytest.mark.parametrize("way", WAYS)
 
 
-def operands(m: int, n: int, k: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def product_of(way: str) -> Callable[..., torch.Tensor]:
+    return mul if way == "float16" else partial(mul, precision=way)
+
+
+def operands(
+    m: int, n: int, k: int, seed: int = 0, way: str = "float16"
+) -> tuple[torch.Tensor, torch.Tensor]:
     """a [m, k] and a linear layer's b [k, n]."""
+    dtype = torch.float16 if way == "float16" else torch.float32
     generator = torch.Generator("cuda").manual_seed(seed)
-    a = torch.randn(m, k, device="cuda", generator=generator).half()
-    b = torch.randn(n, k, device="cuda", generator=generator).half().t()
+    a = torch.randn(m, k, device="cuda", generator=generator).to(dtype)
+    b = torch.randn(n, k, device="cuda", generator=generator).to(dtype).t()
     return a, b
 
 
-def assert_right(y: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **fused: object) -> None:
-    share = worst_share(y, a, b, **fused).item()  # type: ignore[arg-type]
+def assert_right(
+    y: torch.Tensor, a: torch.Tensor, b: torch.Tensor, way: str = "float16", **fused: object
+) -> None:
+    precision = "ieee" if way == "float16" else way
+    share = worst_share(y, a, b, precision=precision, **fused).item()  # type: ignore[arg-type]
     assert share <= 1, f"{share:.3g} of the bound at {tuple(a.shape)} x {tuple(b.shape)}"
 
 
-def test_the_same_bits_from_run_to_run() -> None:
+@each_way
+def test_the_same_bits_from_run_to_run(way: str) -> None:
     """Also beside another kernel that takes some of the GPU, and over what others left behind."""
+    product = product_of(way)
     side, busy = torch.cuda.Stream(), operands(1024, 1024, 4096)
     for shape in SHAPES:
-        a, b = operands(*shape)
-        first = mul(a, b)
+        a, b = operands(*shape, way=way)
+        first = product(a, b)
         for turn in range(10):
             with torch.cuda.stream(side):
                 torch.matmul(*busy)
             torch.full((2**20,), float(turn), device="cuda")
-            assert torch.equal(mul(a, b), first), shape
+            assert torch.equal(product(a, b), first), shape
 
 
+@each_way
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_graph_replays_with_changed_inputs(shape: tuple[int, int, int]) -> None:
-    a, b = operands(*shape)
-    bias = torch.randn(shape[1], device="cuda").half()
-    mul(a, b, bias)
+def test_a_graph_replays_with_changed_inputs(shape: tuple[int, int, int], way: str) -> None:
+    product = product_of(way)
+    a, b = operands(*shape, way=way)
+    bias = torch.randn(shape[1], device="cuda").to(a.dtype)
+    product(a, b, bias)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        y = torch.ops.xgemm.mul(a, b, bias, activation="silu")
-        again = torch.ops.xgemm.mul(a, b, bias)
+        y = product(a, b, bias, activation="silu")
+        again = product(a, b, bias)
     for seed in (1, 2):
-        new_a, new_b = operands(*shape, seed)
+        new_a, new_b = operands(*shape, seed, way)
         a.copy_(new_a), b.copy_(new_b), bias.normal_()
         y.fill_(float("nan"))
         graph.replay()
-        assert_right(y, a, b, bias=bias, activation="silu")
-        assert_right(again, a, b, bias=bias)
+        assert_right(y, a, b, way, bias=bias, activation="silu")
+        assert_right(again, a, b, way, bias=bias)
 
 
 def test_a_graph_of_a_chain() -> None:
@@ -100,10 +118,12 @@ def test_a_graph_of_a_chain() -> None:
                 assert_right(after, before, weight)
 
 
-def test_two_streams_at_once() -> None:
+@each_way
+def test_two_streams_at_once(way: str) -> None:
+    product = product_of(way)
     streams = [torch.cuda.Stream() for _ in range(2)]
-    cases = [[operands(*shape, seed) for shape in SHAPES] for seed in (1, 2)]
-    alone = [[mul(a, b) for a, b in case] for case in cases]
+    cases = [[operands(*shape, seed, way) for shape in SHAPES] for seed in (1, 2)]
+    alone = [[product(a, b) for a, b in case] for case in cases]
     torch.cuda.synchronize()
     results: list[list[torch.Tensor]] = [[], []]
     for _ in range(5):
@@ -113,57 +133,65 @@ def test_two_streams_at_once() -> None:
         for i in range(len(SHAPES)):
             for stream, case, found in zip(streams, cases, results, strict=True):
                 with torch.cuda.stream(stream):
-                    found.append(mul(*case[i]))
+                    found.append(product(*case[i]))
     torch.cuda.synchronize()
     for found, expected in zip(results, alone, strict=True):
         for i, y in enumerate(found):
             assert torch.equal(y, expected[i % len(SHAPES)]), SHAPES[i % len(SHAPES)]
 
 
-def test_several_threads_at_once() -> None:
+@each_way
+def test_several_threads_at_once(way: str) -> None:
     """As many host threads as an inference server has, each with its own stream and shapes."""
-    cases = [operands(*shape, seed) for seed, shape in enumerate(SHAPES)]
-    expected = [mul(a, b) for a, b in cases]
+    product = product_of(way)
+    cases = [operands(*shape, seed, way) for seed, shape in enumerate(SHAPES)]
+    expected = [product(a, b) for a, b in cases]
     torch.cuda.synchronize()
 
     def work(index: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
             for turn in range(40):
                 i = (index + turn) % len(cases)
-                assert torch.equal(mul(*cases[i]), expected[i]), SHAPES[i]
+                assert torch.equal(product(*cases[i]), expected[i]), SHAPES[i]
 
     in_threads(8, work)
 
 
-def test_the_stream_is_the_current_one() -> None:
+@each_way
+def test_the_stream_is_the_current_one(way: str) -> None:
+    product = product_of(way)
     for shape in SHAPES:
-        a, b = operands(*shape)
-        mul(a, b)
+        a, b = operands(*shape, way=way)
+        product(a, b)
         torch.cuda.synchronize()
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             torch.cuda._sleep(10_000_000)
             a.mul_(2)  # a kernel on another stream would see what was there before
-            y = mul(a, b)
+            y = product(a, b)
         stream.synchronize()
-        assert_right(y, a, b)
+        assert_right(y, a, b, way)
 
 
-@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
-def test_torch_compile(mode: str | None) -> None:
+@pytest.mark.parametrize(
+    ("mode", "way"),
+    [(None, "float16"), ("reduce-overhead", "float16"), (None, "tf32x3"), (None, "ieee")],
+)
+def test_torch_compile(mode: str | None, way: str) -> None:
+    product = product_of(way)
+
     def layer(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        hidden = torch.ops.xgemm.mul(x, w, bias, activation="gelu")
-        return torch.relu(hidden) + 1
+        return torch.relu(product(x, w, bias, activation="gelu")) + 1
 
     torch.compiler.reset()
     compiled = torch.compile(layer, fullgraph=True, mode=mode)
     for seed in range(3):
-        x, w = operands(16, 512, 1024, seed)
-        bias = torch.randn(512, device="cuda").half()
+        x, w = operands(16, 512, 1024, seed, way)
+        bias = torch.randn(512, device="cuda").to(x.dtype)
         torch.testing.assert_close(compiled(x, w, bias), layer(x, w, bias), rtol=0, atol=2e-3)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("shape", [(300, 264, 520), (16, 4096, 1024), (33, 77, 129)])
 def test_gradients_are_those_of_float64(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
     """Of a loss that is linear in the product, so that both gradients are products themselves."""

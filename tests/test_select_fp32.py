@@ -62,7 +62,7 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
         assert k > 0
         assert len(case.batch) <= 1
         tile = (config.block_m, config.block_n)
-        assert tile == (64, 64)
+        assert tile in {(64, 64), (32, 128), (32, 32)}
         # Of D, or of its transpose: so many tiles, of which some are whole and some are split.
         counts = {
             case.products * ceil_div(rows, tile[0]) * ceil_div(columns, tile[1])
@@ -180,13 +180,22 @@ def test_few_tiles_are_split_over_k(cpp: ModuleType) -> None:
 
 def test_few_rows_get_a_flat_tile(cpp: ModuleType) -> None:
     config = check(cpp, product(4, 4096, 4096), "ieee", HOPPER)
-    assert (config.block_m, config.block_n) == (4, 128), "a stream over B"
-    config = check(cpp, product(8, 4096, 4096), "ieee", HOPPER)
-    assert (config.block_m, config.block_n) == (16, 128)
-    # D column-major: the kernel computes the transpose.
-    case = Case(matrix(4096, 4096), matrix(4096, 8), matrix(4096, 8, "columns"))
-    config = check(cpp, case, "ieee", HOPPER)
-    assert (config.block_m, config.block_n) == (16, 128)
+    assert (config.block_m, config.block_n) == (4, 32), "a stream over B"
+    # D's columns, and its rows where it is column-major.
+    for case in (
+        product(8, 4096, 4096),
+        product(4096, 8, 4096),
+        Case(matrix(4096, 4096), matrix(4096, 8), matrix(4096, 8, "columns")),
+    ):
+        config = check(cpp, case, "ieee", HOPPER)
+        assert (config.block_m, config.block_n) == (32, 128)
+        config = check(cpp, case, "ieee", (80, 108))
+        assert (config.block_m, config.block_n) == (16, 128)
+
+
+def test_small_matrices_get_a_warp_each(cpp: ModuleType) -> None:
+    config = check(cpp, product(32, 24, 100), "ieee", HOPPER)
+    assert (config.kernel.name, config.block_m, config.block_n) == ("FP32_SM90", 32, 32)
 
 
 def test_alignment_matters_and_addresses_do_not(cpp: ModuleType) -> None:

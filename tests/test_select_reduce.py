@@ -66,6 +66,13 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
     ):
         choice = select(cpp, shape, dims)
         assert choice.kernel == expected, f"{shape} over {dims}: {choice}"
+    for op, shape, dims, expected in (  # in fp32, where few rows and fp64 lanes have other limits
+        ("sum", (6, 2, 40_001), (1,), kernel.THIN),
+        ("sum", (5739, 1751, 4), (1,), kernel.COLUMNS),  # rows are one run
+        ("norm", (1 << 20, 128), (1,), kernel.TEAM_ROWS),
+        ("argmax", (1 << 20, 128), (1,), kernel.SHORT_ROWS),
+    ):
+        assert select(cpp, shape, dims, op, FLOAT32).kernel == expected, f"{op} of {shape}"
     assert select(cpp, (512, 512), (1,), strides=(1, 512)).kernel == kernel.COLUMNS
     assert select(cpp, (512, 512), (1,), strides=(2048, 2)).kernel == kernel.STRIDED
     for rare in ({"op": "norm", "p": 3.0}, {"op": "prod", "dtype": INT8}):  # few kernels
@@ -107,6 +114,11 @@ def test_few_outputs_are_cut_into_pieces(cpp: ModuleType) -> None:
     many = select(cpp, (100_000, 200), (0,))  # too many partial results for one block to read
     assert many.mail
     assert many.collectors > 1
+    # Large columns of whole lines need no second launch, whatever each of their results takes.
+    for op, shape in (("sum", (8192, 28672)), ("argmax", (200_000, 512))):
+        large = select(cpp, shape, (0,), op)
+        assert large.pieces == 1 or large.mail, large
+        assert large.lanes >= 8, large
     narrow = select(cpp, (1 << 20, 128), (0,))
     assert narrow.tiles * narrow.pieces >= 132
 

@@ -61,20 +61,22 @@ def test_candidates_fill_the_gpu_and_leave_no_part_of_k_empty(sweep, h200, famil
     assert sweep.candidates(sweep.Shape(64, 64, 64), h200, []) == []
 
 
-def test_whatever_select_config_chooses_is_swept(sweep, h200, families, cpp):
-    def chosen(shape):
-        a_row, a_col, b_row, b_col = shape.strides()
-        problem = cpp.GemmProblem(
-            m=shape.m, n=shape.n, k=shape.k, dtype="float16", a=1 << 20, a_strides=(a_row, a_col),
-            b=1 << 20, b_strides=(b_row, b_col), d=1 << 20, d_strides=(shape.n, 1),
-        )  # fmt: skip
-        return cpp.select_gemm(problem, h200.capability, h200.sm_count)
+def choice(cpp, device, shape):
+    """select_config's, for operands that are aligned as far as their strides are."""
+    a_row, a_col, b_row, b_col = shape.strides()
+    problem = cpp.GemmProblem(
+        m=shape.m, n=shape.n, k=shape.k, dtype="float16", a=1 << 20, a_strides=(a_row, a_col),
+        b=1 << 20, b_strides=(b_row, b_col), d=1 << 20, d_strides=(shape.n, 1),
+    )  # fmt: skip
+    return cpp.select_gemm(problem, device.capability, device.sm_count)
 
+
+def test_whatever_select_config_chooses_is_swept(sweep, h200, families, cpp):
     rng = random.Random(1)
     compared = set()
     for _ in range(1500):
         shape = sweep.random_shape(rng, ragged=rng.random() < 0.3)
-        config = chosen(shape)
+        config = choice(cpp, h200, shape)
         kernel = config.kernel.name.lower()
         if kernel not in ("sm90", "sm80"):  # swept as the family itself has chosen it
             continue
@@ -94,6 +96,26 @@ def test_whatever_select_config_chooses_is_swept(sweep, h200, families, cpp):
             assert same.workspace_bytes == config.workspace_bytes, shape
         compared.add((kernel, tile, config.splits > 1))
     assert len(compared) >= 8
+
+
+def test_whatever_is_chosen_of_small_tiles_is_swept(sweep, h200, cpp):
+    rng = random.Random(3)
+    family = sweep.Config("sm90_small", 64, 32, 8)  # no tile of its own
+    compared = set()
+    for _ in range(400):
+        extents = [8 * rng.randint(3, 130) for _ in range(3)]
+        shape = sweep.Shape(*extents, rng.choice(("nt", "nn", "tn")))
+        config = choice(cpp, h200, shape)
+        if config.kernel.name != "SM90_SMALL" or config.copy_a or config.copy_b:
+            continue
+        tile = config.block_m, config.block_n, config.stages, config.cluster, config.swapped
+        swept = {
+            (c.block_m, c.block_n, c.stages, c.cluster, c.swapped): c.ctas
+            for c in sweep.candidates(shape, h200, [family])
+        }
+        assert swept.get(tile) == config.ctas, (shape, tile)
+        compared.add(tile)
+    assert len(compared) >= 20
 
 
 def test_the_matrix_vector_kernel_is_swept_in_all_splits(sweep, h200):
@@ -169,3 +191,40 @@ def test_random_shapes_are_aligned_unless_they_are_to_be_ragged(sweep):
     assert {shape.layout for shape in aligned} == {"nt", "nn", "tn"}
     assert any(sweep.random_shape(rng, ragged=True).k % 8 for _ in range(20))
     assert min(shape.m for shape in aligned) < 16
+
+
+SELECT = """\
+constexpr double kLaunchUs = 5.25;  // a launch
+// Two of them, and one that is computed.
+constexpr double kTurnUs = 0.5, kBytesPerUs = 3.8e6;
+constexpr double kBoth = 1 / 3.6e6;
+constexpr double kTable[] = {1.0, 2.0};
+constexpr int kMost = 4;
+}  // namespace
+}  // namespace xgemm::cuda::gemm::sm90
+"""
+
+
+def test_the_constants_of_a_source_are_found_and_replaced(sweep):
+    found = sweep.constants(SELECT)
+    assert found == {"kLaunchUs": 5.25, "kTurnUs": 0.5, "kBytesPerUs": 3.8e6}
+    assert sweep.with_constants(SELECT, found) == SELECT
+    changed = sweep.with_constants(SELECT, {**found, "kTurnUs": 0.61237})
+    assert changed == SELECT.replace("kTurnUs = 0.5", "kTurnUs = 0.6124")
+    for source in (sweep.Path(BENCHMARKS.parent / "csrc/cuda/gemm")).rglob("select.cpp"):
+        text = source.read_text()
+        assert sweep.with_constants(text, sweep.constants(text)) == text, source
+
+
+def test_tuning_stops_where_nothing_gets_better(sweep):
+    from sweep.tune import tune
+
+    values = {"a": 1.0, "b": 5.0, "unused": 2.0}
+
+    def cost() -> float:
+        return 1 + abs(math.log(values["a"] / 2)) + abs(math.log(values["b"] / 4))
+
+    assert tune(values, values.__setitem__, cost, rounds=20) < 1.1
+    assert values["unused"] == 2.0
+    assert math.isclose(values["a"], 2.0, rel_tol=0.1)
+    assert math.isclose(values["b"], 4.0, rel_tol=0.1)

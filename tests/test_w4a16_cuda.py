@@ -221,6 +221,19 @@ def test_a_weight_of_more_than_two_to_the_31_elements() -> None:
 
 @pytest.mark.gpu
 @needs_cuda
+def test_two_to_the_20_rows() -> None:
+    m, n, k = 2**20 + 3, 200, 136
+    q = random_weight_on("cuda", n, k, Format(32, "integer", torch.float16, False))
+    p, x = xgemm.pack(q), torch.randn(m, k, device="cuda").half()
+    rows = torch.tensor([0, 1, 255, 256, m // 2, m - 4, m - 1], device="cuda")
+    for invariant in (False, True):
+        y = multiply(x, p, None, "none", invariant)[rows]
+        bound = reference.w4a16_bound(x[rows], q)
+        assert reference.error_ratio(y, reference.w4a16(x[rows], q), bound) <= 1
+
+
+@pytest.mark.gpu
+@needs_cuda
 def test_empty_sizes() -> None:
     for m, n, k in ((0, 64, 128), (3, 0, 128), (3, 64, 0), (0, 0, 0)):
         q = random_weight_on("cuda", n, k, Format(32, "real", torch.float16, False))

@@ -5,6 +5,7 @@ Which tiles there are is read from csrc/cuda/gemm, where the kernels are compile
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -110,20 +111,41 @@ def gemv(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
         )  # fmt: skip
 
 
-def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
-    """The choice in other tiles."""
+def small_shapes() -> list[tuple[int, int, int]]:
+    """(block_m, block_n, stages): what the kernel is compiled for."""
     text = (ROOT / "csrc/cuda/gemm/sm90/small/tile.h").read_text()
-    for found in re.findall(r"^    \{(\d+), (\d+), (\d+)\},", text, re.MULTILINE):
-        block_m, block_n, stages = map(int, found)
-        rows, columns = ceil_div(shape.m, block_m), ceil_div(shape.n, block_n)
-        if rows * columns > 4 * device.sm_count or (block_n > 64 and shape.layout == "tt"):
+    found = re.findall(r"^    \{(\d+), (\d+), (\d+)\},", text, re.MULTILINE)
+    return [(int(m), int(n), int(stages)) for m, n, stages in found]
+
+
+def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
+    """
+    The choice in other tiles, over D or its transpose: whole ones and those that are cut so that
+    all are of one size.
+    """
+    shapes = small_shapes()
+    a_mn, b_mn = shape.layout[0] == "t", shape.layout[1] == "n"
+    for (block_m, block_n, stages), swapped in itertools.product(shapes, (False, True)):
+        m, n = (shape.n, shape.m) if swapped else (shape.m, shape.n)
+        m_mn, n_mn = (b_mn, a_mn) if swapped else (a_mn, b_mn)
+        rows, columns = ceil_div(m, block_m), ceil_div(n, block_n)
+        wide = block_m > 64 and block_n > 64
+        if rows * columns > 4 * device.sm_count or (wide and m_mn and not n_mn):
             continue
+        cut_m = block_m if m_mn else ceil_div(ceil_div(m, rows), 8) * 8
+        cut_n = block_n if n_mn else ceil_div(ceil_div(n, columns), 8) * 8
+        holding = [each for each in shapes if cut_m <= each[0] and cut_n <= each[1]]
+        if min(holding, key=lambda each: each[0] * each[1]) == (block_m, block_n, stages):
+            yield replace(
+                chosen, block_m=cut_m, block_n=cut_n, stages=stages, cluster=1, swapped=swapped,
+                ctas=ceil_div(m, cut_m) * ceil_div(n, cut_n), estimate_us=0.0,
+            )  # fmt: skip
         for cluster in (1, 2):
             by_columns = rows * ceil_div(columns, cluster) * cluster
             by_rows = columns * ceil_div(rows, cluster) * cluster
             yield replace(
                 chosen, block_m=block_m, block_n=block_n, stages=stages, cluster=cluster,
-                ctas=min(by_columns, by_rows), estimate_us=0.0,
+                swapped=swapped, ctas=min(by_columns, by_rows), estimate_us=0.0,
             )  # fmt: skip
 
 

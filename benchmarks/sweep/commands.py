@@ -25,6 +25,7 @@ class Commands:
         self.run.add_argument("--seconds", type=float, default=600.0, help="stop after as many")
         self.run.add_argument("--output", type=Path, help="write JSON here")
         self.show = commands.add_parser("show", help="judge the choice by a sweep")
+        self.add = commands.add_parser  # of more commands, which `execute` is given by name
         self.show.add_argument("--recorded", action="store_true", help="the choices of back then")
 
     def execute(
@@ -32,11 +33,10 @@ class Commands:
         build: Callable[[], Path],
         run: Callable[[argparse.Namespace], None],
         show: Callable[[argparse.Namespace], None],
+        **others: Callable[[argparse.Namespace], None],
     ) -> None:
         options = self._parser.parse_args()
         if options.command == "build":
             print(build())
-        elif options.command == "run":
-            run(options)
         else:
-            show(options)
+            {"run": run, "show": show, **others}[options.command](options)

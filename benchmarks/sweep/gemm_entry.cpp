@@ -115,8 +115,12 @@ int sweep_families(const SweepProblem* given, int sm_count, int capability, Swee
 }
 
 // Null, or what went wrong.
-const char* sweep_launch(const SweepProblem* given, const SweepConfig* chosen, void* workspace,
-                         void* stream) {
+const char* sweep_launch([[maybe_unused]] const SweepProblem* given,
+                         [[maybe_unused]] const SweepConfig* chosen,
+                         [[maybe_unused]] void* workspace, [[maybe_unused]] void* stream) {
+#ifdef XGEMM_SWEEP_HOST_ONLY
+  return "the library holds the choice of kernels alone";
+#else
   static thread_local std::string message;
   const Config config = {.kernel = static_cast<Kernel>(chosen->kernel),
                          .block_m = chosen->block_m,
@@ -136,6 +140,7 @@ const char* sweep_launch(const SweepProblem* given, const SweepConfig* chosen, v
   if (status.ok()) return nullptr;
   message = std::string(status.where) + ": " + cudaGetErrorString(status.error);
   return message.c_str();
+#endif
 }
 
 }  // extern "C"

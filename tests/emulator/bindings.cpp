@@ -1,6 +1,7 @@
 // Shows the emulator to pytest; each family of kernels has a bind_<family>.cpp.
 #include <pybind11/pybind11.h>
 
+#include "emulator/block_order.h"
 #include "emulator/engine.h"
 #include "emulator/runtime.h"
 
@@ -20,10 +21,11 @@ PYBIND11_MODULE(xgemm_emulator, m) {
   m.def("use_device", &emulator::use_device, py::arg("capability"), py::arg("sm_count"));
   m.def(
       "set_options",
-      [](bool late_copies, bool late_products, uint32_t seed) {
+      [](bool late_copies, bool late_products, uint32_t seed, bool descending) {
         emulator::options = {late_copies, late_products, seed};
+        emulator::descending_blocks = descending;
       },
-      py::arg("late_copies"), py::arg("late_products"), py::arg("seed"));
+      py::arg("late_copies"), py::arg("late_products"), py::arg("seed"), py::arg("descending"));
   bind_gemm(m);
   bind_w4a16(m);
   bind_reduce(m);

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <random>
 
+#include "emulator/block_order.h"
+
 // Those of the thread that runs.
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -16,6 +18,7 @@ dim3 blockDim, gridDim;
 namespace xgemm::emulator {
 
 Options options;
+bool descending_blocks = false;
 
 namespace {
 
@@ -322,7 +325,9 @@ void run_grid(const GridShape& shape, const std::function<void()>& kernel) {
   }
   const dim3 &grid = shape.blocks, &size = shape.cluster;
   const dim3 clusters(grid.x / size.x, grid.y / size.y, grid.z / size.z);
-  for (unsigned i = 0; i < clusters.x * clusters.y * clusters.z; ++i) {
+  const unsigned count = clusters.x * clusters.y * clusters.z;
+  for (unsigned turn = 0; turn < count; ++turn) {
+    const unsigned i = descending_blocks ? count - 1 - turn : turn;
     const uint3 at = {i % clusters.x, i / clusters.x % clusters.y, i / clusters.x / clusters.y};
     Cluster cluster;
     cluster.shape = size;

@@ -44,6 +44,8 @@ class Machine:
     once. Late copies find reads that did not wait for them, at once they find memory that was given
     away too early; late products find operands that were.
     seed: of the order in which threads run; 0 is ascending.
+    descending: blocks run from the last to the first, for kernels whose blocks do not wait for each
+    other: what one writes over another's is then seen, if it is not in the usual order.
     """
 
     capability: int = 90
@@ -51,10 +53,12 @@ class Machine:
     late_copies: bool = False
     late_products: bool = False
     seed: int = 0
+    descending: bool = False
 
     def use(self) -> None:
         library().use_device(self.capability, self.sm_count)
-        library().set_options(self.late_copies, self.late_products, self.seed)
+        order = self.late_copies, self.late_products, self.seed, self.descending
+        library().set_options(*order)
 
 
 class Memory:

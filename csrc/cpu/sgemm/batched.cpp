@@ -12,23 +12,6 @@ namespace {
 // Products of at most this many multiplications are spread over the threads whole.
 constexpr int64_t kWholeWork = 256 * 256 * 256;
 
-Product product_of(const GemmProblem& problem) {
-  Product p;
-  p.m = problem.m;
-  p.n = problem.n;
-  p.k = problem.k;
-  p.a = problem.a;
-  p.b = problem.b;
-  p.b_source = problem.b_source;
-  p.c = problem.c;
-  p.d = problem.d;
-  p.bias = {problem.bias, problem.bias_dtype, 0, problem.bias_stride};
-  p.alpha = problem.alpha;
-  p.beta = problem.beta;
-  p.activation = problem.activation;
-  return p;
-}
-
 template <typename M>
 void advance(M& x, int64_t elements) {
   x.data = const_cast<char*>(static_cast<const char*>(x.data)) + elements * element_size(x.dtype);

@@ -35,16 +35,7 @@ const char* why(Path path) {
 
 std::string explain_gemm(const GemmProblem& problem, int num_threads) {
   using namespace dense;
-  Product p;
-  p.m = problem.m;
-  p.n = problem.n;
-  p.k = problem.k;
-  p.a = problem.a;
-  p.b = problem.b;
-  p.b_source = problem.b_source;
-  p.d = problem.d;
-  p.alpha = problem.alpha;
-  p.beta = problem.beta;
+  const Product p = product_of(problem);
   const Kernels& table = kernels();
   const Plan plan = make_plan(p, table, num_threads);
   const Blocking& blocking = table.blocking;

@@ -71,6 +71,23 @@ void choose_grid(const Product& p, const Blocking& blocking, int threads, Plan& 
 
 }  // namespace
 
+Product product_of(const GemmProblem& problem) {
+  Product p;
+  p.m = problem.m;
+  p.n = problem.n;
+  p.k = problem.k;
+  p.a = problem.a;
+  p.b = problem.b;
+  p.b_source = problem.b_source;
+  p.c = problem.c;
+  p.d = problem.d;
+  p.bias = {problem.bias, problem.bias_dtype, 0, problem.bias_stride};
+  p.alpha = problem.alpha;
+  p.beta = problem.beta;
+  p.activation = problem.activation;
+  return p;
+}
+
 Plan make_plan(const Product& original, const Kernels& table, int num_threads) {
   Plan plan;
   if (original.m == 0 || original.n == 0) return plan;

@@ -21,6 +21,9 @@ struct Plan {
   int threads_m = 1, threads_n = 1;  // the grid of threads over D
 };
 
+// One product of the problem: its first, where it is a batch.
+Product product_of(const GemmProblem& problem);
+
 Plan make_plan(const Product& p, const Kernels& table, int num_threads);
 
 const char* name_of(Path path);

@@ -19,7 +19,6 @@ namespace xgemm::cpu::w4a16 {
 
 inline constexpr int kMaxRows = 4;  // rows of X that share one conversion of the weights
 inline constexpr int64_t kLanes = 8;
-inline constexpr int64_t kUnitVectors = w4::kUnitK / kLanes;
 
 // Rows of X as the kernels read them: x[unit][half][tig / 2][h][row][lane], lane = tig % 2 * 4 + j,
 // is the channel 128 unit + 64 half + 16 j + 2 tig + 8 (h % 2) + h / 2, times 2^-8h; channels from

@@ -53,7 +53,7 @@ enum class Kernel {
   kTf32Swapped,  // the same, but B's columns are
   kTf32Sm80,     // the same by mma.sync: any stride
   kSm90Small,    // wgmma, TMA, one tile a CTA: where the start is most of the time
-  kFp32Sm90,     // FP32 cores + TMA: fp32 operands that lie along their rows
+  kFp32Sm90,     // FP64 tensor cores of Hopper: fp32 operands
 };
 
 struct Config {

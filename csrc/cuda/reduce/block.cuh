@@ -73,17 +73,6 @@ __device__ inline Offsets kept_offsets(const KeptDim* dims, int count, int64_t i
   return {index * dims[0].in_stride, index * dims[0].out_stride};
 }
 
-// Kernels of which Hopper has a build of its own (has_sm90) are left out of its portable one: 1 MB.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-inline constexpr bool kHopper = true;
-#else
-inline constexpr bool kHopper = false;
-#endif
-template <typename Op, bool kSm90>
-inline constexpr bool kLeftOut =
-    kHopper && !kSm90 && !Op::kPortableOnly && kIsFloat<typename Op::Element> &&
-    sizeof(typename Op::Element) <= 4;
-
 // At a kernel's start: what finish_block of `columns` outputs relies on.
 template <typename Op, bool kSm90>
 __device__ inline void start_block(const Params& p, const Place& place, int columns) {

@@ -35,23 +35,23 @@ __device__ inline void fold_rows(const Params& p, uint4 (&rows)[kRows], uint32_t
       }
       Op::take_pairs(lanes[2 * word], lanes[2 * word + 1], pairs, first, step);
     }
-    return;
-  }
+  } else {
 #pragma unroll
-  for (int cell = 0; cell < kCells<T>; ++cell) {
-    Number<T> columns[kElements][kRows];
+    for (int cell = 0; cell < kCells<T>; ++cell) {
+      Number<T> columns[kElements][kRows];
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      const uint32_t words[4] = {rows[row].x, rows[row].y, rows[row].z, rows[row].w};
-      Number<T> part[kElements];
-      unpack_cell<T>(words + cell * kWords, part);
+      for (int row = 0; row < kRows; ++row) {
+        const uint32_t words[4] = {rows[row].x, rows[row].y, rows[row].z, rows[row].w};
+        Number<T> part[kElements];
+        unpack_cell<T>(words + cell * kWords, part);
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) columns[i][row] = part[i];
-    }
+        for (int i = 0; i < kElements; ++i) columns[i][row] = part[i];
+      }
 #pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      typename Op::Lane& lane = lanes[cell * kElements + i];
-      lane = take<Op>(p, lane, columns[i], first, step);
+      for (int i = 0; i < kElements; ++i) {
+        typename Op::Lane& lane = lanes[cell * kElements + i];
+        lane = take<Op>(p, lane, columns[i], first, step);
+      }
     }
   }
 }
@@ -77,7 +77,6 @@ __device__ inline uint4 load_shifted(const void* pointer, uint32_t count, uint64
 
 template <typename Op, bool kSm90, bool kShifted>
 __global__ void __launch_bounds__(256, 2) columns_kernel(const __grid_constant__ Params p) {
-  if (!kShifted && kLeftOut<Op, kSm90>) __trap();
   using T = typename Op::Element;
   constexpr int V = kVector<T>, U = sizeof(T) == 1 ? 4 : 8;  // rows in flight
   const Place place = place_of(p);
@@ -216,14 +215,21 @@ __global__ void __launch_bounds__(256, 3) flat_columns_kernel(const __grid_const
 template <typename Op>
 __global__ void __launch_bounds__(256, 4) thin_columns_kernel(const __grid_constant__ Params p) {
   using T = typename Op::Element;
-  constexpr int U = 8;  // rows in flight
-  const int64_t at = (p.first_tile + blockIdx.x) * blockDim.x + threadIdx.x;
-  if (at >= p.flat_vectors) return;  // below 2^31
-  uint32_t column;                   // along the innermost kept dimension
-  const uint32_t outer = p.kept_inner.divide(static_cast<uint32_t>(at), &column);
-  const Offsets offsets = kept_offsets(p.kept, p.kept_count, outer);
-  const KeptDim& kept = p.kept[Params::kMaxKept - 1];
-  const T* in = static_cast<const T*>(p.in) + offsets.in + column * kept.in_stride;
+  constexpr int U = 8;                                        // rows in flight
+  const uint32_t at = blockIdx.x * blockDim.x + threadIdx.x;  // of all outputs, below 2^31
+  Offsets offsets;
+  int64_t outputs;
+  if (p.kept_count == 0) {
+    outputs = p.columns, offsets = {at * p.row_stride, at * p.row_out_stride};
+  } else {
+    uint32_t column;  // along the innermost kept dimension
+    const uint32_t outer = p.kept_inner.divide(at, &column);
+    const KeptDim& kept = p.kept[Params::kMaxKept - 1];
+    outputs = p.flat_vectors, offsets = kept_offsets(p.kept, p.kept_count, outer);
+    offsets.in += column * kept.in_stride, offsets.out += column * kept.out_stride;
+  }
+  if (at >= outputs) return;
+  const T* in = static_cast<const T*>(p.in) + offsets.in;
   Bits<T> filler;
   if constexpr (sizeof(T) == 8) {
     filler = {p.filler_low, p.filler_high};
@@ -231,26 +237,33 @@ __global__ void __launch_bounds__(256, 4) thin_columns_kernel(const __grid_const
     filler = static_cast<Bits<T>>(p.filler_low);
   }
   typename Op::Lane best = Op::identity();
-  const auto end = static_cast<uint32_t>(p.extent);  // below 2^31
+  const auto fold_all = [&](const auto& address_of) {
+    const auto end = static_cast<uint32_t>(p.extent);  // below 2^31
 #pragma unroll 1
-  for (uint32_t row = 0; row < end; row += U) {
-    Bits<T> bits[U];
+    for (uint32_t row = 0; row < end; row += U) {
+      Bits<T> bits[U];
 #pragma unroll
-    for (int i = 0; i < U; ++i) {
-      bits[i] = filler;
-      if (row + i < end) {
-        uint32_t inner;
-        const uint32_t outer_row = p.runs.divide(row + i, &inner);
-        bits[i] = load_bits(in + outer_row * p.outer_stride + inner * p.inner_stride);
+      for (int i = 0; i < U; ++i) {
+        bits[i] = filler;
+        const T* element = address_of(row + i);
+        if (row + i < end) bits[i] = load_bits(element);
       }
-    }
-    Number<T> x[U];
+      Number<T> x[U];
 #pragma unroll
-    for (int i = 0; i < U; ++i) x[i] = to_number<T, Op::kTransforms>(p.transform, bits[i]);
-    best = take<Op>(p, best, x, row, 1);
+      for (int i = 0; i < U; ++i) x[i] = to_number<T, Op::kTransforms>(p.transform, bits[i]);
+      best = take<Op>(p, best, x, row, 1);
+    }
+  };
+  if (p.one_dim) {  // next to nothing to execute from one load to the next
+    fold_all([&](uint32_t) { return (in += p.inner_stride) - p.inner_stride; });
+  } else {
+    fold_all([&](uint32_t row) {
+      uint32_t inner;
+      const uint32_t outer = p.runs.divide(row, &inner);
+      return in + outer * p.outer_stride + inner * p.inner_stride;
+    });
   }
-  const int64_t at_out = offsets.out + column * kept.out_stride;
-  static_cast<typename Op::Out*>(p.out)[at_out] = Op::finish_lane(best, p);
+  static_cast<typename Op::Out*>(p.out)[offsets.out] = Op::finish_lane(best, p);
 }
 
 }  // namespace xgemm::cuda::reduce

@@ -30,6 +30,7 @@ struct Cut {
   int words_of_slot = 1;    // 8 bytes: positions have two
   bool one_shift = false;
   bool tiled = false;  // columns, not narrow ones
+  bool large = false;  // tiles of whole lines, and so many bytes that latencies hide behind them
 
   const Costs& costs() const { return tiled ? kOfTiles : kOfRows; }
 };
@@ -37,25 +38,33 @@ struct Cut {
 // Estimates are in us, without what all ways to cut a problem have in common. The form is a guess;
 // the constants were fitted to benchmarks/sweep_reduce.py's times on an H200 (984 problems, of each
 // about 75 ways): what is chosen takes 1.043x the fastest's time on average. Those of tiles, of
-// collectors and of thin columns were fitted again, over 38 problems of columns, of each some 100
-// ways: the choice takes 1.012x the fastest's time there, and took 1.025x before.
+// collectors and of thin columns were fitted again, over 111 problems of columns, of each 100 to
+// 900 ways (1.026x the fastest's time; 1.035x before), and over 43 of few rows (1.018x; 1.057x).
 inline constexpr double kBlock = 0.36, kBatch = 0.44,
                         kLoad = 0.018;                  // a batch of loads, a load in it
 inline constexpr double kBytes = 1 / 3.6e6, kRun = 16;  // a byte; a run's start, in bytes
 inline constexpr double kTileRun = 77;                  // the same of tiles of columns, squared
+inline constexpr double kLargeRun = 22;                 // of large ones, cubed
+inline constexpr double kLargeBytes = 70e6;
+inline constexpr int64_t kTallColumn = 512, kTallestColumn = 16384;
+inline constexpr int64_t kLine = 128;
 inline constexpr double kCluster = 0.54, kClusterWave = 0.58;
 inline constexpr double kMailPiece = 0.0003;
-inline constexpr double kFlatOfFew = 1.3;  // times as slow: flat columns of less than a batch
-inline constexpr double kThinBytes = 3.4, kThinLeast = 1.13;  // of an element: less take as long
-inline constexpr double kThinEnd = -0.6;                      // nothing meets
+inline constexpr int kFlatLoads = 4;       // that flat columns seem to have more
+inline constexpr double kThinBytes = 2.2;  // of an element: less take as long
+inline constexpr double kThinEnd = -1.0;   // nothing meets
 inline constexpr double kLaunch = 2.9, kLaunchBytes = 0.96e-6;
 inline constexpr double kThreads = 0.071;
+inline constexpr int64_t kLongRow = 1024;  // loads
+inline constexpr int kLongRowThreads = 256;
 inline constexpr int kFewestThreads = 64, kMostBlocksOfSm = 16;
 inline constexpr int64_t kMostMail = 16384;  // slots that one block reads
 inline constexpr double kCollectors = 0.42,
                         kCollector = 0.027;            // that tiles have them, and each of all
 inline constexpr int kFewestOfCollector = 8;           // outputs
 inline constexpr int kMostOfSm = 2, kMostOfTile = 32;  // collectors
+
+inline double cube(double x) { return x * x * x; }
 
 // `bytes` are those of the whole input.
 inline double estimate(const Cut& cut, double bytes, int sm_count) {
@@ -69,12 +78,16 @@ inline double estimate(const Cut& cut, double bytes, int sm_count) {
       (kBlock + of_batch * std::ceil(loads / cut.batch)) * std::max(1.0, std::ceil(waves));
   double uneven = 1 + cut.costs().imbalance * (std::ceil(blocks / sms) * sms / blocks - 1);
   if (waves > 1) uneven = 1 + cut.costs().imbalance / waves;
-  const double of_runs = cut.tiled ? std::pow(kTileRun / static_cast<double>(cut.run), 2)
-                                   : kRun / static_cast<double>(cut.run);
+  const auto run = static_cast<double>(cut.run);
+  const double of_runs = cut.large   ? cube(kLargeRun / run)
+                         : cut.tiled ? std::pow(kTileRun / run, 2)
+                                     : kRun / run;
   const double traffic = kBytes * cut.slower * bytes * uneven * (1 + of_runs);
   const auto log2 = [](int n) { return static_cast<int>(std::bit_width(unsigned(n))); };
   const int odd_threads = std::abs(log2(cut.threads) - log2(cut.best_threads));
-  return std::sqrt(latency * latency + traffic * traffic) + kThreads * odd_threads;
+  const double both = cut.large ? std::cbrt(cube(latency) + cube(traffic))
+                                : std::sqrt(latency * latency + traffic * traffic);
+  return both + kThreads * odd_threads;
 }
 
 // Of mail that `collectors` blocks of a tile share, or that its last piece collects (0).

@@ -110,7 +110,8 @@ void set_dims(const ReduceProblem& problem, const Plan& plan, const Config& conf
     const int64_t tiles = ceil_div(p.columns, tile);
     p.kept_inner = FastDivmod(static_cast<uint32_t>(tiles));
     p.flat_vectors = plan.outputs / p.columns * tiles;
-    p.in_vector = static_cast<uint16_t>(16 / element), p.one_shift = config.one_shift;
+    p.in_vector = static_cast<uint16_t>(16 / element);
+    p.one_shift = config.one_shift, p.one_dim = reduced.count == 1;
     if (kernel == Kernel::kNarrow) {
       p.in_vector = static_cast<uint16_t>(p.columns);
       p.inner_stride = 16 / element;

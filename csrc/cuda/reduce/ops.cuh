@@ -37,7 +37,7 @@ struct Additive {
   using Acc = std::conditional_t<kIsFloat<T>, double, uint64_t>;  // integers wrap, as in torch
   using Out = std::conditional_t<kIsFloat<T>, T, int64_t>;
   static constexpr bool kTransforms = false;
-  static constexpr bool kPortableOnly = false;  // Hopper has no build of its own
+  static constexpr bool kPortableOnly = false;
   __device__ static Lane identity() { return 0; }
   __device__ static Lane meet(Lane a, Lane b) { return a + b; }
   __device__ static Acc widen(Lane lane, int64_t) { return lane; }
@@ -141,7 +141,7 @@ __device__ __noinline__ inline float power_in_fp32(float x, float p) { return po
 // load's is so large or small that some may have overflowed or vanished.
 template <typename T>
 struct Powers : Additive<T, double> {
-  static constexpr bool kPortableOnly = true;
+  static constexpr bool kPortableOnly = true;  // Hopper has no build of its own (has_sm90)
   template <int N>
   __device__ static float fold_in_fp32(const float (&x)[N], const Params& p) {
     float powers[N];
@@ -175,7 +175,7 @@ struct Prod {
   using Acc = Lane;
   using Out = std::conditional_t<kIsFloat<T>, T, int64_t>;
   static constexpr bool kTransforms = false;
-  static constexpr bool kPortableOnly = false;  // Hopper has no build of its own
+  static constexpr bool kPortableOnly = false;
   __device__ static Lane identity() { return 1; }
   __device__ static Lane meet(Lane a, Lane b) { return a * b; }
   __device__ static Acc widen(Lane lane, int64_t) { return lane; }

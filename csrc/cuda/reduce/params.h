@@ -49,6 +49,7 @@ struct Params {
   FastDivmod kept_inner;
   uint16_t in_vector;     // columns: after how many elements of 16 bytes they repeat
   bool one_shift;         // shifted columns: see has_one_shift
+  bool one_dim;           // columns: the reduced extent is one dimension
   int64_t columns;        // runs: elements of one
   int64_t inner_stride;   // elements; see `runs`
   uint32_t vectors;       // short rows: a power of 2
@@ -61,14 +62,14 @@ struct Params {
 
   static constexpr int kMaxKept = 4;
   KeptDim kept[kMaxKept];  // outermost first
-  void* partials;          // [pieces][outputs] accumulators, where pieces meet in a second launch
+  int64_t flat_vectors;    // flat columns: 16 bytes of columns, through all tiles; thin ones:
+                           // columns; runs: loads of a row
   // The reduced extent as runs: element (outer, inner) at outer * outer_stride + inner *
   // inner_stride. Rows that are runs count `inner` in loads.
   FastDivmod runs;
   Magnitude magnitude;   // what a norm adds up
   int64_t outer_stride;  // elements
-  int64_t flat_vectors;  // flat columns: 16 bytes of columns, through all tiles; thin ones:
-                         // columns; runs: loads of a row
+  void* partials;        // [pieces][outputs] accumulators, where pieces meet in a second launch
   double p;              // order of the norm
 };
 

@@ -110,7 +110,6 @@ __device__ inline typename Op::Acc meet_warps(typename Op::Acc acc) {
 template <typename Op, bool kSm90>
 __global__ void __launch_bounds__(kMostRowWarps * 32, Op::kPortableOnly ? 1 : 2)
     rows_kernel(const __grid_constant__ Params p) {
-  if (kLeftOut<Op, kSm90>) __trap();
   uint32_t tile = blockIdx.x, piece = 0;
   if (p.pieces.divisor > 1) {
     tile = p.pieces.divide(blockIdx.x, &piece);

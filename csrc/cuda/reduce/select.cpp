@@ -28,7 +28,7 @@ constexpr int kFullWarps = 8, kEnoughWarps = 16;  // of an SM
 // From here on L2 is better left as it is: reading 1 GB takes 243 us then, and 256 us where what
 // was read is dropped first. That wins below, where other data that L2 holds stay there: 64 MB take
 // 22.8 us instead of 25.
-constexpr double kStreamedBytes = 300e6, kStreamedColumns = 200e6;
+constexpr double kStreamedBytes = 275e6;
 constexpr int64_t kStridedPiece = int64_t{1} << 30;  // elements, at most
 
 int64_t pow2_ceil(int64_t n) {
@@ -51,16 +51,17 @@ struct View {
   bool few_kernels() const { return reduce::few_kernels(kind, problem.in_dtype); }
   bool clusters() const { return device.capability == 90 && has_sm90(kind, problem.in_dtype); }
 
-  bool aligned(int64_t stride) const { return stride % vector == 0; }
-  // Base and all strides but those of the innermost kept (columns) or reduced (rows) dimension.
-  bool all_aligned(bool columns) const {
-    if (reinterpret_cast<uintptr_t>(problem.in) % 16 != 0) return false;
+  // Base and all strides but those of the innermost kept (columns) or reduced (rows) dimension are
+  // multiples of so many bytes.
+  bool all_aligned(bool columns, int64_t bytes = 16) const {
+    if (reinterpret_cast<uintptr_t>(problem.in) % bytes != 0) return false;
+    const int64_t elements = bytes / element;
     const ReduceDims &a = plan.kept, &b = plan.reduced;
     for (int d = 0; d < a.count - (columns ? 1 : 0); ++d) {
-      if (a[d].size > 1 && !aligned(a[d].in_stride)) return false;
+      if (a[d].size > 1 && a[d].in_stride % elements != 0) return false;
     }
     for (int d = 0; d < b.count - (columns ? 0 : 1); ++d) {
-      if (b[d].size > 1 && !aligned(b[d].in_stride)) return false;
+      if (b[d].size > 1 && b[d].in_stride % elements != 0) return false;
     }
     return true;
   }
@@ -84,13 +85,22 @@ bool fits_rows(const View& v) {
   return plan.reduced.count == 1 || 2 * v.reduced().size >= v.vector;
 }
 
+// Whether an Op's Lane (ops.cuh) is a 32-bit number.
+bool four_byte_lanes(const View& v) {
+  if (v.kind == Kind::kSquares) return v.problem.in_dtype == DType::kF16;
+  if (v.kind == Kind::kSum) return is_floating(v.problem.in_dtype) && v.element < 8;
+  return v.kind == Kind::kExtreme && v.element < 8;
+}
+
 // The limits are those of the sweep: 16 loads where rows are few, 32 where they are many.
 bool fits_short_rows(const View& v) {
   const Plan& plan = v.plan;
   if (v.few_kernels() || plan.reduced.count != 1 || plan.kept.count > 2) return false;
   if (plan.kept.count == 2 && plan.outputs >= k31Bits) return false;
   const bool many_whole = !v.few_rows() && v.all_aligned(false) && plan.extent % v.vector == 0;
-  return v.vectors_of_row() <= (many_whole ? 32 : v.few_rows() ? 8 : 16);
+  const bool fp64_of_fp32 =
+      v.problem.in_dtype == DType::kF32 && v.kind != Kind::kArg && !four_byte_lanes(v);
+  return v.vectors_of_row() <= (many_whole && !fp64_of_fp32 ? 32 : v.few_rows() ? 8 : 16);
 }
 
 bool fits_team_rows(const View& v) {
@@ -117,7 +127,7 @@ bool fits_narrow(const View& v) {
   if (size >= v.vector || v.vector % size != 0 || plan.extent * size % v.vector != 0) return false;
   if (reinterpret_cast<uintptr_t>(v.problem.in) % 16 != 0) return false;
   for (int d = 0; d < plan.kept.count - 1; ++d) {
-    if (!v.aligned(plan.kept[d].in_stride)) return false;
+    if (plan.kept[d].in_stride % v.vector != 0) return false;
   }
   return true;
 }
@@ -157,6 +167,7 @@ void consider_pieces(const View& v, Cut cut, int64_t most, bool clusters, const 
     if (cut.pieces <= last) continue;
     last = cut.pieces, cut.loads = loads(cut.pieces);
     const double whole = estimate(cut, v.bytes, v.device.sm_count);
+    if (whole >= choice->cost) continue;  // however they meet: a call should not search for long
     choice->consider(cut, 1, false, whole + meeting_in_a_launch(cut));
     choice->consider(cut, 1, true, whole + meeting_in_mail(cut, v.device.sm_count, 0));
     for (int n = 1; of_columns(choice->config.kernel) && n <= kMostOfTile; n *= 2) {
@@ -175,7 +186,7 @@ bool fits_thin(const View& v) {
 void consider_thin(const View& v, Choice* choice) {
   if (!fits_thin(v)) return;
   Cut cut{.lanes = 1, .pieces = 1, .loads = v.plan.extent, .batch = 8, .resident = 1536};
-  cut.slower = std::max(kThinBytes / static_cast<double>(v.element), kThinLeast);
+  cut.slower = std::max(kThinBytes / static_cast<double>(v.element), 1.0);
   Choice thin{.config = {.kernel = Kernel::kThin, .reason = "few elements: a thread each"},
               .cost = choice->cost};
   for (cut.threads = kFewestThreads; cut.threads <= kColumnThreads; cut.threads *= 2) {
@@ -190,13 +201,6 @@ Config thin(const View& v) {
   Choice choice;
   consider_thin(v, &choice);
   return choice.config;
-}
-
-// Whether an Op's Lane (ops.cuh) is a 32-bit number.
-bool four_byte_lanes(const View& v) {
-  if (v.kind == Kind::kSquares) return v.problem.in_dtype == DType::kF16;
-  if (v.kind == Kind::kSum) return is_floating(v.problem.in_dtype) && v.element < 8;
-  return v.kind == Kind::kExtreme && v.element < 8;
 }
 
 // Rows of up to 32 loads: several a warp.
@@ -215,7 +219,8 @@ Config short_rows(const View& v) {
     if (four_byte_lanes(v)) {
       config.vectors = vectors == slots && slots <= 16 ? 1 : std::min(slots, 2);
     } else {
-      config.vectors = slots <= 8 || vectors == 16 ? std::min(slots, 2) : 4;
+      config.vectors =
+          slots <= 4 || vectors == 8 ? std::min(slots, 2) : std::clamp(slots / 4, 4, v.batch);
     }
     config.lanes = slots / config.vectors;
   }
@@ -251,7 +256,10 @@ Config rows(const View& v) {
   Choice choice{.config = {.kernel = runs ? Kernel::kRuns : Kernel::kRows}};
   if (runs) choice.config.row_loads = v.vectors_of_run();
   const int64_t vectors = v.vectors_of_row();
-  for (int threads = kFewestThreads; threads <= kMostRowThreads; threads *= 2) {
+  // In long rows larger blocks read faster than the estimate knows, but for positions.
+  const bool large = vectors >= kLongRow && v.kind != Kind::kArg;
+  const int fewest = large ? kLongRowThreads : kFewestThreads;
+  for (int threads = fewest; threads <= kMostRowThreads; threads *= 2) {
     if (threads > kFewestThreads && threads >= 2 * vectors) break;
     const Cut cut{.threads = threads,
                   .lanes = 1,
@@ -303,20 +311,27 @@ Config columns(const View& v) {
   if (has_flat(v.problem.in_dtype) && !v.few_kernels() && outer * across < k31Bits &&
       v.plan.extent <= kMostFlatExtent) {
     choice.config.kernel = Kernel::kFlat;
-    const double factor = v.plan.extent < cut.batch ? kFlatOfFew : 1;
     for (cut.threads = kFewestThreads; cut.threads <= kColumnThreads; cut.threads *= 2) {
       cut.lanes = 1, cut.tiles = ceil_div<int64_t>(outer * across, cut.threads), cut.pieces = 1;
-      cut.loads = v.plan.extent, cut.run = 16 * std::min<int64_t>(across, cut.threads);
-      choice.consider(cut, 1, false, factor * estimate(cut, v.bytes, v.device.sm_count));
+      cut.loads = v.plan.extent + kFlatLoads;
+      cut.run = 16 * std::min<int64_t>(across, cut.threads);
+      choice.consider(cut, 1, false, estimate(cut, v.bytes, v.device.sm_count));
     }
   }
   Choice tiled{.config = {.kernel = shifted ? Kernel::kShifted : Kernel::kColumns},
                .cost = choice.cost};
-  cut.tiled = true, cut.words_of_slot = v.kind == Kind::kArg ? 2 : 1;
+  // (What is 8 bytes takes blocks long to bring together, which only tall columns hide.)
+  cut.large = v.bytes >= kLargeBytes && v.all_aligned(true, kLine) &&
+              v.plan.extent >= (four_byte_lanes(v) ? kTallColumn : kTallestColumn);
+  cut.tiled = true;
+  cut.words_of_slot = v.kind == Kind::kArg ? 2 : 1;
   if (shifted) cut.best_threads = 256, cut.resident = v.vector > 4 ? 512 : 1024;
   const auto widest = static_cast<int>(std::min<int64_t>(pow2_ceil(across), kColumnThreads));
-  for (int lanes = widest; lanes >= std::max(1, widest / kNarrowest); lanes /= 2) {
-    for (int threads = std::max(lanes, kFewestThreads); threads <= kColumnThreads; threads *= 2) {
+  const int narrowest =
+      std::max(cut.large ? std::min<int>(kLine / 16, widest) : 1, widest / kNarrowest);
+  for (int lanes = widest; lanes >= narrowest; lanes /= 2) {
+    const int fewest_threads = cut.large ? kColumnThreads : std::max(lanes, kFewestThreads);
+    for (int threads = fewest_threads; threads <= kColumnThreads; threads *= 2) {
       const auto vector = static_cast<int>(v.vector);
       Config alone{.kernel = tiled.config.kernel, .threads = threads, .lanes = lanes};
       alone.one_shift = has_one_shift(alone, v.plan, vector);
@@ -326,7 +341,9 @@ Config columns(const View& v) {
       largest.cluster = kMostCluster;
       const bool clusters = v.clusters() && !shifted && v.bytes < kClusteredBytes &&
                             shared_bytes(largest, v.kind, vector) <= kSharedBytes;
-      cut.threads = threads, cut.lanes = lanes, cut.run = 16 * lanes;
+      // A tile that is as wide as the rows is read in one run.
+      const bool whole_rows = !shifted && lanes == across && v.reduced().in_stride == v.kept().size;
+      cut.threads = threads, cut.lanes = lanes, cut.run = 16 * (whole_rows ? threads : lanes);
       // Two loads and a shift for each 16 bytes take as long as four loads, of which fewer are
       // under way.
       const bool twice = shifted && !alone.one_shift;
@@ -410,8 +427,7 @@ Config select_config(const ReduceProblem& problem, const Plan& plan, const Devic
   const bool short_ones = config.kernel == Kernel::kShortRows ||
                           config.kernel == Kernel::kRaggedRows ||
                           config.kernel == Kernel::kTeamRows;
-  const double streamed = of_columns(config.kernel) ? kStreamedColumns : kStreamedBytes;
-  config.streams = short_ones || view.bytes < streamed;
+  config.streams = short_ones || view.bytes < kStreamedBytes;
   config.workspace_bytes = workspace_bytes(problem, plan, config);
   return config;
 }

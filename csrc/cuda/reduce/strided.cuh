@@ -45,18 +45,14 @@ __device__ inline void reduced_offsets(const StridedParams& p, int64_t index, ui
   for (int j = 0; j < U; ++j) offsets[j] += rest[j] * p.reduced[0].stride;
 }
 
-// CTAs of 512 threads that an SM is to hold: two where all fits in 64 registers.
+// CTAs of 512 threads that an SM is to hold. Two have 64 registers a thread, which a few values of
+// 8-byte types would not fit in. (A preprocessor's condition cannot ask for Hopper here: its
+// machine code comes from the portable PTX, which is compute_80's.)
 template <typename T>
-constexpr int strided_ctas() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  return sizeof(T) < 8 ? 2 : 1;
-#else
-  return 1;
-#endif
-}
+inline constexpr int kStridedCtas = sizeof(T) <= 4 ? 2 : 1;
 
 template <typename Op, int U>
-__global__ void __launch_bounds__(512, strided_ctas<typename Op::Element>())
+__global__ void __launch_bounds__(512, kStridedCtas<typename Op::Element>)
     strided_kernel(const __grid_constant__ StridedParams p) {
   using T = typename Op::Element;
   const Place place = place_of(p.base);

@@ -34,10 +34,19 @@ def mul_calls(a: torch.Tensor, b: torch.Tensor, compiled: bool = False) -> dict[
         TORCH: partial(torch.matmul, a, b),
     }
     if compiled:
-        torch.compiler.reset()  # or the ninth shape would run uncompiled
-        tuned = torch.compile(_product, mode="max-autotune-no-cudagraphs", dynamic=False)
-        calls[COMPILED] = partial(tuned, a, b)
+        calls[COMPILED] = compiled_product(a, b)
     return calls
+
+
+def compiled_product(a: torch.Tensor, b: torch.Tensor) -> Call:
+    """a times b by torch.compile, which tries what it has at the first call."""
+    return _compiled(_product, a, b)
+
+
+def _compiled(call: Callable[..., object], *arguments: torch.Tensor) -> Call:
+    torch.compiler.reset()  # or the ninth shape would run uncompiled
+    tuned = torch.compile(call, mode="max-autotune-no-cudagraphs", dynamic=False)
+    return partial(tuned, *arguments)
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -112,9 +121,7 @@ def reduce_calls(
     argument = dims[0] if op in ("argmax", "argmin") else list(dims)
     calls: dict[str, Call] = {OURS: partial(ours, x, argument), TORCH: partial(theirs, x)}
     if compiled:
-        torch.compiler.reset()  # or the ninth shape would run uncompiled
-        tuned = torch.compile(theirs, mode="max-autotune-no-cudagraphs", dynamic=False)
-        calls[COMPILED] = partial(tuned, x)
+        calls[COMPILED] = _compiled(theirs, x)
     if cub is not None and op == "sum" and len(dims) == 1:
         call = cub_sum_call(cub, x, dims[0])
         if call is not None:

@@ -6,27 +6,19 @@ from pathlib import Path
 from typing import Any
 
 RATIOS = (
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.3,
-    0.5,
-    0.7,
-    0.8,
-    0.9,
-    1,
-    1.1,
-    1.2,
-    1.5,
-    2,
-    3,
-    5,
-    10,
-    20,
-    50,
+    *(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 1),
+    *(1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50),
 )
+
+
+def load_pyplot() -> Any:
+    """matplotlib's, where no screen is needed: an error tells that it is not installed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
 
 
 def plot_benchmark(report: dict[str, Any], path: Path) -> None:
@@ -48,11 +40,7 @@ def _rows(record: dict[str, Any]) -> int:
 
 def plot_rows(report: dict[str, Any], path: Path) -> None:
     """Microseconds against rows, a panel for each weight: every library, and the floor."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = load_pyplot()
     layers = _layers(report)
     wide = min(len(layers), 4)
     high = -(-len(layers) // wide)
@@ -86,11 +74,7 @@ def plot_rows(report: dict[str, Any], path: Path) -> None:
 
 def plot_cases(report: dict[str, Any], path: Path) -> None:
     """How many times faster than each peer, case by case."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = load_pyplot()
     records = report["records"]
     labels = [f"{r['case']} {r['size']} {r['layout']}".rstrip() for r in records]
     peers = list(dict.fromkeys(name for record in records for name in record["speedup"]))

@@ -41,7 +41,7 @@ def run_benchmark(
         "options": {**asdict(options), "cub": options.cub and str(options.cub)},
         **environment(options.device),
         "summary": summarize(records),
-        "rows": summarize_rows(records) if family == "w4a16" else [],
+        "rows": summarize_rows([r for r in records if r.set in shapes.LINEAR_SETS]),
         "records": [{**asdict(record), "speedup": record.speedup()} for record in records],
     }
 

@@ -40,6 +40,16 @@ OTHER_MODELS = {
     "Qwen3-32B.down": (5120, 25600),
     "Llama-3-8B.lm_head": (128256, 4096),
 }
+# (N, K) of linears that several GPUs share, and of the longest N and K beside a short other one.
+SPLITS = {
+    "8B.qkv / 4": (1536, 4096),
+    "8B.gate_up / 8": (3584, 4096),
+    "8B.down / 8": (4096, 1792),
+    "70B.o / 8": (8192, 1024),
+    "70B.down / 8": (8192, 3584),
+    "wide": (40000, 1024),
+    "long": (1024, 40000),
+}
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192)
 FEW_ROWS = (1, 4, 16, 64, 256)
 MODEL_ROWS = (1, 16, 64, 512, 4096)
@@ -69,11 +79,12 @@ PRODUCT_SETS = {
     "prefill": "the linears of both at M >= 512 (8B at 512 on the CPU)",
     "sample": "one shape of each kind, for --compile, which takes seconds a shape",
     "models": "linears of other models, M = 1 ... 4096 (to 64 on the CPU)",
+    "splits": "linears that several GPUs share, and N and K of 40000, likewise",
     "odd": "sizes that no vector load is aligned to",
     "ragged": "12 random sizes, drawn fresh unless --seed is given",
     "aligned": "12 random multiples of 8, likewise",
 }
-LINEAR_SETS = ("8b", "70b", "decode", "prefill", "models")
+LINEAR_SETS = ("8b", "70b", "decode", "prefill", "models", "splits")
 # Of matrices that are reduced on a GPU: long and short rows, wide and narrow, aligned and not.
 LARGE_SIDES = (
     *((8192, 28672), (16384, 16384), (333, 7777)),
@@ -141,9 +152,9 @@ def _products_of(name: str, gpu: bool, seed: int) -> list[Product]:
         return [Product("odd", m, n, k) for m, n, k in ODD]
     if name in ("ragged", "aligned"):
         return _drawn(name, random.Random(seed), 8192 if gpu else 1500)
-    if name == "models":
+    if name in ("models", "splits"):
         rows = tuple(m for m in MODEL_ROWS if gpu or m <= 64)
-        return _layers(OTHER_MODELS, rows)
+        return _layers(OTHER_MODELS if name == "models" else SPLITS, rows)
     if name == "decode":
         rows = tuple(m for m in (ROWS if gpu else FEW_ROWS) if m <= DECODE_ROWS)
         return _layers({**LLAMA_8B, **LLAMA_70B}, rows)

@@ -16,6 +16,10 @@ CUDA_ROUNDS = 3
 WARMUP_SECONDS, TURN_SECONDS = 10e-3, 50e-3  # of a call in each round
 FLUSH_BYTES = 256 << 20  # more than any L2
 FLUSH_SECONDS = 40e-6  # a flush takes at least this long on any GPU
+HOST_REPEATS = 41
+HOST_CALLS = (
+    100  # of a sample; fewer than a stream's queue holds, so that none waits for the device
+)
 SPIN_HERTZ = 2e9  # clocks a second that torch.cuda._sleep counts, at the most
 
 
@@ -91,6 +95,31 @@ def _host_seconds(call: Call) -> float:
         times.append(time.perf_counter() - start)
     torch.cuda.synchronize()
     return 1.5 * min(times)
+
+
+def time_host(calls: Mapping[str, Call], repeats: int = HOST_REPEATS) -> dict[str, float]:
+    """Median seconds that the host needs for each call under inference_mode; the calls alternate.
+
+    It is the thread's own CPU time, which does not grow while others have the core. On CUDA the
+    calls of a sample are queued and not waited for.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    with torch.inference_mode():
+        for repeat in range(repeats + 1):
+            for name, call in calls.items():
+                sample = _host_sample(call)
+                if repeat > 0:  # the first one loads kernels and fills caches
+                    seconds[name].append(sample)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def _host_sample(call: Call) -> float:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    start = time.thread_time()
+    for _ in range(HOST_CALLS):
+        call()
+    return (time.thread_time() - start) / HOST_CALLS
 
 
 def time_calls(calls: Mapping[str, Call], device: str) -> dict[str, float]:

@@ -6,6 +6,8 @@ import sys
 
 EXIT_FAILURE = 1  # the command ran and failed; 130 is an interrupt
 EXIT_USAGE = 2
+# The least extra that has a package; the demo's has all.
+EXTRAS = {"matplotlib": "bench", "safetensors": "hf", "transformers": "hf", "accelerate": "hf"}
 
 
 def main() -> None:
@@ -44,7 +46,8 @@ def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
 def _one_line(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
-        return f"this command needs {package}, which is not installed: pip install 'xgemm[demo]'"
+        extra = EXTRAS.get(package, "demo")
+        return f"this command needs {package}, which is not installed: pip install 'xgemm[{extra}]'"
     message = getattr(error, "format_message", error.__str__)()
     text = " ".join(message.split())
     return text or type(error).__name__

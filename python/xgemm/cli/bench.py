@@ -12,7 +12,7 @@ from rich.console import Console
 
 from xgemm.bench.options import Options
 from xgemm.bench.peers import OURS
-from xgemm.bench.plot import plot_benchmark
+from xgemm.bench.plot import load_pyplot, plot_benchmark
 from xgemm.bench.record import Record
 from xgemm.bench.run import run_benchmark
 from xgemm.bench.shapes import PRODUCT_SETS, REDUCE_SETS
@@ -33,6 +33,8 @@ def run(
         sets = REDUCE_SETS if family == "reduce" else PRODUCT_SETS
         out.print(table(f"shapes of {family}", ["set", ""], [[*pair] for pair in sets.items()]))
         return
+    if plot is not None:
+        load_pyplot()  # what is missing is told now, and not after the last case
     if threads is not None:
         torch.set_num_threads(threads)
     records: list[Record] = []

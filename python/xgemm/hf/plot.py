@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from xgemm.bench.plot import load_pyplot
 from xgemm.hf.demo import BF16, FP32, FREE, XGEMM, XGEMM_BF16, DemoReport
 
 COLOURS = {FP32: "#9aa5b1", BF16: "#5d8aa8", XGEMM: "#d1495b", XGEMM_BF16: "#a11d33"}
@@ -11,11 +12,7 @@ COLOURS = {FP32: "#9aa5b1", BF16: "#5d8aa8", XGEMM: "#d1495b", XGEMM_BF16: "#a11
 
 def plot_demo(report: DemoReport, path: Path) -> None:
     """Writes decode speed, prefill speed, bytes and perplexity of the models to `path`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = load_pyplot()
     rows = [row for row in report.rows if row.name != FREE]
     names = [row.name.replace(", ", "\n") for row in rows]
     colours = [COLOURS[row.name] for row in rows]

@@ -3,7 +3,6 @@
 #include "common/math.h"
 #include "cuda/gemm/fp32/copy.h"
 #include "cuda/launch.h"
-#include "cuda/ptx/griddep.h"
 #include "cuda/shared_memory.h"
 
 namespace xgemm::cuda::gemm::fp32 {
@@ -100,9 +99,6 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ 
   const bool second = blockIdx.x >= params.blocks_of_first;
   const CopyParams& mine = params.copies[second ? 1 : 0];
   const uint32_t block = blockIdx.x - (second ? params.blocks_of_first : 0);
-#if __CUDA_ARCH__ >= 900
-  ptx::griddep_launch_dependents();
-#endif
   if (mine.along_inner) {
     copy_tile<true>(mine, block, tile);
   } else {

@@ -8,14 +8,15 @@ namespace xgemm::cuda::gemm::fp32 {
 // The first element of a batch's operand. `stride` is the operand's member of BatchDim.
 __device__ inline int64_t batch_offset(const Params& params, int64_t batch,
                                        int64_t BatchDim::* stride) {
+  if (params.batch_dims == 0) return 0;
   int64_t offset = 0;
 #pragma unroll 1
-  for (int i = params.batch_dims - 1; i >= 0; --i) {
+  for (int i = params.batch_dims - 1; i > 0; --i) {
     const BatchDim& dim = params.batch[i];
     offset += batch % dim.size * (dim.*stride);
     batch /= dim.size;
   }
-  return offset;
+  return offset + batch * (params.batch[0].*stride);
 }
 
 // One row's four neighbouring columns of D (those below n) from sums over k. Not inlined: a thread

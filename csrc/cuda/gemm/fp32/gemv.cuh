@@ -1,5 +1,5 @@
 // Products with few rows of D, four at most: a stream over B, from global memory straight into
-// registers. A thread block has some columns of D; its warps share out k.
+// registers. A thread block has some columns of D; its warps share out k, or these columns.
 #pragma once
 
 #include "cuda/gemm/fp32/epilogue.cuh"
@@ -12,173 +12,264 @@ namespace xgemm::cuda::gemm::fp32 {
 template <int kFew>
 struct GemvSums {
   float at[kFew][4] = {};
-};
 
-struct GemvWork {
-  int64_t column, batch, k, k_end, plane;
+  __device__ void add(int row, float a, float4 b) {
+    at[row][0] = fmaf(a, b.x, at[row][0]), at[row][1] = fmaf(a, b.y, at[row][1]);
+    at[row][2] = fmaf(a, b.z, at[row][2]), at[row][3] = fmaf(a, b.w, at[row][3]);
+  }
 
-  __device__ static GemvWork at(const Params& params, int64_t index) {
-    const int64_t plane = index / params.tiles_n, batch = plane / params.splits;
-    const int64_t split = plane % params.splits, k = split * params.k_per_split;
-    return {index % params.tiles_n, batch, k, min(k + params.k_per_split, params.k),
-            split * params.batches + batch};
+  // Over the lanes whose numbers differ by multiples of `from`.
+  template <int from>
+  __device__ void add_lanes() {
+#pragma unroll
+    for (auto& row : at) {
+#pragma unroll
+      for (float& x : row) {
+#pragma unroll
+        for (int mask = from; mask < 32; mask *= 2) x += __shfl_xor_sync(~0u, x, mask);
+      }
+    }
   }
 };
 
-// B along k: a lane has 4 neighbouring k of 4 columns, a warp 128 k.
+// A CTA's work: its first column, its part of K, and the operands at that part.
+struct GemvWork {
+  int64_t column, batch, plane;
+  int depth;  // of its part of K
+  const float *a, *b;
+
+  __device__ static GemvWork at(const Params& params, int64_t index) {
+    // 64-bit divisions take long, and few products have so many CTAs.
+    constexpr int64_t kMost = INT32_MAX;
+    int64_t plane, batch;
+    if (index < kMost) {
+      const auto tiles = static_cast<uint32_t>(min(params.tiles_n, kMost));
+      plane = static_cast<uint32_t>(index) / tiles;
+      batch = static_cast<uint32_t>(plane) / static_cast<uint32_t>(params.splits);
+    } else {
+      plane = index / params.tiles_n, batch = plane / params.splits;
+    }
+    const int64_t split = plane - batch * params.splits, k = split * params.k_per_split;
+    return {(index - plane * params.tiles_n) * params.few_columns,
+            batch,
+            split * params.batches + batch,
+            static_cast<int>(min(params.k_per_split, params.k - k)),
+            params.a.data + batch_offset(params, batch, &BatchDim::a) + k * params.a.k_stride,
+            params.b.data + batch_offset(params, batch, &BatchDim::b) + k * params.b.k_stride};
+  }
+};
+
+// B along k: a warp has 4 columns and, at a time, 128 k.
 template <int kFew>
 class KMajorGemv {
  public:
-  static constexpr int kColumns = 4;
-  __device__ static void sum(const Params& params, const GemvWork& work, GemvSums<kFew>* sums) {
+  static constexpr int kColumns = 4;  // of a warp
+
+  int parts, part;  // shares of k in the CTA, and which of them the warp has
+
+  __device__ KMajorGemv(const Params& params, int warp, int warps)
+      : parts(warps * kColumns / params.few_columns),
+        part(warp % parts),
+        column_(warp / parts * kColumns) {}
+
+  __device__ void sum(const Params& params, const GemvWork& work, int lane,
+                      GemvSums<kFew>* sums) const {
     const auto along_k = [](const OperandParams& operand) {
       return operand.vectors && operand.access == Access::kAlongK;
     };
-    if (along_k(params.a) && along_k(params.b) && (work.k_end - work.k) % 4 == 0) {
-      multiply<true>(params, work, sums);
+    if (along_k(params.a) && along_k(params.b) && work.depth % 4 == 0) {
+      multiply<true>(params, work, lane, sums);
     } else {
-      multiply<false>(params, work, sums);
+      multiply<false>(params, work, lane, sums);
     }
+    sums->template add_lanes<1>();
+  }
+
+  // To [kFew][few_columns].
+  __device__ void store(const Params& params, const GemvSums<kFew>& sums, int lane,
+                        float* to) const {
+    if (lane > 0) return;
+#pragma unroll
+    for (int i = 0; i < kFew; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) to[i * params.few_columns + column_ + j] = sums.at[i][j];
+    }
+  }
+
+ private:
+  static constexpr int kStep = 128;
+
+  // Rows of k: w of B, x of A; those beyond the last one read it again.
+  struct Rows {
+    const float *w[4], *x[kFew];
+    int64_t w_stride, x_stride;
+  };
+
+  template <bool kVectors>
+  __device__ void multiply(const Params& params, const GemvWork& work, int lane,
+                           GemvSums<kFew>* sums) const {
+    // A lane's four k are neighbours, or neighbouring lanes' ones.
+    int k = part * kStep + lane * (kVectors ? 4 : 1);
+    Rows rows;
+    rows.w_stride = params.b.k_stride, rows.x_stride = params.a.k_stride;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int64_t column = min(work.column + column_ + j, params.n - 1);
+      rows.w[j] = work.b + column * params.b.row_stride;
+    }
+#pragma unroll
+    for (int i = 0; i < kFew; ++i) {
+      rows.x[i] = work.a + min(int64_t{i}, params.m - 1) * params.a.row_stride;
+    }
+    const int whole = max(work.depth / kStep - part + parts - 1, 0) / parts;
+#pragma unroll(kVectors ? 2 : 1)
+    for (int i = 0; i < whole; ++i) {
+      step<kVectors, true>(rows, k, work.depth, sums);
+      k += parts * kStep;
+    }
+    if (k < work.depth) step<kVectors, false>(rows, k, work.depth, sums);
+  }
+
+  // kWhole: all lanes' k exist.
+  template <bool kVectors, bool kWhole>
+  __device__ static void step(const Rows& rows, int k, int depth, GemvSums<kFew>* sums) {
+    float4 w[4], x[kFew];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      w[j] = load<kVectors, kWhole>(rows.w[j], rows.w_stride, k, depth);
+    }
+#pragma unroll
+    for (int i = 0; i < kFew; ++i) {
+      x[i] = load<kVectors, kWhole>(rows.x[i], rows.x_stride, k, depth);
+    }
+#pragma unroll
+    for (int i = 0; i < kFew; ++i) {
+      sums->add(i, x[i].x, {w[0].x, w[1].x, w[2].x, w[3].x});
+      sums->add(i, x[i].y, {w[0].y, w[1].y, w[2].y, w[3].y});
+      sums->add(i, x[i].z, {w[0].z, w[1].z, w[2].z, w[3].z});
+      sums->add(i, x[i].w, {w[0].w, w[1].w, w[2].w, w[3].w});
+    }
+  }
+
+  template <bool kVectors, bool kWhole>
+  __device__ static float4 load(const float* row, int64_t stride, int k, int depth) {
+    if constexpr (kVectors) return __ldg(reinterpret_cast<const float4*>(row + k));
+    const auto at = [&](int i) {
+      return kWhole || k + i < depth ? __ldg(row + (k + i) * stride) : 0.0f;
+    };
+    return {at(0), at(32), at(64), at(96)};
+  }
+
+  int column_;  // the warp's first one of the CTA's
+};
+
+// B along its columns: a warp has 4 kLanes columns of 32 / kLanes k at a time.
+template <int kFew, int kLanes>
+class WideGemv {
+ public:
+  int parts, part;  // shares of k in the CTA, and which of them the warp has
+
+  __device__ WideGemv(const Params&, int warp, int warps) : parts(warps), part(warp) {}
+
+  __device__ void sum(const Params& params, const GemvWork& work, int lane,
+                      GemvSums<kFew>* sums) const {
+    if (in_quads(params)) {
+      multiply<true>(params, work, lane, sums);
+    } else {
+      multiply<false>(params, work, lane, sums);
+    }
+    sums->template add_lanes<kLanes>();
+  }
+
+  __device__ void store(const Params& params, const GemvSums<kFew>& sums, int lane,
+                        float* to) const {
+    if (lane >= kLanes) return;
+    const bool quads = in_quads(params);
 #pragma unroll
     for (int i = 0; i < kFew; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-#pragma unroll
-        for (int mask = 16; mask > 0; mask /= 2) {
-          sums->at[i][j] += __shfl_xor_sync(~0u, sums->at[i][j], mask);
-        }
+        to[i * params.few_columns + (quads ? lane * 4 + j : lane + j * kLanes)] = sums.at[i][j];
       }
     }
   }
 
  private:
+  static constexpr int kRows = 32 / kLanes;  // of k, at a time
+
+  // Whether a lane's four columns are neighbours; else they are neighbouring lanes' ones.
+  __device__ static bool in_quads(const Params& params) {
+    return params.b.vectors && params.b.access == Access::kRows16 && params.n % 4 == 0;
+  }
+
   template <bool kVectors>
-  __device__ static void multiply(const Params& params, const GemvWork& work,
-                                  GemvSums<kFew>* sums) {
-    const OperandParams &w = params.b, &x = params.a;
-    const float* w_at[4];
-    const float* x_at[kFew];
+  __device__ void multiply(const Params& params, const GemvWork& work, int lane,
+                           GemvSums<kFew>* sums) const {
+    const int first = part * kRows + lane / kLanes, step = parts * kRows;
+    const float *w[kVectors ? 1 : 4], *x[kFew];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int64_t column = min(work.column * kColumns + j, params.n - 1);
-      w_at[j] = w.data + batch_offset(params, work.batch, &BatchDim::b) + column * w.row_stride;
+    for (int j = 0; j < (kVectors ? 1 : 4); ++j) {
+      // Those beyond the last one read it again.
+      const int64_t column = work.column + lane % kLanes * (kVectors ? 4 : 1) + j * kLanes;
+      w[j] = work.b + first * params.b.k_stride +
+             min(column, params.n - (kVectors ? 4 : 1)) * params.b.row_stride;
     }
 #pragma unroll
     for (int i = 0; i < kFew; ++i) {
-      x_at[i] = x.data + batch_offset(params, work.batch, &BatchDim::a) +
-                min(int64_t{i}, params.m - 1) * x.row_stride;
+      x[i] =
+          work.a + first * params.a.k_stride + min(int64_t{i}, params.m - 1) * params.a.row_stride;
     }
-#pragma unroll(kVectors ? 2 : 1)
-    for (int64_t k = work.k + threadIdx.x * 4; k < work.k_end; k += kGemvThreads * 4) {
-      float b[4][4], a[kFew][4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) load<kVectors>(w_at[j], w.k_stride, k, work.k_end, b[j]);
-#pragma unroll
-      for (int i = 0; i < kFew; ++i) load<kVectors>(x_at[i], x.k_stride, k, work.k_end, a[i]);
-#pragma unroll
-      for (int i = 0; i < kFew; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) sums->at[i][j] = fmaf(a[i][e], b[j][e], sums->at[i][j]);
-        }
-      }
-    }
-  }
-
-  // Four elements along k, and zeros past the end.
-  template <bool kVectors>
-  __device__ static void load(const float* row, int64_t stride, int64_t k, int64_t k_end,
-                              float (&to)[4]) {
-    if constexpr (kVectors) {
-      const float4 v = __ldg(reinterpret_cast<const float4*>(row + k));
-      to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-    } else {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) to[e] = k + e < k_end ? __ldg(row + (k + e) * stride) : 0.0f;
-    }
-  }
-};
-
-// B along its columns: a lane has 4 neighbouring columns, a warp 128, of one k.
-template <int kFew>
-class WideGemv {
- public:
-  static constexpr int kColumns = 128;
-  __device__ static void sum(const Params& params, const GemvWork& work, GemvSums<kFew>* sums) {
-    const int64_t column = work.column * kColumns + threadIdx.x % 32 * 4;
-    const int columns = static_cast<int>(min(max(params.n - column, int64_t{0}), int64_t{4}));
-    if (params.b.vectors && params.b.access == Access::kRows16 && columns == 4) {
-      multiply<true>(params, work, column, columns, sums);
-    } else {
-      multiply<false>(params, work, column, columns, sums);
-    }
-  }
-
- private:
-  template <bool kVectors>
-  __device__ static void multiply(const Params& params, const GemvWork& work, int64_t column,
-                                  int columns, GemvSums<kFew>* sums) {
-    const OperandParams &w = params.b, &x = params.a;
-    const int64_t first = work.k + threadIdx.x / 32;
-    const float* w_at = w.data + batch_offset(params, work.batch, &BatchDim::b) +
-                        first * w.k_stride + column * w.row_stride;
-    const float* x_at =
-        x.data + batch_offset(params, work.batch, &BatchDim::a) + first * x.k_stride;
-#pragma unroll(kVectors ? 8 : 2)
-    for (int64_t k = first; k < work.k_end; k += kGemvWarps) {
-      float b[4];
+    const int64_t w_step = step * params.b.k_stride, x_step = step * params.a.k_stride;
+    const int count = max(work.depth - first + step - 1, 0) / step;
+#pragma unroll(kVectors ? 8 : 4)
+    for (int i = 0; i < count; ++i) {
+      float4 b;
       if constexpr (kVectors) {
-        const float4 v = __ldg(reinterpret_cast<const float4*>(w_at));
-        b[0] = v.x, b[1] = v.y, b[2] = v.z, b[3] = v.w;
+        b = __ldg(reinterpret_cast<const float4*>(w[0]));
       } else {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) b[j] = j < columns ? __ldg(w_at + j * w.row_stride) : 0.0f;
+        b = {__ldg(w[0]), __ldg(w[1]), __ldg(w[2]), __ldg(w[3])};
       }
 #pragma unroll
-      for (int i = 0; i < kFew; ++i) {
-        const float a = __ldg(x_at + min(int64_t{i}, params.m - 1) * x.row_stride);
+      for (auto& row : w) row += w_step;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sums->at[i][j] = fmaf(a, b[j], sums->at[i][j]);
+      for (int few = 0; few < kFew; ++few) {
+        sums->add(few, __ldg(x[few]), b);
+        x[few] += x_step;
       }
-      w_at += kGemvWarps * w.k_stride, x_at += kGemvWarps * x.k_stride;
     }
   }
 };
 
 template <typename Gemv, int kFew>
-__global__ void __launch_bounds__(kGemvThreads, 4)
+__global__ void __launch_bounds__(kGemvMostThreads, 1)
     gemv_kernel(const __grid_constant__ Params params) {
-  constexpr int kQuads = Gemv::kColumns / 4;  // of columns, of a row
   struct Storage {
-    float4 sums[kGemvWarps][kFew][kQuads];
+    alignas(16) float sums[kGemvMostWarps * kFew * kMostFewColumns];  // [part][row][few_columns]
   };
   XGEMM_STATIC_SHARED(Storage, smem);
   const GemvWork work = GemvWork::at(params, params.first_work + blockIdx.x);
+  const int lane = threadIdx.x % 32, of_part = kFew * params.few_columns;
+  const Gemv gemv(params, threadIdx.x / 32, blockDim.x / 32);
   GemvSums<kFew> sums;
-  Gemv::sum(params, work, &sums);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (lane < kQuads) {
-#pragma unroll
-    for (int i = 0; i < kFew; ++i) {
-      const float (&x)[4] = sums.at[i];
-      smem.sums[warp][i][lane] = {x[0], x[1], x[2], x[3]};
-    }
-  }
+  gemv.sum(params, work, lane, &sums);
+  gemv.store(params, sums, lane, smem.sums + gemv.part * of_part);
   __syncthreads();
-  const int row = threadIdx.x / kQuads, quad = threadIdx.x % kQuads;
-  const int64_t column = work.column * Gemv::kColumns + quad * 4;
-  if (row >= kFew || row >= params.m || column >= params.n) return;
-  float4 total = smem.sums[0][row][quad];
-#pragma unroll
-  for (int i = 1; i < kGemvWarps; ++i) {
-    const float4 part = smem.sums[i][row][quad];
-    total.x += part.x, total.y += part.y, total.z += part.z, total.w += part.w;
-  }
-  if (params.splits > 1) {
-    *partial_row4(params, work.plane, row, column) = total;
-  } else {
-    finish_row4(params, work.batch, total, row, column);
+  const int quads = params.few_columns / 4;  // of a row
+#pragma unroll 1
+  for (int i = threadIdx.x; i < kFew * quads; i += blockDim.x) {
+    const int row = i / quads;
+    const int64_t column = work.column + i % quads * 4;
+    if (row >= params.m || column >= params.n) continue;
+    float4 total = {0.0f, 0.0f, 0.0f, 0.0f};
+    for (int part = 0; part < gemv.parts; ++part) {
+      const float4 x = *reinterpret_cast<const float4*>(smem.sums + part * of_part + i * 4);
+      total.x += x.x, total.y += x.y, total.z += x.z, total.w += x.w;
+    }
+    if (params.splits > 1) {
+      *partial_row4(params, work.plane, row, column) = total;
+    } else {
+      finish_row4(params, work.batch, total, row, column);
+    }
   }
 }
 

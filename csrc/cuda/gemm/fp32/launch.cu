@@ -63,16 +63,18 @@ Status launch_tile(const Params& params, cudaStream_t stream) {
 }
 
 template <int kFew>
-Status launch_few(const Params& params, int block_n, cudaStream_t stream) {
-  const Kernel kernel = block_n == KMajorGemv<kFew>::kColumns ? gemv_kernel<KMajorGemv<kFew>, kFew>
-                                                              : gemv_kernel<WideGemv<kFew>, kFew>;
-  return launch_ctas(params, kernel, kGemvThreads, 0, stream);
+Status launch_few(Params params, const Config& config, cudaStream_t stream) {
+  params.few_columns = config.block_n;
+  const Kernel kernel = params.b.access == Access::kAlongK  ? gemv_kernel<KMajorGemv<kFew>, kFew>
+                        : config.block_n == kMostFewColumns ? gemv_kernel<WideGemv<kFew, 32>, kFew>
+                                                            : gemv_kernel<WideGemv<kFew, 8>, kFew>;
+  return launch_ctas(params, kernel, few_warps(params, config.block_n) * 32, 0, stream);
 }
 
 Status launch_config(const Params& params, const Config& config, cudaStream_t stream) {
-  if (config.block_m == 1) return launch_few<1>(params, config.block_n, stream);
-  if (config.block_m == 2) return launch_few<2>(params, config.block_n, stream);
-  if (config.block_m == 4) return launch_few<4>(params, config.block_n, stream);
+  if (config.block_m == 1) return launch_few<1>(params, config, stream);
+  if (config.block_m == 2) return launch_few<2>(params, config, stream);
+  if (config.block_m == 4) return launch_few<4>(params, config, stream);
   const bool chunks = params.a.access == Access::kRows16 && params.b.access == Access::kRows16;
   const auto run = config.block_m == 128
                        ? (chunks ? launch_tile<TileLarge, true> : launch_tile<TileLarge, false>)
@@ -94,7 +96,8 @@ Status launch(const Problem& given, const Config& config, void* workspace, cudaS
     free += copy_bytes(copies[count++]);
   }
   if (const Status status = launch_copies(copies, count, stream); !status.ok()) return status;
-  Params params = config.block_m <= kMostFew ? make_few_params(problem) : make_params(problem);
+  const bool few = config.block_m < config.block_n || config.block_m <= kMostFew;
+  Params params = few ? make_few_params(problem) : make_params(problem);
   params.tiles_m = ceil_div<int64_t>(params.m, config.block_m);
   params.tiles_n = ceil_div<int64_t>(params.n, config.block_n);
   if (config.kernel == gemm::Kernel::kFp32Sm90) return sm90::launch(params, config, free, stream);

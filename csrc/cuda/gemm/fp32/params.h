@@ -48,6 +48,7 @@ struct Params {
   float* partials;         // [splits, batches, m, partial_stride], for splits > 1
   int64_t partial_stride;  // n, rounded up to 4
   int64_t tiles_m, tiles_n;
+  int few_columns;     // of a CTA of the kernels for few rows
   int64_t first_work;  // of this launch: a grid has less than 2^31 CTAs
   int whole;           // of the kernel that TMA feeds: tiles that are not split, the first ones
 };

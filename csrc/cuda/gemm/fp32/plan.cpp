@@ -1,5 +1,6 @@
 #include "cuda/gemm/fp32/plan.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <utility>
@@ -96,6 +97,21 @@ Params make_few_params(const Problem& p) {
     params.partial_stride = round_up<int64_t>(params.n, 4);
   }
   return params;
+}
+
+int few_warps(const Params& p, int columns) {
+  constexpr int64_t kStepOfK = 128, kManyCtas = 264, kLeastSteps = 2, kLongDepth = 1024;
+  const int64_t depth = std::min(p.k_per_split, p.k);
+  if (p.b.access == Access::kAlongK) {
+    constexpr int64_t kWarps = 8;
+    const int64_t groups = columns / 4;  // of a warp's columns
+    return static_cast<int>(groups *
+                            std::clamp<int64_t>(ceil_div(depth, kStepOfK), 1, kWarps / groups));
+  }
+  const int64_t ctas = ceil_div<int64_t>(p.n, columns) * p.batches * p.splits;
+  const int64_t most = ctas <= kManyCtas ? kGemvMostWarps : depth >= kLongDepth ? 8 : 4;
+  const int64_t rows = kMostFewColumns / columns;  // of k that a warp takes at a time
+  return static_cast<int>(std::clamp<int64_t>(ceil_div(depth, rows * kLeastSteps), 1, most));
 }
 
 Copy plan_copy(Problem* problem, bool of_a, void* dst) {

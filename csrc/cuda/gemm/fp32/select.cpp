@@ -30,11 +30,11 @@ constexpr int fmas_per_cycle(int capability) { return capability == 80 ? 64 : 12
 constexpr double kReadBytesPerUs = 4.0e6;
 constexpr double kRoundUs = 2.0;  // filling the ring, the epilogue
 constexpr double kLaunchUs = 5.0;
-constexpr double kFewUs = 1.0;     // of a stream: the first bytes, and the sum over warps
+constexpr double kFewUs = 1.0;  // of a stream: the first bytes, and the sum over warps
+constexpr double kReduceOfFewUs = 3.0;
 constexpr double kReduceUs = 8.0;  // the second launch of split-K, and the first one's end
 constexpr double kReduceBytesPerUs = 4.0e6;
 constexpr double kCopyUs = 3.0, kCopyBytesPerUs = 3.0e6;
-constexpr int64_t kMostOfFlat = 32;  // rows or columns, where the FP64 tensor cores compete
 constexpr int64_t kMostSplits = 64;  // unless K takes more: a CTA counts its part in 32 bits
 constexpr int64_t kLeastKPerSplit = 64, kMostKPerSplit = int64_t{1} << 30;
 constexpr int64_t kMostWorkspace = int64_t{1} << 28;
@@ -131,18 +131,32 @@ bool plan_copies(const Problem& problem, const Params& p, Copies* copies) {
   return true;
 }
 
+// How many columns of D a CTA of the kernels for few rows has. Where B lies along k: as many as
+// leave each warp a step of 128 k and make CTAs enough; else few, or 512 bytes of a row. (By an
+// H200's times of 195 products, in up to 12 ways each.)
+int few_columns(const Params& p, int sm_count) {
+  const int64_t columns = p.n * p.batches;
+  if (p.b.access != Access::kAlongK) {
+    return columns >= int64_t{kMostFewColumns} * sm_count ? kMostFewColumns : 32;
+  }
+  const int64_t most = columns / (int64_t{2} * sm_count);
+  return p.k <= 256 || most >= 16 ? 16 : p.k <= 512 || most >= 8 ? 8 : 4;
+}
+
 // Few rows of D: a stream over B, in as many CTAs as keep the memory busy.
 void consider_few(const Problem& problem, const DeviceInfo& device, Choice* best) {
   const Params p = make_few_params(problem);
   if (p.m > kMostFew) return;
-  constexpr int64_t kCtasPerSm = 8, kLeastKOfFew = 512;
+  constexpr int64_t kSplitCtas = 48, kLeastKToSplit = 4096, kLeastKOfPart = 1024;
+  const int sm_count = std::max(device.sm_count, 1);
   const bool along_k = p.b.access == Access::kAlongK;
-  const int block_n = along_k ? 4 : 128;
+  const int block_n = few_columns(p, sm_count);
   const int64_t tiles = ceil_div<int64_t>(p.n, block_n) * p.batches;
   const int64_t least = std::max<int64_t>(ceil_div(p.k, kMostKPerSplit), 1);
-  const int64_t most = std::clamp(p.k / kLeastKOfFew, least, std::max(least, kMostSplits));
-  const int64_t parts =
-      std::clamp(int64_t{std::max(device.sm_count, 1)} * kCtasPerSm / tiles, least, most);
+  const int64_t most = p.k < kLeastKToSplit
+                           ? least
+                           : std::clamp(p.k / kLeastKOfPart, least, std::max(least, kMostSplits));
+  const int64_t parts = std::clamp(kSplitCtas / tiles, least, most);
   const int64_t k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, parts), kBlockK);
   const int64_t splits = p.k == 0 ? 1 : ceil_div(p.k, k_per_split);
   const int64_t workspace =
@@ -153,7 +167,7 @@ void consider_few(const Problem& problem, const DeviceInfo& device, Choice* best
                        static_cast<double>(p.batches);
   const double us = kLaunchUs + kFewUs +
                     bytes / (vectors ? kReadBytesPerUs : 0.6 * kReadBytesPerUs) +
-                    (splits > 1 ? kReduceUs : 0.0);
+                    (splits > 1 ? kReduceOfFewUs : 0.0);
   if (us < best->us) {
     *best = {.block_m = p.m == 3 ? 4 : static_cast<int>(p.m),
              .block_n = block_n,
@@ -172,9 +186,9 @@ Config select(const Problem& problem, const DeviceInfo& device, double* estimate
   Config config;
   const bool tma = sm90::select(problem, p, device, &config, estimate_us);
   for (const Tile& tile : kTiles) {
-    // The FP64 tensor cores are faster but for few rows or columns.
-    const bool few = std::min(p.m, p.n) <= kMostOfFlat && tile.block_m < 64;
-    if (!tma || few) consider(tile, {}, p, device, &best);
+    if (tma) break;  // the FP64 tensor cores are faster
+    const bool flat = tile.block_m < tile.block_n;
+    consider(tile, {}, flat ? make_few_params(problem) : p, device, &best);
   }
   if (Copies copies; p.k > 0 && device.capability != 90 && plan_copies(problem, p, &copies)) {
     consider(kLargeOfChunks, copies, p, device, &best);

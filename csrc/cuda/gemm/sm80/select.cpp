@@ -11,9 +11,10 @@ namespace {
 
 // A tile, how many CTAs of it an SM holds, and the share of mma.sync's rate that one, and that all
 // of them reach. With the times below fitted to 496 products on an H200 from a cold L2 cache, of
-// 8-aligned extents from 64 to 28672, each in all tiles and in 1 to 32 parts: the choice takes
-// 0.8 % longer than the best of them, at most 24 % (before: 3 %, 41 %; constants fitted to half of
-// the products take 1.1 % longer for the other half). Those of the general tiles are estimates.
+// 8-aligned extents from 64 to 28672, each in all tiles and in 1 to 32 parts (more follow the same
+// rule, not measured): the choice takes 0.8 % longer than the best of them, at most 24 % (before:
+// 3 %, 41 %; constants fitted to half of the products take 1.1 % longer for the other half). Those
+// of the general tiles are estimates.
 struct Tile {
   int block_m, block_n, stages, ctas_per_sm;
   double efficiency_one, efficiency_full;
@@ -45,13 +46,16 @@ struct Choice {
   double cost = std::numeric_limits<double>::infinity();
 };
 
+// Parts that K must be split into.
+int64_t least_parts(const Params& p) { return std::max<int64_t>(ceil_div(p.k, kMostKPerSplit), 1); }
+
 void consider(const Tile& tile, int64_t tiles, int64_t parts, const Params& p, int sm_count,
               Choice* best) {
   const int64_t k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, parts), kBlockK);
   const int64_t splits = p.k == 0 ? 1 : ceil_div(p.k, k_per_split);  // no part is empty
   const int64_t workspace =
       splits == 1 ? 0 : int64_t{4} * splits * p.batches * p.m * p.partial_stride;
-  if (workspace > kMostWorkspace && best->tile != nullptr) return;  // the first has no choice
+  if (workspace > kMostWorkspace && parts > least_parts(p)) return;
   const int64_t per_sm = ceil_div<int64_t>(tiles * splits, sm_count);
   const double efficiency = per_sm == 1 ? tile.efficiency_one : tile.efficiency_full;
   const double flops = 2.0 * tile.block_m * tile.block_n * static_cast<double>(k_per_split);
@@ -69,7 +73,7 @@ void consider(const Tile& tile, int64_t tiles, int64_t parts, const Params& p, i
 void consider(const Tile& tile, const Params& p, int sm_count, Choice* best) {
   const int64_t tiles =
       ceil_div<int64_t>(p.m, tile.block_m) * ceil_div<int64_t>(p.n, tile.block_n) * p.batches;
-  const int64_t least = std::max<int64_t>(ceil_div(p.k, kMostKPerSplit), 1);
+  const int64_t least = least_parts(p);
   consider(tile, tiles, least, p, sm_count, best);
   for (const int64_t parts : kSplits) {
     if (tiles * parts * 4 > int64_t{5} * sm_count * tile.ctas_per_sm) break;

@@ -66,7 +66,7 @@ class Producer {
       : params_(params), smem_(smem), scheduler_(params, cta_rank), cta_rank_(cta_rank) {}
 
   // The first loads, before the CTA's threads have met. The other CTAs of the cluster may not be
-  // there yet: each gets all of B for these stages itself.
+  // there yet: each gets all of B for these stages itself, by shares, as the map's box is one.
   __device__ void start() {
     if (!scheduler_.next(&tile_)) return;
     first_ = min(kFirst, tile_.count);

@@ -43,9 +43,9 @@ constexpr double kBytesPerUsInFlight = 22.8;
 constexpr double kLinesOfUnevenRow = 2.0;
 constexpr double kL2LinesPerUs = 131e3;
 // Where the last row (or column) of tiles is small, its CTAs run ahead of the others, and what does
-// not stay in L2 meanwhile of the operand they have in common is read again: this much of it, by
-// the share of a tile that is missing.
-constexpr double kReadAgain = 1.0, kStaysBytes = 16e6;
+// not stay in L2 meanwhile of the operand they have in common is read again: as much of it as is
+// missing of a tile.
+constexpr double kStaysBytes = 16e6;
 constexpr int64_t kMostAhead = 4;
 // Of equal shares, for each part of a tile's sums that one cluster leaves to another, and for each
 // 256 columns of one; and of the time for L2, since CTAs do not want the same lines at the same
@@ -194,7 +194,7 @@ class Chooser {
       const int64_t tiles = ceil_div<int64_t>(extent, block);
       const double bytes = 2.0 * static_cast<double>(other) * static_cast<double>(p_.k);
       if (tiles == 1 || tiles > kMostAhead || bytes < kStaysBytes) return 0.0;
-      return kReadAgain * bytes * static_cast<double>(tiles * block - extent) / block;
+      return bytes * static_cast<double>(tiles * block - extent) / block;
     };
     return of(p_.m, kBlockM, p_.n) + of(p_.n, tile.block_n, p_.m);
   }

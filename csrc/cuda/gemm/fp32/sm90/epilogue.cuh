@@ -7,50 +7,91 @@
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
+// A warp's sums in shared memory, on their way to whole lines of D.
 template <typename Tile>
-__device__ inline void store4(const Params& params, const Unit& unit, float4 x, int row,
-                              int column) {
-  if (unit.part < 0) {
-    store_result4(params, unit.work.batch, x, unit.work.m + row, unit.work.n + column);
-  } else {
-    float* tile = params.partials + int64_t{unit.part} * (Tile::kBlockM * Tile::kBlockN);
-    *reinterpret_cast<float4*>(tile + row * Tile::kBlockN + column) = x;
+struct StagedSums {
+  static constexpr int kRows = Tile::kWarpM, kColumns = Tile::kWarpN;
+  static_assert(kColumns == 32, "a lane for each column, eight for the quads of a row");
+  float at[kRows][kColumns + 4];
+
+  // Blocks of eight columns lie so that a lane has quads of neighbouring ones.
+  template <bool kAAlongK, bool kBAlongK>
+  __device__ void put(const WarpTile<Tile, kAAlongK, kBAlongK>& mine) {
+    const int t = mine.lane % 4;
+#pragma unroll
+    for (int block = 0; block < kRows / 8; ++block) {
+      float* row = at[place<kAAlongK>(block, mine.lane / 4)];
+      const auto sum = [&](int column_block, int i) {
+        return static_cast<float>(mine.sums[block / 2][column_block][block % 2 * 2 + i]);
+      };
+      const auto put4 = [&](int column, float4 x) { *reinterpret_cast<float4*>(row + column) = x; };
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; j += kBAlongK ? 2 : 4) {
+        const int column = place<kBAlongK>(j, t * 2);
+        if constexpr (kBAlongK) {
+          put4(column, {sum(j, 0), sum(j + 1, 0), sum(j, 1), sum(j + 1, 1)});
+        } else {
+          put4(column, {sum(j, 0), sum(j + 1, 0), sum(j + 2, 0), sum(j + 3, 0)});
+          put4(column + 4, {sum(j, 1), sum(j + 1, 1), sum(j + 2, 1), sum(j + 3, 1)});
+        }
+      }
+    }
   }
-}
 
-__device__ inline float4 from_neighbour(float4 x) {
-  constexpr unsigned kAll = 0xffffffffu;
-  return {__shfl_xor_sync(kAll, x.x, 1), __shfl_xor_sync(kAll, x.y, 1),
-          __shfl_xor_sync(kAll, x.z, 1), __shfl_xor_sync(kAll, x.w, 1)};
-}
+  // use(row, column, quad) of each quad that the lane has.
+  template <typename Use>
+  __device__ void for_quads(int lane, int rows, Use use) const {
+    const int column = lane % 8 * 4;
+#pragma unroll 4
+    for (int row = lane / 8; row < rows; row += 4) {
+      use(row, column, *reinterpret_cast<const float4*>(&at[row][column]));
+    }
+  }
+};
 
-// Blocks of eight columns lie so that a lane has quads of neighbouring ones.
+// The code is short, as it runs once: where K is small most of a CTA's time was fetching it.
 template <typename Tile, bool kAAlongK, bool kBAlongK>
 __device__ inline void store_sums(const Params& params, const Unit& unit,
-                                  const WarpTile<Tile, kAAlongK, kBAlongK>& mine) {
-  const int lane = mine.lane, t = lane % 4;
-#pragma unroll
-  for (int block = 0; block < Tile::kWarpM / 8; ++block) {
-    const int row = mine.row + place<kAAlongK>(block, lane / 4);
-    const auto sum = [&](int column_block, int i) {
-      return static_cast<float>(mine.sums[block / 2][column_block][block % 2 * 2 + i]);
-    };
-#pragma unroll
-    for (int j = 0; j < Tile::kWarpN / 8; j += kBAlongK ? 2 : 4) {
-      if constexpr (kBAlongK) {
-        store4<Tile>(params, unit, {sum(j, 0), sum(j + 1, 0), sum(j, 1), sum(j + 1, 1)}, row,
-                     mine.column + place<true>(j, t * 2));
-      } else {
-        // A lane has two quads that follow each other; after an exchange each of two stores has
-        // neighbouring quads in neighbouring lanes, whole sectors of memory.
-        const float4 low = {sum(j, 0), sum(j + 1, 0), sum(j + 2, 0), sum(j + 3, 0)};
-        const float4 high = {sum(j, 1), sum(j + 1, 1), sum(j + 2, 1), sum(j + 3, 1)};
-        const bool odd = t % 2 == 1;
-        const float4 other = from_neighbour(odd ? low : high);
-        const int column = mine.column + place<false>(j, t / 2 * 4 + t % 2);
-        store4<Tile>(params, unit, odd ? other : low, row, column);
-        store4<Tile>(params, unit, odd ? high : other, row, column + 8);
+                                  const WarpTile<Tile, kAAlongK, kBAlongK>& mine,
+                                  StagedSums<Tile>& staged) {
+  staged.put(mine);
+  __syncwarp();
+  const int lane = mine.lane;
+  const int64_t first_row = unit.work.m + mine.row, first_column = unit.work.n + mine.column;
+  const int rows = static_cast<int>(min(params.m - first_row, int64_t{Tile::kWarpM}));
+  const int columns = static_cast<int>(min(params.n - first_column, int64_t{Tile::kWarpN}));
+  if (unit.part >= 0) {
+    float* d = params.partials + int64_t{unit.part} * (Tile::kBlockM * Tile::kBlockN) +
+               mine.row * Tile::kBlockN + mine.column;
+    staged.for_quads(lane, rows, [&](int row, int column, float4 x) {
+      *reinterpret_cast<float4*>(d + row * Tile::kBlockN + column) = x;
+    });
+    return;
+  }
+  float* d = params.d + unit.work.batch * params.batch[0].d + first_row * params.d_row_stride +
+             first_column;
+  if (params.plain && params.d_vector && columns % 4 == 0) {
+    staged.for_quads(lane, rows, [&](int row, int column, float4 x) {
+      if (column < columns) {
+        *reinterpret_cast<float4*>(d + row * params.d_row_stride + column) =
+            scale4(params.store_scale, x);
       }
+    });
+  } else if (params.plain) {
+    if (lane >= columns) return;
+    d += lane;
+#pragma unroll 8
+    for (int row = 0; row < rows; ++row, d += params.d_row_stride) {
+      *d = params.store_scale * staged.at[row][lane];
+    }
+  } else {
+#pragma unroll 1
+    for (int row = lane / 8; row < rows; row += 4) {
+      const int column = lane % 8 * 4;
+      if (column >= columns) break;
+      finish_row4(params, unit.work.batch,
+                  *reinterpret_cast<const float4*>(&staged.at[row][column]), first_row + row,
+                  first_column + column);
     }
   }
 }

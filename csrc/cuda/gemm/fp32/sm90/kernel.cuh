@@ -27,6 +27,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
   }
   const Unit unit = Unit::at<Tile>(params.problem, static_cast<int>(blockIdx.x));
   const int k_tiles = unit.work.k_tiles(kDepth);
+  const int pairs_of_last = unit.work.k_tiles(kDepth / Mine::kPairs) - (k_tiles - 1) * Mine::kPairs;
   Loader loader(params, smem, unit.work, thread);
   loader.start();
   Mine mine(smem, thread / 32, thread % 32);
@@ -39,8 +40,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
 #pragma unroll 1
   for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
     int next = stage;
+    const int pairs = k_tile == k_tiles - 1 ? pairs_of_last : Mine::kPairs;
 #pragma unroll
     for (int pair = 0; pair < Mine::kPairs; ++pair) {
+      if (pair > 0 && pair >= pairs) break;
       if (pair == Mine::kPairs - 1) {
         next = stage == Tile::kStages - 1 ? 0 : stage + 1;
         if (next == 0) parity ^= 1;
@@ -54,7 +57,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
     stage = next;
   }
   ptx::griddep_launch_dependents();
-  store_sums<Tile>(params.problem, unit, mine);
+  // Of the ring, once everybody has left it.
+  __syncthreads();
+  auto* staged = reinterpret_cast<StagedSums<Tile>*>(smem.ring);
+  static_assert(sizeof(*staged) * Tile::kThreads / 32 <= sizeof(smem.ring));
+  store_sums<Tile>(params.problem, unit, mine, staged[thread / 32]);
 #endif
 }
 

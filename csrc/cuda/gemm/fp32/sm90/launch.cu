@@ -104,14 +104,24 @@ Status launch_tile(Params p, const Config& config, void* workspace, cudaStream_t
   return launch_parts<Tile>(p, split_tiles, stream);
 }
 
+template <bool kTma>
+Status launch_config(const Params& params, const Config& config, void* workspace,
+                     cudaStream_t stream) {
+  if (config.block_m == Tile64x64<kTma>::kBlockM) {
+    return launch_tile<Tile64x64<kTma>, kTma>(params, config, workspace, stream);
+  }
+  if (config.block_n == Tile32x128::kBlockN) {
+    return launch_tile<Tile32x128, kTma>(params, config, workspace, stream);
+  }
+  return launch_tile<Tile32x32, kTma>(params, config, workspace, stream);
+}
+
 }  // namespace
 
-Status launch(Params params, const Config& config, void* workspace, cudaStream_t stream) {
-  if (!fits_tma(params, params.a, params.m, &BatchDim::a) ||
-      !fits_tma(params, params.b, params.n, &BatchDim::b)) {
-    return launch_tile<Tile64x64, false>(params, config, workspace, stream);
-  }
-  return launch_tile<Tile64x64, true>(params, config, workspace, stream);
+Status launch(const Params& params, const Config& config, void* workspace, cudaStream_t stream) {
+  const bool tma = fits_tma(params, params.a, params.m, &BatchDim::a) &&
+                   fits_tma(params, params.b, params.n, &BatchDim::b);
+  return (tma ? launch_config<true> : launch_config<false>)(params, config, workspace, stream);
 }
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

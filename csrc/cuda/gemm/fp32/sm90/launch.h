@@ -6,9 +6,9 @@
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
-// Both operands of `params` lie along their rows or along k, in aligned quads; one batch dimension
+// Both operands of `params` have a unit stride along their rows or along k; one batch dimension
 // at most, and extents and CTAs that fit 32 bits. Of config.ctas, whole tiles are the first, then
 // parts of the others. `workspace`: a tile of floats for each of these parts.
-Status launch(Params params, const Config& config, void* workspace, cudaStream_t stream);
+Status launch(const Params& params, const Config& config, void* workspace, cudaStream_t stream);
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

@@ -1,9 +1,9 @@
 // From global memory to the stages of shared memory, whichever way the operands lie.
 #pragma once
 
-#include "cuda/gemm/fp32/epilogue.cuh"
 #include "cuda/gemm/fp32/sm90/unit.cuh"
 #include "cuda/ptx/cp_async.h"
+#include "cuda/ptx/elect.h"
 #include "cuda/ptx/griddep.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/opaque.h"
@@ -11,7 +11,7 @@
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
-// Each warp's first lane asks TMA for groups of 32 rows: a load takes its thread 200 cycles, and
+// A thread of each warp asks TMA for groups of 32 rows: a load takes its thread 200 cycles, and
 // one warp that asked for all would keep the others waiting.
 template <typename Tile, bool kAAlongK, bool kBAlongK>
 class TmaLoader {
@@ -26,8 +26,8 @@ class TmaLoader {
         k_tiles_(work.k_tiles(kDepth)),
         a_batch_(params.a.batched ? static_cast<int>(work.batch) : 0),
         b_batch_(params.b.batched ? static_cast<int>(work.batch) : 0),
-        warp_(thread / 32),
-        asks_(thread % 32 == 0) {}
+        // From lane 0, so that the compiler knows it to be the same for the whole warp.
+        warp_(__shfl_sync(~0u, thread / 32, 0)) {}
 
   // The first tiles, one for each stage.
   __device__ void start() const {
@@ -42,7 +42,7 @@ class TmaLoader {
 
   // To a stage that everybody has left.
   __device__ void fetch(int tile, int stage) const {
-    if (!asks_ || tile >= k_tiles_) return;
+    if (tile >= k_tiles_ || !ptx::elect_one()) return;
     uint64_t* full = &smem_.full[stage];
     auto& to = smem_.ring[stage];
     const int k = k_ + tile * kDepth;
@@ -81,7 +81,6 @@ class TmaLoader {
   const TmaParams& params_;
   SharedStorage<Tile>& smem_;
   int m_, n_, k_, k_tiles_, a_batch_, b_batch_, warp_;
-  bool asks_;
 };
 
 // A thread's copies of an operand's tiles, 16 or 4 bytes at a time: unit strides of any alignment.
@@ -169,10 +168,10 @@ class CopyLoader {
  public:
   __device__ CopyLoader(const TmaParams& params, SharedStorage<Tile>& smem, const Work& work,
                         int thread)
-      : a_(params.problem.a, batch_offset(params.problem, work.batch, &BatchDim::a), work.m,
-           params.problem.m, work, thread),
-        b_(params.problem.b, batch_offset(params.problem, work.batch, &BatchDim::b), work.n,
-           params.problem.n, work, thread),
+      : a_(params.problem.a, work.batch * params.problem.batch[0].a, work.m, params.problem.m, work,
+           thread),
+        b_(params.problem.b, work.batch * params.problem.batch[0].b, work.n, params.problem.n, work,
+           thread),
         smem_(smem),
         k_tiles_(work.k_tiles(kDepth)) {}
 

@@ -18,8 +18,14 @@ struct Tile {
   static_assert(kWarpM % 32 == 0 && kWarpN % 32 == 0, "rows lie in groups of 32");
 };
 
-// A warp waits for conversions and for shared memory: the other CTAs of its SM fill in.
-using Tile64x64 = Tile<64, 64, 32, 32, 3, 3>;
+// A warp waits for conversions and for shared memory: the other CTAs of its SM fill in. Copies by
+// threads take more registers.
+template <bool kTma>
+using Tile64x64 = Tile<64, 64, 32, 32, 3, kTma ? 4 : 3>;
+// Of few rows: B is read once.
+using Tile32x128 = Tile<32, 128, 32, 32, 3, 3>;
+// Of batches of small matrices, a warp each.
+using Tile32x32 = Tile<32, 32, 32, 32, 2, 12>;
 
 // An operand's tile lies along k as [kRows][32], else as [kRows / 32][32 k][32]. In both, chunks of
 // 16 bytes of line i are at chunk ^ i % 8, as TMA's 128-byte swizzle has them.

@@ -47,9 +47,8 @@ class Exchange {
         line_shift_(params.splits == 8 ? 3 : 4),
         slice_(kRound / 8 * 64 * 9 >> params.split_shift) {}
 
-  // acc: the partial sums of the block, in wgmma's layout. `last`: no more calls. `rehearsal`: only
-  // for the instruction cache, with a block beyond the end.
-  __device__ void reduce(const float (&acc)[kColumns / 2], Block block, bool last, bool rehearsal) {
+  // acc: the partial sums of the block, in wgmma's layout. `last`: no more calls.
+  __device__ void reduce(const float (&acc)[kColumns / 2], Block block, bool last) {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const float* sums = acc + round * (kRound / 2);
@@ -57,7 +56,7 @@ class Exchange {
       if (params_.splits == 1) {
         keep(sums);
         ptx::named_barrier_sync(barrier_id_, kWarpgroup);
-      } else if (!rehearsal) {
+      } else {
         receive(sums);
       }
       add_and_store(block.wide + rank_ * (64 >> params_.split_shift), block.wide_end,
@@ -65,7 +64,7 @@ class Exchange {
       if (!again) continue;
       ptx::named_barrier_sync(barrier_id_, kWarpgroup);  // all have read
       // Not after the last: nobody waits for it, and the other CTA may be gone.
-      if (params_.splits > 1 && !rehearsal && thread_ < params_.splits) {
+      if (params_.splits > 1 && thread_ < params_.splits) {
         ptx::mbarrier_arrive_cluster(drained_, thread_);
       }
     }

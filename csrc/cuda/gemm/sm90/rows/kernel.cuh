@@ -66,24 +66,17 @@ __device__ inline void consume(const Params& params, const Ring<Tile>& ring, Con
   const uint64_t wide = operand_descriptor<kWideMn>(ring.wide(0, 0), warpgroup * kWarpgroupRows);
   const uint64_t narrow = operand_descriptor<kNarrowMn>(ring.narrow(0, 0), 0);
   float acc[Tile::kColumns / 2];
-  // While the first operands are on their way, once through what comes after the last of them, for
-  // the instruction cache: nothing is multiplied, sent or stored then.
-  bool rehearsal = params.stages > 0;
-  for (;;) {
-    TilePosition tile{params.wide_extent, 0, 0};
-    int steps = 0;
-    if (!rehearsal) {
-      if (scheduler.done()) break;
-      tile = scheduler.next();
-      steps = share;
-    }
-    if (steps == 0) {
+  ptx::griddep_wait();  // the bias may be what the kernel before writes, or D what it reads
+  wait_for_barriers<Tile>(params);
+  while (!scheduler.done()) {
+    const TilePosition tile = scheduler.next();
+    if (share == 0) {
 #pragma unroll
       for (float& x : acc) x = 0.0f;
     }
     int previous = 0;
 #pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
+    for (int step = 0; step < share; ++step) {
       ptx::mbarrier_wait(&control.full[at.stage], at.parity);
       const int offset = at.stage * ring.stage_bytes() / 16;
       multiply_stage<T, Tile, kWideMn, kNarrowMn>(acc, wide + offset, narrow + offset,
@@ -96,16 +89,11 @@ __device__ inline void consume(const Params& params, const Ring<Tile>& ring, Con
       at.advance();
     }
     ptx::wgmma_wait_group<0>();
-    if (steps > 0) release(previous);
+    if (share > 0) release(previous);
     exchange.reduce(acc,
                     {tile.wide + warpgroup * kWarpgroupRows,
                      min(tile.wide + params.rows, params.wide_extent), tile.narrow, tile.batch},
-                    scheduler.done(), rehearsal);
-    if (rehearsal) {
-      ptx::griddep_wait();  // the bias may be what the kernel before writes, or D what it reads
-      wait_for_barriers<Tile>(params);
-    }
-    rehearsal = false;
+                    scheduler.done());
   }
 }
 

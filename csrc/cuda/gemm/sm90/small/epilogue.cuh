@@ -5,6 +5,7 @@
 #include "cuda/gemm/sm90/small/params.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/stmatrix.h"
+#include "cuda/ptx/stmatrix_trans.h"
 #include "cuda/tile/convert.cuh"
 
 namespace xgemm::cuda::gemm::sm90::small {
@@ -21,11 +22,13 @@ struct Corner {
 template <typename T, int kColumns>
 class WarpStore {
   static constexpr int kPitch = kColumns + 8;  // elements: free of bank conflicts
+  static constexpr int kColumnPitch = 24;      // of the transpose
 
  public:
-  static constexpr int kBytes = 16 * kPitch * 2;
+  static constexpr int kBytes =
+      2 * (16 * kPitch > kColumns * kColumnPitch ? 16 * kPitch : kColumns * kColumnPitch);
 
-  // `bias`: of the columns, in shared memory.
+  // `bias`: of the columns or, bias_of_rows, of the 16 rows, in shared memory.
   __device__ WarpStore(const Params& params, const float* bias, void* staging, int lane)
       : params_(params), bias_(bias), staging_(static_cast<T*>(staging)), lane_(lane) {}
 
@@ -37,6 +40,11 @@ class WarpStore {
       return;
     }
     finish(sums);
+    if (params_.transposed) {
+      stage_transpose(sums);
+      store_columns(at, d);
+      return;
+    }
     stage(sums);
     if (params_.vector_store) {
       store_vectors(at, d);
@@ -46,6 +54,32 @@ class WarpStore {
   }
 
  private:
+  __device__ void stage_transpose(const float (&sums)[kColumns / 2]) const {
+    const int matrix = lane_ / 8;
+    T* to = staging_ + (matrix / 2 * 8 + lane_ % 8) * kColumnPitch + matrix % 2 * 8;
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; j += 2) {
+      const float* x = sums + 4 * j;
+      ptx::stmatrix_x4_trans(to + j * 8 * kColumnPitch, pack2<T>(x[0], x[1]), pack2<T>(x[2], x[3]),
+                             pack2<T>(x[4], x[5]), pack2<T>(x[6], x[7]));
+    }
+    __syncwarp();
+  }
+
+  // 32 bytes of each column.
+  __device__ void store_columns(const Corner& at, T* d) const {
+    const int row = at.m + lane_ % 2 * 8, column = lane_ / 2;
+    if (row >= at.m_end) return;
+    d += row + (at.n + column) * params_.d_col_stride;
+    const T* from = staging_ + column * kColumnPitch + lane_ % 2 * 8;
+#pragma unroll
+    for (int i = 0; i < kColumns; i += 16) {
+      const uint4 piece = *reinterpret_cast<const uint4*>(from + i * kColumnPitch);
+      if (at.n + column + i < at.n_end) *reinterpret_cast<uint4*>(d) = piece;
+      d += 16 * params_.d_col_stride;
+    }
+  }
+
   __device__ void stage(const float (&sums)[kColumns / 2]) const {
     const int matrix = lane_ / 8;
     T* to = staging_ + (matrix % 2 * 8 + lane_ % 8) * kPitch + matrix / 2 * 8;
@@ -74,7 +108,14 @@ class WarpStore {
   }
 
   __device__ void finish(float (&sums)[kColumns / 2]) const {
-    if (params_.bias != nullptr) [[unlikely]] {
+    if (params_.bias != nullptr && params_.bias_of_rows) [[unlikely]] {
+      const float first = bias_[lane_ / 4], second = bias_[lane_ / 4 + 8];
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+        sums[4 * j] += first, sums[4 * j + 1] += first;
+        sums[4 * j + 2] += second, sums[4 * j + 3] += second;
+      }
+    } else if (params_.bias != nullptr) [[unlikely]] {
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) {
         const float2 x = *reinterpret_cast<const float2*>(bias_ + j * 8 + lane_ % 4 * 2);
@@ -85,16 +126,13 @@ class WarpStore {
     if (params_.activation != Activation::kNone) [[unlikely]] {
       // In turns through the first of them: one copy of its code. Of many columns that takes long:
       // the choice leaves these to others.
-      constexpr int kSums = kColumns / 2, kStep = 1;
+      constexpr int kSums = kColumns / 2;
 #pragma unroll 1
-      for (int i = 0; i < kSums; i += kStep) {
-        float done[kStep];
+      for (int i = 0; i < kSums; ++i) {
+        const float done = activate(params_.activation, sums[0]);
 #pragma unroll
-        for (int j = 0; j < kStep; ++j) done[j] = activate(params_.activation, sums[j]);
-#pragma unroll
-        for (int j = 0; j < kSums - kStep; ++j) sums[j] = sums[j + kStep];
-#pragma unroll
-        for (int j = 0; j < kStep; ++j) sums[kSums - kStep + j] = done[j];
+        for (int j = 0; j < kSums - 1; ++j) sums[j] = sums[j + 1];
+        sums[kSums - 1] = done;
       }
     }
   }
@@ -133,7 +171,8 @@ __device__ inline void store(const Params& params, const float* bias, void* stag
   const int warp = threadIdx.x / 32 % 4;
   char* own = static_cast<char*>(staging) + (warpgroup * 4 + warp) * Store::kBytes;
   const Corner at{tile.m + warpgroup * 64 + warp * 16, tile.n, tile.m_end, tile.n_end};
-  Store(params, bias, own, threadIdx.x % 32).store(acc, at, d);
+  const float* of_rows = bias + warpgroup * 64 + warp * 16;
+  Store(params, params.bias_of_rows ? of_rows : bias, own, threadIdx.x % 32).store(acc, at, d);
 }
 
 // Columns from kFirst on of the 64 rows of which both warpgroups have a part: this one sends the
@@ -159,7 +198,7 @@ __device__ inline void add_half(const Params& params, const float* bias, float4*
   }
   using Store = WarpStore<T, kHalf>;
   char* own = reinterpret_cast<char*>(mail + kColumns / 8 * 128) + threadIdx.x / 32 * Store::kBytes;
-  Store(params, bias + kFirst, own, threadIdx.x % 32)
+  Store(params, bias + (params.bias_of_rows ? warp * 16 : kFirst), own, threadIdx.x % 32)
       .store(sums, {tile.m + warp * 16, tile.n + kFirst, tile.m_end, tile.n_end}, d);
 }
 

@@ -1,6 +1,7 @@
 // From a variant to the kernel compiled for it.
 #pragma once
 
+#include <algorithm>
 #include <iterator>
 
 #include "common/math.h"
@@ -24,11 +25,13 @@ Status launch_kernel(const Params& params, cudaStream_t stream) {
   const Clusters& cluster = params.cluster;
   const int columns = round_up(ceil_div(params.n, params.tile_n), cluster.along_n);
   const int rows = round_up(ceil_div(params.m, params.tile_m), cluster.along_m);
-  const Grid grid{.blocks = dim3(columns, rows, params.batch),
+  const dim3 blocks(columns, rows, params.batch), clusters(cluster.along_n, cluster.along_m);
+  const auto in_order = [&](const dim3& x) { return params.rows_first ? dim3(x.y, x.x, x.z) : x; };
+  const Grid grid{.blocks = in_order(blocks),
                   .threads = dim3(Tile::kThreads),
                   .shared_bytes = static_cast<size_t>(bytes),
                   .stream = stream,
-                  .cluster = dim3(cluster.along_n, cluster.along_m),
+                  .cluster = in_order(clusters),
                   .overlaps_previous = true};
   return launch_grid("the sm_90a GEMM for small products", grid, kernel, params);
 }
@@ -41,8 +44,8 @@ Status launch_layout(const Params& params, const Variant& variant, cudaStream_t 
     constexpr int kSharers = sharers_of(kShape.block_m);
     constexpr int kStageBytes = (kShape.block_m + round_up(kShape.block_n, 64)) * 128;
     constexpr int kMost = 224 * 1024 / kStageBytes / kSharers * kSharers;
-    using Boxes = TileConfig < kShape.block_m, kShape.block_n,
-          kShape.stages<kMost ? kShape.stages : kMost, true>;
+    constexpr int kStages = std::min(kShape.stages, kMost);
+    using Boxes = TileConfig<kShape.block_m, kShape.block_n, kStages, true>;
     return variant.a_mn ? launch_kernel<T, Boxes, true, true>(params, stream)
                         : launch_kernel<T, Boxes, false, true>(params, stream);
   }

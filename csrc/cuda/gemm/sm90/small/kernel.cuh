@@ -1,8 +1,9 @@
 // Dense GEMM for sm_90a where little is to be done: what counts is how soon it is on its way.
 //
 // A CTA has one tile. Each of its warps asks for some of the first stages of K, as many as shared
-// memory holds, before the CTA's threads have met; one more warp asks for the rest. Two warpgroups
-// multiply: they have 64 of 128 rows each, or half of every stage's k.
+// memory holds, before the CTA's threads have met; two more warps ask for the rest. Warpgroups that
+// multiply have 64 rows of the tile each; two of them take the stages of a tile of 64 rows by
+// turns.
 #pragma once
 
 #include "cuda/gemm/sm90/operand.cuh"
@@ -43,7 +44,7 @@ struct Stage {
 template <typename T, typename Tile>
 struct SharedStorage {
   uint64_t full[Tile::kStages], empty[Tile::kStages];
-  alignas(16) float bias[Tile::kBlockN];
+  alignas(16) float bias[Tile::kBlockM > Tile::kBlockN ? Tile::kBlockM : Tile::kBlockN];
   alignas(1024) Stage<T, Tile> stages[Tile::kStages];
 
   static constexpr int bytes_of(int chunks) {
@@ -193,7 +194,7 @@ __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int w
   ptx::wgmma_wait_group<0>();
 }
 
-// Grid: (columns of tiles, rows of tiles, batch).
+// Grid: (columns of tiles, rows of tiles, batch), or rows first.
 template <typename T, typename Tile, bool kAMn, bool kBMn>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     small_kernel(const __grid_constant__ Params params) {
@@ -207,8 +208,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int chunks = (params.k + kChunkK - 1) / kChunkK;
   const int sharers = params.cluster.size();
   const bool plain = params.plain;
-  const Place place{static_cast<int>(blockIdx.y) * params.tile_m,
-                    static_cast<int>(blockIdx.x) * params.tile_n,
+  const uint32_t row = params.rows_first ? blockIdx.x : blockIdx.y;
+  const uint32_t column = params.rows_first ? blockIdx.y : blockIdx.x;
+  const Place place{static_cast<int>(row) * params.tile_m, static_cast<int>(column) * params.tile_n,
                     plain ? BatchPosition{0, 0} : batch_of(params)};
   const Loader<T, Tile, kAMn, kBMn> loader(params, smem, place);
   // The first loads; of a cluster, as soon as all its barriers stand.
@@ -267,8 +269,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   if (params.bias != nullptr) [[unlikely]] {
     ptx::griddep_wait();  // it may be what the kernel before writes
     const T* bias = static_cast<const T*>(params.bias);
-    if (const int i = threadIdx.x; i < Tile::kBlockN) {
-      smem.bias[i] = static_cast<float>(bias[min(place.n + i, params.n - 1) * params.bias_stride]);
+    const bool of_rows = params.bias_of_rows;
+    const int first = of_rows ? place.m : place.n, last = (of_rows ? params.m : params.n) - 1;
+    if (const int i = threadIdx.x; i < (of_rows ? Tile::kBlockM : Tile::kBlockN)) {
+      smem.bias[i] = static_cast<float>(bias[min(first + i, last) * params.bias_stride]);
     }
   }
   const int warpgroup = warp / 4;

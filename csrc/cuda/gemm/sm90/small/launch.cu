@@ -2,12 +2,14 @@
 #include "cuda/gemm/sm90/operand_map.h"
 #include "cuda/gemm/sm90/small/instances.h"
 #include "cuda/gemm/sm90/small/launch.h"
+#include "cuda/gemm/sm90/swap.h"
 #include "cuda/gemm/sm90/tiles.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 
 namespace xgemm::cuda::gemm::sm90::small {
 
-Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
+Status launch(const Problem& given, const Config& config, cudaStream_t stream) {
+  const Problem p = config.swapped ? swapped(given) : given;
   const Batch a_batch = batch_of(p, &BatchDim::a), b_batch = batch_of(p, &BatchDim::b);
   const Batch d_batch = batch_of(p, &BatchDim::d);
   const bool a_mn = !a_k_major(p), b_mn = !b_k_major(p);
@@ -23,14 +25,17 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
     params.d_batch_stride[i] = d_batch.stride[i];
   }
   params.d = p.d, params.d_row_stride = p.d_row_stride, params.d_col_stride = p.d_col_stride;
+  params.transposed = !d_fits_tma(p) && d_fits_tma(swapped(p));
   params.vector_store = d_fits_tma(p);
   params.bias = p.bias, params.bias_stride = p.bias_stride;
+  params.bias_of_rows = config.swapped;
   params.activation = p.activation;
   params.plain_end = params.vector_store && p.bias == nullptr && p.activation == Activation::kNone;
   params.a_chunked = a_mn && p.m % kSwizzleElements == 0;
   params.b_chunked = b_mn && p.n % kSwizzleElements == 0 && config.block_n % kSwizzleElements == 0;
   params.cluster = clusters_of(ceil_div<int64_t>(p.m, config.block_m),
                                ceil_div<int64_t>(p.n, config.block_n), config.cluster);
+  params.rows_first = p.m < p.n;  // those of the larger operand
   params.plain = !params.batched && params.cluster.size() == 1;
   const bool encoded = encode_operand(&params.a, p,
                                       {p.a.data, p.m, p.a.row_stride, p.a.col_stride, a_batch, a_mn,

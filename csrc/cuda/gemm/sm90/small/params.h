@@ -21,11 +21,14 @@ struct Params {
   FastDivisor batch_inner;  // of them, those along the inner dimension
   int m, n, k;
   int tile_m, tile_n;  // of D; no more than the kernel is compiled for
+  bool rows_first;     // neighbouring CTAs have the same columns of D, not the same rows
   void* d;
   int64_t d_row_stride, d_col_stride, d_batch_stride[2];
   bool vector_store;  // D takes 8 elements at once along its rows
   bool plain_end;     // and no bias, no activation
-  const void* bias;   // [n], bias_stride apart, or null
+  bool transposed;    // or along its columns
+  const void* bias;   // [n] or, bias_of_rows, [m]; bias_stride apart; or null
+  bool bias_of_rows;
   int64_t bias_stride;
   Activation activation;
 };

@@ -15,11 +15,14 @@ inline constexpr int kChunkK = 64;  // k of a stage: 128 bytes, the swizzle's ro
 // wide tile is not compiled for an A along M and a B along K.
 struct Shape {
   int block_m, block_n, stages;
-  constexpr bool wide() const { return block_n > 64; }
+  // A warpgroup has more than 64 columns to finish. (Two share the 64 rows of a narrow tile.)
+  constexpr bool wide() const { return block_m > 64 && block_n > 64; }
 };
 inline constexpr Shape kShapes[] = {
     {64, 32, 16},   //
     {64, 64, 12},   //
+    {64, 96, 10},   //
+    {64, 128, 8},   //
     {128, 64, 8},   //
     {128, 96, 7},   //
     {192, 96, 6},   //

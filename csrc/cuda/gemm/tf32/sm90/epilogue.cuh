@@ -38,19 +38,27 @@ class Epilogue {
   __device__ Epilogue(const Params& params, int lane) : params_(params), lane_(lane) {}
 
   // acc: of wgmma, kCount / 4 groups of 8 columns. tile_row(slot): where the warp's slots lie.
-  template <int kCount, typename TileRow>
+  // kQuads: four slots are neighbours, and the next four are those eight later.
+  template <bool kQuads, int kCount, typename TileRow>
   __device__ void store(const float (&acc)[kCount], const Unit& unit, TileRow tile_row) const {
-    const int y = unit.y + lane_ % 4 * 2;
+    const int y = unit.y + lane_ % 4 * 2, group = lane_ / 4;
+    int x[2];
+    float* d[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int x = unit.x + tile_row(lane_ / 4 + 8 * half);
-      if (x >= params_.x_rows) continue;
-      float* d = params_.d + x * params_.d_x_stride + y * params_.d_y_stride +
-                 unit.batch * params_.d_batch_stride + unit.split * params_.d_split_stride;
+      const int slot = kQuads ? group % 4 + 4 * half + group / 4 * 8 : group + 8 * half;
+      x[half] = unit.x + tile_row(slot);
+      d[half] = params_.d + x[half] * params_.d_x_stride + y * params_.d_y_stride +
+                unit.batch * params_.d_batch_stride + unit.split * params_.d_split_stride;
+    }
 #pragma unroll
-      for (int i = half * 2; i < kCount; i += 4) {
-        store_pair({acc[i], acc[i + 1]}, unit, x, y + 2 * (i - half * 2), d);
-        d += 8 * params_.d_y_stride;
+    for (int i = 0; i < kCount; i += 4) {
+      float2 sums[2] = {{acc[i], acc[i + 1]}, {acc[i + 2], acc[i + 3]}};
+      if constexpr (kQuads) join_quads(sums);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (x[half] < params_.x_rows) store_pair(sums[half], unit, x[half], y + 2 * i, d[half]);
+        d[half] += 8 * params_.d_y_stride;
       }
     }
   }
@@ -66,6 +74,15 @@ class Epilogue {
       d[0] = sums.x;
       if (y + 1 < params_.y_rows) d[params_.d_y_stride] = sums.y;
     }
+  }
+
+  // Half 0 becomes slots 0 to 3 and 8 to 11, half 1 the others: eight neighbours each.
+  __device__ void join_quads(float2 (&sums)[2]) const {
+    const bool upper = lane_ >= 16;
+    const float2 mine = upper ? sums[0] : sums[1];
+    const float2 other = {__shfl_xor_sync(~0u, mine.x, 16), __shfl_xor_sync(~0u, mine.y, 16)};
+    sums[0] = upper ? other : sums[0];
+    sums[1] = upper ? sums[1] : other;
   }
 
   const Params& params_;

@@ -11,6 +11,7 @@
 #include "common/math.h"
 #include "cuda/gemm/tf32/sm90/epilogue.cuh"
 #include "cuda/gemm/tf32/sm90/operands.cuh"
+#include "cuda/ptx/elect.h"
 #include "cuda/ptx/setmaxnreg.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/shared_memory.h"
@@ -315,8 +316,8 @@ __device__ inline void consume(const Params& params, SharedStorage<Tile>& smem, 
     consumer.accumulate(scheduler.k_tiles(unit), turns);
 #pragma unroll
     for (int sub = 0; sub < Tile::kSubs; ++sub) {
-      epilogue.store(consumer.acc[sub], unit,
-                     [&](int slot) { return consumer.reader.tile_row(sub, slot); });
+      epilogue.store<kXAlongRows>(consumer.acc[sub], unit,
+                                  [&](int slot) { return consumer.reader.tile_row(sub, slot); });
     }
   }
   turns.finish();
@@ -355,7 +356,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
   meet<Tile>();
   if (warp < kWarpgroup / 32) {
     ptx::setmaxnreg_dec<24>();
-    if (threadIdx.x == 0) produce<Tile, kXAlongRows>(params, smem);
+    if (warp == 0 && ptx::elect_one()) produce<Tile, kXAlongRows>(params, smem);
     if constexpr (Tile::kThree) {
       if (warp > 0) split_y(params, smem, thread - 32);
     }

@@ -1,0 +1,69 @@
+"""The scripts in benchmarks/ load, and those that also run on the CPU do, on tiny problems."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from xgemm.bench import timing
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
+TINY = {"tiny": {"tiny.o": (96, 256)}}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.setattr(timing, "SAMPLE_SECONDS", 1e-6)
+    monkeypatch.setattr(timing, "HOST_CALLS", 2)
+
+
+def load(script: str) -> dict[str, Any]:
+    """What the script's functions see; it does not begin."""
+    path = BENCHMARKS / f"{script}.py"
+    found: dict[str, Any] = runpy.run_path(str(path), run_name=script)["main"].__globals__
+    return found
+
+
+def run(script: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
+    names = load(script)
+    if "LAYERS" in names:
+        names["LAYERS"].update(TINY)
+        options = ("--layers", "tiny", *options)
+    names.update({name: ((1, 64, 64),) for name in ("SIZES", "LINEARS")})
+    monkeypatch.setattr(sys, "argv", [script, "--device", "cpu", *options])
+    names["main"]()
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_load(script: str) -> None:
+    assert callable(load(script)["main"])
+
+
+def test_formats(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with torch.inference_mode():
+        run("bench_formats", monkeypatch, "--rows", "1,5")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == [
+        *("tiny.o", "tiny.o"), *("geometric mean", "geometric mean"), *("most", "most"),
+    ]  # fmt: skip
+    assert all(line.count("|") == lines[0].count("|") for line in lines)
+
+
+def test_packed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run("bench_packed", monkeypatch, "--rows", "5")
+    out = capsys.readouterr().out
+    for said in ("of the product's rate", "of a copy's rate", "unpack"):
+        assert said in out
+
+
+def test_host(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run("bench_host", monkeypatch)
+    ops = {line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()[2:]}
+    assert ops == {"mul", "linear", "linear, zeros", "QuantLinear", "QuantLinear, zeros"}
