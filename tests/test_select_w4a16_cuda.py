@@ -100,6 +100,18 @@ def test_decode_steps_stream(cpp: ModuleType, layer: str, m: int, group_size: in
     assert cpp.select_w4a16(problem, **HOPPER).kernel == cpp.W4A16Kernel.SM90_ROWS
 
 
+@pytest.mark.parametrize("layer", LAYERS)
+def test_many_rows_in_perms_order_are_copied_first(cpp: ModuleType, layer: str) -> None:
+    """The stream's CTAs would each pick them up by single elements, for longer than it takes."""
+    n, k = LAYERS[layer]
+    one, many = (
+        cpp.select_w4a16(cpp.W4A16Problem(m=m, n=n, k=k, perm=True), **HOPPER) for m in (1, 16)
+    )
+    assert one.kernel == cpp.W4A16Kernel.SM90_ROWS
+    assert many.kernel == cpp.W4A16Kernel.SM90_WGMMA
+    assert many.copy_x
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -23,7 +23,7 @@ namespace wgmma = xgemm::cuda::w4a16::sm90::wgmma;
 namespace {
 
 w4a16::Problem make_problem(int64_t m, int64_t n, int64_t k, int64_t group_size, bool zeros,
-                            const std::string& dtype, bool batch_invariant) {
+                            const std::string& dtype, bool batch_invariant, bool perm) {
   w4a16::Problem problem;
   problem.m = m;
   problem.weight.layout = {n, k, group_size, zeros};
@@ -33,6 +33,8 @@ w4a16::Problem make_problem(int64_t m, int64_t n, int64_t k, int64_t group_size,
   problem.x_row_stride = k;
   problem.d_row_stride = n;
   problem.batch_invariant = batch_invariant;
+  static const int32_t some_perm[1] = {};
+  if (perm) problem.perm = some_perm;
   return problem;
 }
 
@@ -56,7 +58,7 @@ void bind_w4a16(py::module_& m) {
   py::class_<w4a16::Problem>(m, "W4A16Problem")
       .def(py::init(&make_problem), py::kw_only(), py::arg("m"), py::arg("n"), py::arg("k"),
            py::arg("group_size") = 128, py::arg("zeros") = false, py::arg("dtype") = "float16",
-           py::arg("batch_invariant") = false);
+           py::arg("batch_invariant") = false, py::arg("perm") = false);
   py::enum_<w4a16::Kernel>(m, "W4A16Kernel")
       .value("SM80", w4a16::Kernel::kSm80)
       .value("SM90_ROWS", w4a16::Kernel::kSm90Rows)

@@ -22,6 +22,9 @@ constexpr double kSmBytesPerUs = 107e3;     // that one does
 constexpr double kLatencyUs = 0.89;         // of memory: how long what an SM has asked for takes
 constexpr double kInstructionsPerUs = 6300;
 constexpr double kFineFactor = 1.3;  // of instructions, for groups of fewer than 128 channels
+// Of X in perm's order, which each CTA picks up by single elements before anything else. (H200:
+// 6144x4096 with 1, 4 and 16 rows 1.5, 3.9 and about 11 us, 4096x14336 with one row 5.6.)
+constexpr double kPermUs = 0.6, kPermElementUs = 3.3e-4;
 
 struct Costs {
   // Bytes of X from L2, before anything else can be done; by how much X is late for a KB of weights
@@ -62,7 +65,7 @@ Split make_split(const w4::Layout& layout, int rows, int cluster) {
           .fine = layout.groups_per_unit() > 1};
 }
 
-double estimate(const Split& split, const Turns& turns, int64_t tiles) {
+double estimate(const Split& split, const Turns& turns, int64_t tiles, bool perm) {
   const double units = split.most_units() * turns.work();  // of an SM
   // A single strip takes as many instructions as a tile.
   const double rounds = ceil_div(split.most_units(), split.warps) * turns.most();
@@ -88,6 +91,7 @@ double estimate(const Split& split, const Turns& turns, int64_t tiles) {
       costs.delay * (issue + reduce) +
       costs.last_unit_us * ceil_div(split.most_units(), split.warps) +
       costs.ahead_us * ring / 1000 * std::sqrt(static_cast<double>(split.rows));
+  if (perm) us += kPermUs + kPermElementUs * split.rows * split.most_units() * w4::kUnitK;
   if (doublings > 0) us += costs.cluster_us + costs.cluster_doubling_us * doublings;
   return us;
 }
@@ -133,7 +137,7 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
         if (stages > 2 && split.warps * stages * split.piece_bytes > kMostRingBytes) break;
         if (split.plan().bytes > kSmemBytes) break;
         fits = true;
-        const double us = estimate(split, turns, tiles);
+        const double us = estimate(split, turns, tiles, p.perm != nullptr);
         if (us >= *estimate_us) continue;
         *estimate_us = us;
         *config = {.kernel = Kernel::kSm90Rows,
