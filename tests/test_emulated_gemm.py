@@ -328,12 +328,13 @@ def test_simt(dtype: torch.dtype) -> None:
         check(machine_of(index), config, a, b, d_layout="nt"[index % 2], activation="gelu_tanh")
 
 
-def test_alpha_and_beta() -> None:
-    memory, machine = Memory(), Machine()
+@pytest.mark.parametrize(("capability", "kernel"), [(80, "fp32 ("), (90, "fp32 sm90 (")])
+def test_alpha_and_beta(capability: int, kernel: str) -> None:
+    memory, machine = Memory(), Machine(capability)
     a, b, c = (memory.copy(torch.randn(size)) for size in ((30, 40), (40, 50), (30, 50)))
     expected = 0.5 * (a.double() @ b.double()) - 2.0 * c.double()
     said = run(make_problem(c, a, b, alpha=0.5, beta=-2.0), machine)
-    assert "kernel: fp32 (" in said
+    assert f"kernel: {kernel}" in said
     torch.testing.assert_close(c.double(), expected, rtol=1e-5, atol=1e-5)
 
 
