@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,10 @@ def plot_cases(report: dict[str, Any], path: Path) -> None:
         axis.text(*place, records[start]["set"], transform=axis.get_xaxis_transform(), va="top")
     axis.set_yscale("log")
     low, high = axis.get_ylim()
-    shown = [ratio for ratio in RATIOS if low <= ratio <= high]
+    shown = [1.0]  # and what leaves room for its label
+    for ratio in RATIOS:
+        if low <= ratio <= high and all(abs(log(ratio / r)) > log(high / low) / 25 for r in shown):
+            shown.append(ratio)
     axis.set_yticks(shown, [f"{ratio:g}" for ratio in shown])
     axis.set_yticks([], minor=True)
     axis.set_ylabel("times faster (above 1: xgemm)")
