@@ -99,13 +99,12 @@ constexpr int lead_of(int consumers, int rows, int64_t units, int64_t tiles_unit
 
 constexpr int least(int a, int b) { return a < b ? a : b; }
 
-template <int kConsumers_, int kRows_>
-struct TileConfig {
-  static constexpr int kConsumers = kConsumers_, kRows = kRows_;
+// What all tiles have: sizes of a warpgroup's and of a stage's shared memory.
+template <int kConsumers_, int kRows_, bool kMaySplit_>
+struct WarpgroupTile {
+  static constexpr int kConsumers = kConsumers_, kRows = kRows_;  // warpgroups that store
   static constexpr int kColumns = kConsumers * kWarpgroupColumns;
-  static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-  static constexpr bool kMaySplit = may_split(kConsumers, kRows);
-  static constexpr bool kXSums = false;  // as in FewConfig
+  static constexpr bool kMaySplit = kMaySplit_;
   static_assert(kRows % 16 == 0, "a store takes 16 rows");
 
   // Of a warpgroup: its part of D, or what others send it of theirs and the slice it makes of it.
@@ -114,46 +113,47 @@ struct TileConfig {
   static constexpr int kTileBytes = kRows * kWarpgroupColumns * 2;
   static constexpr int kOutBytes = kMaySplit ? kInboxBytes + kSliceBytes : kTileBytes;
 
-  static constexpr int kXBytes = kRows * kStageK * 2;
+  static constexpr int kXBytes = kRows * kStageK * 2;     // of 64 k
   static constexpr int kWBytes = kConsumers * kUnitSlot;  // of 128 k
   static constexpr int kControlBytes = 1024;              // barriers
+  // What a ring has no room in; 1024: alignment.
+  static constexpr int kOtherBytes = 1024 + kControlBytes + kConsumers * kOutBytes;
+};
+
+// Of tiles of more than few rows. Registers of a thread: of the 64 K, in multiples of 8.
+template <int kConsumers, int kRows, bool kMaySplit>
+struct LargeTile : WarpgroupTile<kConsumers, kRows, kMaySplit> {
+  static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+  static constexpr bool kXSums = false;  // as in FewConfig
   static constexpr int kRingBytes =
-      kMostSmemBytes - 1024 - kControlBytes - kConsumers * kOutBytes;  // 1024: alignment
+      kMostSmemBytes - WarpgroupTile<kConsumers, kRows, kMaySplit>::kOtherBytes;
+  static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
+  static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
+};
+
+template <int kConsumers, int kRows>
+struct TileConfig : LargeTile<kConsumers, kRows, may_split(kConsumers, kRows)> {
+  using Base = LargeTile<kConsumers, kRows, may_split(kConsumers, kRows)>;
   // Whole units of K.
-  static constexpr int kXStages = least(kMostStages, kRingBytes / (kXBytes * 2 + kWBytes) * 2);
-  static constexpr int kWStages = least(8, (kRingBytes - kXStages * kXBytes) / kWBytes);
+  static constexpr int kXStages =
+      least(kMostStages, Base::kRingBytes / (Base::kXBytes * 2 + Base::kWBytes) * 2);
+  static constexpr int kWStages =
+      least(8, (Base::kRingBytes - kXStages * Base::kXBytes) / Base::kWBytes);
   static_assert(kXStages >= 4 && kWStages >= 2, "a tile must leave room for a ring");
 
   // A warpgroup dequantizes 64 k under the wgmmas of the 64 before where registers allow it; else
   // under those of the other warpgroups.
   static constexpr int kBuffers = kConsumers == 4 && kRows >= 96 ? 1 : 2;
-  // Registers of a thread: of the 64 K, in multiples of 8.
-  static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
-  static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
 };
 
 // A tile of 96 to 160 rows (middle.cuh): a stage is W and X of 128 k. Where CTAs share K, it has
 // less shared memory for stages.
-template <int kConsumers_, int kRows_, bool kSplit>
-struct MiddleConfig {
-  static constexpr int kConsumers = kConsumers_, kParts = 1, kRows = kRows_;
-  static constexpr int kColumns = kConsumers * kWarpgroupColumns;
-  static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-  static constexpr bool kMaySplit = kSplit;
-  static_assert(kRows % 16 == 0, "a store takes 16 rows");
-
-  static constexpr int kInboxBytes = kRows * kWarpgroupColumns * 4;
-  static constexpr int kSliceBytes = kRows * kWarpgroupColumns;
-  static constexpr int kTileBytes = kRows * kWarpgroupColumns * 2;
-  static constexpr int kOutBytes = kMaySplit ? kInboxBytes + kSliceBytes : kTileBytes;
-  static constexpr bool kXSums = false;                  // as in FewConfig
-  static constexpr int kSumsOfPart = 1, kSumsSlots = 1;  // of parts that share K: none
-
-  static constexpr int kXBytes = kRows * kStageK * 2;     // of 64 k
-  static constexpr int kWBytes = kConsumers * kUnitSlot;  // of 128 k
-  static constexpr int kControlBytes = 1024;              // barriers
-  static constexpr int kRingBytes = kMostSmemBytes - 1024 - kControlBytes - kConsumers * kOutBytes;
-  static constexpr int kWStages = least(kMostStages, kRingBytes / (2 * kXBytes + kWBytes));
+template <int kConsumers, int kRows, bool kSplit>
+struct MiddleConfig : LargeTile<kConsumers, kRows, kSplit> {
+  using Base = LargeTile<kConsumers, kRows, kSplit>;
+  static constexpr int kParts = 1, kSumsOfPart = 1, kSumsSlots = 1;  // that share K: none
+  static constexpr int kWStages =
+      least(kMostStages, Base::kRingBytes / (2 * Base::kXBytes + Base::kWBytes));
   static_assert(kWStages >= 3, "a tile must leave room for a ring");
 
   // Words of codes, 16 k each, that a warpgroup dequantizes at a time, and operands of how many
@@ -163,44 +163,33 @@ struct MiddleConfig {
   static constexpr int kWords = kRows > 128 ? 2 : kConsumers == 3 ? 8 : 4;
   static constexpr int kBuffers = kConsumers == 2 || kRows > 128 ? 2 : 1;
   static constexpr int kGeneralWords = kConsumers == 2 || kRows > 128 ? 2 : 1;  // in two buffers
-  static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
-  static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
 };
 
-// A tile of few rows; kConsumers: warpgroups that store. kPlain: of the commonest format, which has
-// kernels of its own: with loops for the others in the same kernel ptxas spilled, and 48 and 64
-// rows were 5 % slower.
-template <int kBlocks, int kParts_, int kRows_, bool kPlain_>
-struct FewConfig {
+// A tile of few rows. kPlain: of the commonest format, which has kernels of its own: with loops for
+// the others in the same kernel ptxas spilled, and 48 and 64 rows were 5 % slower.
+template <int kBlocks, int kParts_, int kRows, bool kPlain_>
+struct FewConfig
+    : WarpgroupTile<kBlocks, kRows, few_ctas(kBlocks* kParts_) == 1 && may_split(kBlocks, kRows)> {
+  using Base =
+      WarpgroupTile<kBlocks, kRows, few_ctas(kBlocks* kParts_) == 1 && may_split(kBlocks, kRows)>;
   static constexpr bool kPlain = kPlain_;
-  static constexpr int kConsumers = kBlocks, kParts = kParts_, kRows = kRows_;
-  static constexpr int kWarpgroups = kBlocks * kParts;
+  static constexpr int kParts = kParts_, kWarpgroups = kBlocks * kParts;
   static constexpr int kCtas = few_ctas(kWarpgroups);
-  static constexpr int kColumns = kBlocks * kWarpgroupColumns;
   static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
-  static constexpr bool kMaySplit = kCtas == 1 && may_split(kBlocks, kRows);
-  static_assert(kRows % 16 == 0 && kRows <= kMostFewRows, "a store takes 16 rows");
+  static_assert(kRows <= kMostFewRows);
 
-  static constexpr int kInboxBytes = kRows * kWarpgroupColumns * 4;
-  static constexpr int kSliceBytes = kRows * kWarpgroupColumns;
-  static constexpr int kTileBytes = kRows * kWarpgroupColumns * 2;
-  static constexpr int kOutBytes = kMaySplit ? kInboxBytes + kSliceBytes : kTileBytes;
   // float4 that a warpgroup gives another of the same columns, and for how many there is room.
   static constexpr int kSumsOfPart = kParts > 1 ? kRows / 8 * kWarpgroup : 1;
   static constexpr int kSumsSlots = kParts > 1 ? kParts / 2 : 1;
   static constexpr int kSumsBytes = kBlocks * kSumsSlots * kSumsOfPart * 16;
-
-  static constexpr int kXBytes = kRows * kStageK * 2;  // of 64 k
-  static constexpr int kWBytes = kBlocks * kUnitSlot;  // of 128 k
-  static constexpr int kControlBytes = 1024;           // barriers
-  static constexpr int kRingBytes =
-      kSmemBytesOf<kCtas> - 1024 - kControlBytes - kBlocks * kOutBytes - kSumsBytes;
+  static constexpr int kRingBytes = kSmemBytesOf<kCtas> - Base::kOtherBytes - kSumsBytes;
   // Whether codes are multiplied as they are, and a constant zero point's part is taken from the
   // sums, by sums of x: 5 instructions for 8 codes instead of 9 (bf16: 7 instead of 11).
   static constexpr bool kXSums = kPlain && kParts == 1 && kRows == 16;
   static constexpr int kXSumsBytes = kXSums ? kRows * 8 + 16 : 0;
   static constexpr int kWStages =  // a stage has the same warpgroups at every pass
-      least(kMostStages, kRingBytes / (2 * kXBytes + kWBytes + kXSumsBytes)) / kParts * kParts;
+      least(kMostStages, kRingBytes / (2 * Base::kXBytes + Base::kWBytes + kXSumsBytes)) / kParts *
+      kParts;
   static_assert(kWStages >= 3, "a tile must leave room for a ring");
 
   static_assert(kWarpgroups * kCtas == 4, "four have the registers of an SM");
