@@ -4,58 +4,12 @@
 // columns, so that few columns, too, keep the CTA's schedulers busy.
 #pragma once
 
-#include "cuda/ptx/griddep.h"
-#include "cuda/ptx/setmaxnreg.h"
 #include "cuda/ptx/wgmma.h"
-#include "cuda/shared_memory.h"
-#include "cuda/w4a16/sm90/wgmma/epilogue.cuh"
+#include "cuda/w4a16/sm90/wgmma/cta.cuh"
 #include "cuda/w4a16/sm90/wgmma/few_dequant.cuh"
-#include "cuda/w4a16/sm90/wgmma/few_load.cuh"
+#include "cuda/w4a16/sm90/wgmma/unit_ring.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
-
-// Of even shares: only the first segment of a range may begin within a tile, whose sums are left
-// for others, and only the last end within one.
-//
-// Raises the flags of all warpgroups: this waits until all SMs can see their sums, once, and they
-// go on meanwhile.
-template <typename Config>
-__device__ inline void raise_flags(const Params& params, Place place, int lane) {
-  Scheduler scheduler(params, place, Config::kRows);
-  Segment segment;
-  if (!scheduler.next(&segment) || segment.first == 0) return;
-#pragma unroll 1
-  for (int i = 0; i < Config::kConsumers; ++i) {
-    ptx::named_barrier_sync(kLeftBarrier + i, kWarpgroup + 32);
-  }
-  const int64_t first = warpgroup_of<Config>(params, place, scheduler.cluster(), 0);
-  if (lane < Config::kConsumers) ptx::st_release_gpu(params.flags + first + lane, params.nonce);
-}
-
-// Waits for others' flags while the warpgroups are still at work.
-template <typename Config>
-__device__ inline void find_flags(const Params& params, Place place, int lane) {
-  Scheduler scheduler(params, place, Config::kRows);
-  Segment segment{};
-  while (scheduler.next(&segment)) {
-  }
-  const uint32_t cluster = scheduler.cluster();
-  if (segment.first > 0) return;
-  const int flags = parts_behind(params, segment, cluster) * Config::kConsumers;
-  if (flags == 0) return;
-  ptx::griddep_wait();  // the workspace may be another kernel's until then
-#pragma unroll 1
-  for (int i = lane; i < flags; i += 32) {
-    const int64_t of = warpgroup_of<Config>(params, place, cluster - 1 - i / Config::kConsumers,
-                                            i % Config::kConsumers);
-    take_down(params.flags + of, params.nonce);
-  }
-  __syncwarp();
-#pragma unroll 1
-  for (int i = 0; i < Config::kConsumers; ++i) {
-    ptx::named_barrier_arrive(kFoundBarrier + i, kWarpgroup + 32);
-  }
-}
 
 template <typename T, typename Config>
 class FewConsumer {
@@ -64,7 +18,7 @@ class FewConsumer {
 
  public:
   // Warpgroup `part` of those that share block `block` of the tile's columns.
-  __device__ FewConsumer(const Params& params, FewStorage<Config>& smem, int block, int part,
+  __device__ FewConsumer(const Params& params, UnitStorage<Config>& smem, int block, int part,
                          int thread)
       : params_(params),
         smem_(smem),
@@ -215,7 +169,7 @@ class FewConsumer {
   }
 
   const Params& params_;
-  FewStorage<Config>& smem_;
+  UnitStorage<Config>& smem_;
   int block_, part_, thread_;
   const uint8_t* strip_;  // this warp's, in the first stage
   uint64_t x_base_;
@@ -236,7 +190,7 @@ class PartsExchange {
   static_assert(kParts == 1 || kParts == 2 || kParts == 4, "the order of sums");
 
  public:
-  __device__ PartsExchange(FewStorage<Config>& smem, int block, int part, int thread)
+  __device__ PartsExchange(UnitStorage<Config>& smem, int block, int part, int thread)
       : sums_(smem.sums[block]),
         barriers_(1 + Config::kConsumers + kBarriers * block),
         part_(part),
@@ -294,7 +248,7 @@ class PartsExchange {
 };
 
 template <typename T, typename Config>
-__device__ inline void consume_few(const Params& params, FewStorage<Config>& smem, Place place,
+__device__ inline void consume_few(const Params& params, UnitStorage<Config>& smem, Place place,
                                    int warpgroup, int thread) {
   const int block = warpgroup % Config::kConsumers, part = warpgroup / Config::kConsumers;
   Scheduler scheduler(params, place, Config::kRows);
@@ -323,79 +277,12 @@ __device__ inline void consume_few(const Params& params, FewStorage<Config>& sme
   epilogue.finish();
 }
 
-// A CTA: sets up, loads, and has consume(smem, place, warpgroup, thread) called by the threads that
-// multiply. Activations: the class that loads X into a Storage.
-template <typename T, typename Config, typename Storage, typename Activations, typename Consume>
-__device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
-  XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
-  auto& smem = *reinterpret_cast<Storage*>(raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
-  // From lane 0, so that the compiler knows it to be the same for the whole warp.
-  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), warpgroup = warp / 4;
-  const int thread = threadIdx.x % kWarpgroup;
-  const bool cluster = params.sharers_shift + params.split_shift > 0;
-  const int rank = cluster ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
-  const Place place{rank & (params.sharers - 1), rank >> params.sharers_shift};
-  // What is waited for longest is asked for by the first instructions, before any branch: a CTA
-  // starts with an empty cache of them, and a jump waits for memory. One warp sets up the barriers
-  // that it needs and asks for W at once; nobody else has to see more than that all barriers stand.
-  if (warp == 1 && ptx::elect_one()) ptx::prefetch_tensormap(&params.x);
-  FewWalk<Config> walk(params, place);
-  if (warp == 0) {
-    if (ptx::elect_one()) set_up_full_barriers(smem);
-    __syncwarp();
-    ptx::named_barrier_arrive(0, Config::kThreads);
-    FewWeights<Config, Storage>(params, smem, walk).start();
-  }
-  if (warp == 3) {
-    if (ptx::elect_one()) set_up_other_barriers(params, smem);
-    __syncwarp();
-    ptx::named_barrier_arrive(kSetUpBarrier, 2 * 32);
-  }
-  if (warp != 0) ptx::named_barrier_sync(0, Config::kThreads);
-  if (warp == 1 && params.sharers_shift == 0) {
-    ptx::griddep_wait();  // the weights do not depend on what ran before, X does
-    Activations(params, smem, walk).start();
-  }
-  ptx::griddep_launch_dependents();
-  if (cluster) ptx::cluster_arrive_relaxed();
-  if (warpgroup == 0) {
-    ptx::setmaxnreg_dec<Config::kProducerRegisters>();
-    if (warp == 0) {
-      ptx::named_barrier_sync(kSetUpBarrier, 2 * 32);  // it has not waited at barrier 0
-      FewWeights<Config, Storage>(params, smem, walk).run();
-    } else if (warp == 1) {
-      if (params.sharers_shift > 0) {  // X is sent to others, too, whose barriers must stand
-        ptx::cluster_wait();
-        ptx::griddep_wait();
-        Activations(params, smem, walk).start();
-      }
-      Activations(params, smem, walk).run();
-    } else if (warp == 2) {
-      if (params.even_shares) {
-        raise_flags<Config>(params, place, thread % 32);
-        if constexpr (Config::kXSums) find_flags<Config>(params, place, thread % 32);
-      }
-    } else if constexpr (Config::kXSums) {
-      FewSums<T, Config, Storage>(params, smem, place, thread % 32).run();
-    } else if (params.even_shares) {
-      find_flags<Config>(params, place, thread % 32);
-    }
-    if (cluster && !(warp == 1 && params.sharers_shift > 0)) ptx::cluster_wait();
-  } else {
-    ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
-    if (cluster) ptx::cluster_wait();  // others' barriers stand, too
-    ptx::griddep_wait();
-    consume(smem, place, warpgroup - 1, thread);
-  }
-  // No barrier at the end: whatever others send to this CTA, it has waited for.
-}
-
 template <typename T, typename Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
     few_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Storage = FewStorage<Config>;
-  run_cta<T, Config, Storage, FewActivations<Config>>(
+  using Storage = UnitStorage<Config>;
+  run_cta<T, Config, Storage, UnitActivations<Config>>(
       params, [&](Storage& smem, Place place, int warpgroup, int thread) {
         consume_few<T, Config>(params, smem, place, warpgroup, thread);
       });

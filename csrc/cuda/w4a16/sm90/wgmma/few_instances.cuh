@@ -14,10 +14,10 @@ Status launch_few_tile(const Params& params, const Work& work, cudaStream_t stre
   const bool same_bits = !(Plain::kXSums && params.batch_invariant);
   if (params.groups_per_unit == 1 && !params.zeros &&
       params.bf16_scales == std::is_same_v<T, __nv_bfloat16> && same_bits) {
-    return launch_kernel<few_kernel<T, Plain>, Plain, kFewSmemBytes<Plain>>(params, work, stream);
+    return launch_kernel<few_kernel<T, Plain>, Plain, kUnitSmemBytes<Plain>>(params, work, stream);
   }
-  return launch_kernel<few_kernel<T, General>, General, kFewSmemBytes<General>>(params, work,
-                                                                                stream);
+  return launch_kernel<few_kernel<T, General>, General, kUnitSmemBytes<General>>(params, work,
+                                                                                 stream);
 }
 
 template <typename T>

@@ -18,11 +18,12 @@ Status launch_middle(const Params& params, const Work& work, cudaStream_t stream
   if constexpr (may_split(kConsumers, kRows)) {
     if (params.split_shift > 0) {
       using Tile = MiddleConfig<kConsumers, kRows, true>;
-      return launch_kernel<middle_kernel<T, Tile>, Tile, kFewSmemBytes<Tile>>(params, work, stream);
+      return launch_kernel<middle_kernel<T, Tile>, Tile, kUnitSmemBytes<Tile>>(params, work,
+                                                                               stream);
     }
   }
   using Tile = MiddleConfig<kConsumers, kRows, false>;
-  return launch_kernel<middle_kernel<T, Tile>, Tile, kFewSmemBytes<Tile>>(params, work, stream);
+  return launch_kernel<middle_kernel<T, Tile>, Tile, kUnitSmemBytes<Tile>>(params, work, stream);
 }
 
 template <typename T>

@@ -9,7 +9,9 @@
 #pragma once
 
 #include "cuda/ptx/mbarrier_test.h"
-#include "cuda/w4a16/sm90/wgmma/few.cuh"
+#include "cuda/ptx/wgmma.h"
+#include "cuda/w4a16/sm90/wgmma/cta.cuh"
+#include "cuda/w4a16/sm90/wgmma/dequant.cuh"
 #include "cuda/w4a16/sm90/wgmma/ring.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {

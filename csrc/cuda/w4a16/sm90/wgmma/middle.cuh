@@ -4,7 +4,10 @@
 #pragma once
 
 #include "cuda/ptx/mbarrier_test.h"
-#include "cuda/w4a16/sm90/wgmma/few.cuh"
+#include "cuda/ptx/wgmma.h"
+#include "cuda/w4a16/sm90/wgmma/cta.cuh"
+#include "cuda/w4a16/sm90/wgmma/dequant.cuh"
+#include "cuda/w4a16/sm90/wgmma/unit_ring.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
@@ -13,7 +16,7 @@ class MiddleConsumer {
   static constexpr int kRows = Config::kRows;
 
  public:
-  __device__ MiddleConsumer(const Params& params, FewStorage<Config>& smem, int consumer,
+  __device__ MiddleConsumer(const Params& params, UnitStorage<Config>& smem, int consumer,
                             int thread)
       : params_(params),
         smem_(smem),
@@ -159,7 +162,7 @@ class MiddleConsumer {
   }
 
   const Params& params_;
-  FewStorage<Config>& smem_;
+  UnitStorage<Config>& smem_;
   int consumer_, thread_;
   const uint8_t* strip_;  // this warp's, in the first stage
   uint64_t x_base_;
@@ -167,7 +170,7 @@ class MiddleConsumer {
 };
 
 template <typename T, typename Config>
-__device__ inline void consume_middle(const Params& params, FewStorage<Config>& smem, Place place,
+__device__ inline void consume_middle(const Params& params, UnitStorage<Config>& smem, Place place,
                                       int index, int thread) {
   Scheduler scheduler(params, place, Config::kRows);
   MiddleConsumer<T, Config> consumer(params, smem, index, thread);
@@ -187,8 +190,8 @@ template <typename T, typename Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     middle_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Storage = FewStorage<Config>;
-  run_cta<T, Config, Storage, FewActivations<Config>>(
+  using Storage = UnitStorage<Config>;
+  run_cta<T, Config, Storage, UnitActivations<Config>>(
       params, [&](Storage& smem, Place place, int warpgroup, int thread) {
         consume_middle<T, Config>(params, smem, place, warpgroup, thread);
       });

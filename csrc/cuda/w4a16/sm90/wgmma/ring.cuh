@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/ptx/tma_2d.h"
-#include "cuda/w4a16/sm90/wgmma/few_load.cuh"
+#include "cuda/w4a16/sm90/wgmma/loaders.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
@@ -24,7 +24,7 @@ inline constexpr int kSmemBytes = sizeof(SharedStorage<Config>) + 1024;  // + al
 template <typename Config>
 class Activations {
  public:
-  __device__ Activations(const Params& params, SharedStorage<Config>& smem, FewWalk<Config>& walk)
+  __device__ Activations(const Params& params, SharedStorage<Config>& smem, Walk<Config>& walk)
       : params_(params), smem_(smem), walk_(walk) {}
 
   // The first unit's. (Were all boxes asked for at once, every SM's first would wait behind the
@@ -74,7 +74,7 @@ class Activations {
 
   const Params& params_;
   SharedStorage<Config>& smem_;
-  FewWalk<Config>& walk_;
+  Walk<Config>& walk_;
   RingState<Config::kXStages> ring_;
 };
 

@@ -1,0 +1,99 @@
+// Shared memory of tiles whose stages hold W and X of 128 k, and the warp that loads X.
+#pragma once
+
+#include "cuda/ptx/tma.h"
+#include "cuda/w4a16/sm90/wgmma/few_sums.cuh"
+#include "cuda/w4a16/sm90/wgmma/loaders.cuh"
+
+namespace xgemm::cuda::w4a16::sm90::wgmma {
+
+// A stage is 128 k: the units of the tile's columns, and two boxes of X. Its barriers are those of
+// the weights' ring, which the warps that load W and X both keep.
+template <typename Config>
+struct UnitStorage {
+  alignas(1024) uint8_t x[Config::kWStages][2][Config::kXBytes];
+  alignas(1024) uint8_t out[Config::kConsumers][Config::kOutBytes];
+  alignas(128) uint8_t w[Config::kWStages][Config::kConsumers][kUnitSlot];
+  // Of warpgroups that share K: [8 rows of X][thread] each.
+  float4 sums[Config::kConsumers][Config::kSumsSlots][Config::kSumsOfPart];
+  XSums<Config::kXSums ? Config::kRows : 16> x_sums[Config::kXSums ? Config::kWStages : 1];
+  uint64_t w_full[Config::kWStages], w_empty[Config::kWStages];
+  uint64_t sums_full[Config::kXSums ? Config::kWStages : 1];
+  uint64_t inbox_full[Config::kConsumers], inbox_empty[Config::kConsumers];
+};
+template <typename Config>
+inline constexpr int kUnitSmemBytes = sizeof(UnitStorage<Config>) + 1024;  // + alignment
+
+// By a warp: X of the same stages.
+template <typename Config>
+class UnitActivations {
+ public:
+  __device__ UnitActivations(const Params& params, UnitStorage<Config>& smem, Walk<Config>& walk)
+      : params_(params), smem_(smem), walk_(walk) {}
+
+  __device__ void start() {
+#pragma unroll 1
+    for (int i = 0; i < Config::kWStages && !walk_.done(); ++i) load();
+  }
+
+  __device__ void run() {
+    ring_.parity = 1;
+#pragma unroll 1
+    while (!walk_.done()) {
+      ptx::mbarrier_wait(&smem_.w_empty[ring_.stage], ring_.parity ^ 1);
+      load();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void load() {
+    if (ptx::elect_one()) {
+      uint64_t* full = &smem_.w_full[ring_.stage];
+      ptx::mbarrier_arrive_expect_tx(full, 2 * Config::kXBytes);
+      const int unit = walk_.unit();
+      if (params_.x_boxes == 2) {
+        ptx::tma_load_3d(smem_.x[ring_.stage][0], &params_.x, full, 0, walk_.m(), 2 * unit);
+      } else {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          ptx::tma_load_3d(smem_.x[ring_.stage][half], &params_.x, full,
+                           (2 * unit + half) * kStageK, walk_.m(), 0);
+        }
+      }
+    }
+    __syncwarp();
+    ring_.advance();
+    walk_.advance();
+  }
+
+  const Params& params_;
+  UnitStorage<Config>& smem_;
+  Walk<Config>& walk_;
+  RingState<Config::kWStages> ring_;
+};
+
+// By one thread: what the first loads need.
+template <typename Config>
+__device__ inline void set_up_full_barriers(UnitStorage<Config>& smem) {
+#pragma unroll
+  for (int stage = 0; stage < Config::kWStages; ++stage) ptx::mbarrier_init(&smem.w_full[stage], 2);
+  ptx::fence_mbarrier_init();
+}
+
+// By another one: all others.
+template <typename Config>
+__device__ inline void set_up_other_barriers(const Params& params, UnitStorage<Config>& smem) {
+#pragma unroll
+  for (int stage = 0; stage < Config::kWStages; ++stage) {
+    ptx::mbarrier_init(&smem.w_empty[stage], Config::kConsumers);
+    if constexpr (Config::kXSums) ptx::mbarrier_init(&smem.sums_full[stage], 1);
+  }
+#pragma unroll
+  for (int i = 0; i < Config::kConsumers; ++i) {
+    ptx::mbarrier_init(&smem.inbox_full[i], 1);
+    ptx::mbarrier_init(&smem.inbox_empty[i], 1 << params.split_shift);
+  }
+  ptx::fence_mbarrier_init();
+}
+
+}  // namespace xgemm::cuda::w4a16::sm90::wgmma
