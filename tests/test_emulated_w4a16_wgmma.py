@@ -16,7 +16,7 @@ from xgemm import QuantizedWeight, reference
 DTYPES = (torch.float16, torch.bfloat16)
 # (consumer warpgroups, rows of X), as in csrc/cuda/w4a16/sm90/wgmma/tile.h
 TILES = (
-    *itertools.product((2, 3, 4), (96, 128)),
+    *itertools.product((2, 3, 4), (80, 96, 112, 128)),
     *((consumers, 160) for consumers in (2, 3)),
     *((2, rows) for rows in (192, 224, 256)),
 )
@@ -28,10 +28,15 @@ FEW_TILES = (
     *itertools.product((2,), (1,), (16, 32, 48)),  # two CTAs an SM
     *itertools.product((1,), (2,), (16, 32, 48)),
 )
-ONLY_OWN_SCALES = (4, 128)  # no scales of the type that the activations do not have
+BETWEEN_TILES = (80, 112)  # rows: no scales of the type that the activations do not have, no splits
+ONLY_OWN_SCALES = ((4, 128), *itertools.product((2, 3, 4), BETWEEN_TILES))
 MOST_MIDDLE_ROWS = 160  # of tiles whose CTAs do not share X
 SPLIT_TILES = (
-    *((consumers, 1, rows) for consumers, rows in TILES if consumers * rows <= 256),
+    *(
+        (consumers, 1, rows)
+        for consumers, rows in TILES
+        if consumers * rows <= 256 and rows not in BETWEEN_TILES
+    ),
     *(tile for tile in FEW_TILES if tile[0] * tile[1] == 4 and tile[0] * tile[2] <= 128),
 )
 
@@ -75,7 +80,7 @@ def test_tiles(consumers: int, rows: int, dtype: torch.dtype) -> None:
     most_sharers = 1 if rows <= MOST_MIDDLE_ROWS else 2
     for index, (m, group) in enumerate(itertools.product((rows, rows + 9), (64, 32))):
         sharers = min(1 + index % 2, most_sharers)
-        scales = dtype if (consumers, rows) == ONLY_OWN_SCALES else DTYPES[index % 2]
+        scales = dtype if (consumers, rows) in ONLY_OWN_SCALES else DTYPES[index % 2]
         q = random_weight(64 * consumers + 40, 300, group, "real", scales, seed=index)
         bias = randn((q.n,), dtype, 1) if index % 2 else None
         tile = config(consumers, rows, sharers, 1, 1 + index % 2)
@@ -138,7 +143,7 @@ def test_splits(consumers: int, parts: int, rows: int, splits: int) -> None:
 def test_even_shares(consumers: int, parts: int, rows: int, clusters: int) -> None:
     """Ranges that begin and end anywhere, also several within one tile."""
     for index, sharers in enumerate((1, 1 if rows <= MOST_MIDDLE_ROWS else 2)):
-        scales = DTYPES[index] if (consumers, rows) == ONLY_OWN_SCALES else DTYPES[0]
+        scales = DTYPES[index] if (consumers, rows) in ONLY_OWN_SCALES else DTYPES[0]
         q = random_weight(64 * consumers * 2 + 5, 700, 32, "integer", scales, seed=index)
         bias = randn((q.n,), DTYPES[index], 1)
         tile = config(consumers, rows, sharers, 1, clusters, True, parts)
@@ -176,10 +181,12 @@ def test_edges(n: int, k: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("zeros", ["none", "integer"])
 @pytest.mark.parametrize("group", [32, 128, -1])
-def test_batch_invariant(dtype: torch.dtype, group: int) -> None:
+def test_batch_invariant(dtype: torch.dtype, zeros: str, group: int) -> None:
     """The bits of a row are the same alone and among others, in any order of the threads."""
-    q = random_weight(200, 1300, group, "integer", act_order=True)
+    scales = dtype if zeros == "none" else torch.float16
+    q = random_weight(200, 1300, group, zeros, scales, act_order=True)
     x, bias = randn((150, 1300), dtype), randn((200,), dtype, 1)
     options: dict[str, Any] = {"batch_invariant": True}
     whole = check(x, q, bias, "gelu", machine_of(0, 8), **options)

@@ -18,3 +18,5 @@ inline __half2 __float2half2_rn(float x) { return {__half(x), __half(x)}; }
 inline float2 __half22float2(__half2 x) { return {__half2float(x.x), __half2float(x.y)}; }
 inline __half2 __half2half2(__half x) { return {x, x}; }
 inline __half2 __halves2half2(__half x, __half y) { return {x, y}; }
+inline __half2 __low2half2(__half2 x) { return {x.x, x.x}; }
+inline __half2 __high2half2(__half2 x) { return {x.y, x.y}; }

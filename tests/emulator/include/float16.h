@@ -84,6 +84,10 @@ T round_from_double(double x) {
   inline TWO __hsub2(TWO a, TWO b) { return {__hsub(a.x, b.x), __hsub(a.y, b.y)}; }                \
   inline TWO __hmul2(TWO a, TWO b) { return {__hmul(a.x, b.x), __hmul(a.y, b.y)}; }                \
   inline TWO __habs2(TWO a) { return {ONE(std::fabs(float(a.x))), ONE(std::fabs(float(a.y)))}; }   \
+  inline ONE __hmin(ONE a, ONE b) { return ONE(std::fmin(float(a), float(b))); }                   \
+  inline ONE __hmax(ONE a, ONE b) { return ONE(std::fmax(float(a), float(b))); }                   \
+  inline TWO __hmin2(TWO a, TWO b) { return {__hmin(a.x, b.x), __hmin(a.y, b.y)}; }                \
+  inline TWO __hmax2(TWO a, TWO b) { return {__hmax(a.x, b.x), __hmax(a.y, b.y)}; }                \
   inline bool __hblt2(TWO a, TWO b) { return float(a.x) < float(b.x) && float(a.y) < float(b.y); } \
   inline ONE __low2##NAME(TWO a) { return a.x; }                                                   \
   inline ONE __high2##NAME(TWO a) { return a.y; }                                                  \

@@ -7,6 +7,7 @@
 #include "cuda/ptx/wgmma.h"
 #include "cuda/w4a16/sm90/wgmma/cta.cuh"
 #include "cuda/w4a16/sm90/wgmma/few_dequant.cuh"
+#include "cuda/w4a16/sm90/wgmma/unit_groups.cuh"
 #include "cuda/w4a16/sm90/wgmma/unit_ring.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
@@ -45,21 +46,23 @@ class FewConsumer {
   __device__ void accumulate(float (&total)[kRows / 2], int units) {
 #pragma unroll
     for (float& x : total) x = 0.0f;
-    if constexpr (kPlain) {
+    if constexpr (Config::kScaledWeights) {
+      run_plain_weights(total, units);
+    } else if constexpr (kPlain) {
       run<1>(total, units);
-    } else if (groups_ == 4) {
-      run<4>(total, units);
-    } else if (groups_ == 2) {
-      run<2>(total, units);
+    } else if (groups_ <= 1) {
+      run<1>(total, units);
+    } else if (params_.bf16_scales == std::is_same_v<T, __nv_bfloat16>) {
+      run_weights(total, units);
     } else {
-      run<1>(total, units);
+      groups_ == 2 ? run<2>(total, units) : run<4>(total, units);
     }
   }
 
  private:
-  // kGroups: of a unit.
-  template <int kGroups>
-  __device__ void run(float (&total)[kRows / 2], int units) {
+  // Calls step(strip, x, stage) for this warpgroup's units, the strip and X of a unit each.
+  template <typename Step>
+  __device__ __forceinline__ void for_units(int units, Step step) {
     // Units of all tiles go around the warpgroups, so that a stage always has the same ones: its
     // barrier's parity then tells phases apart.
     const uint32_t first = (part_ - seen_) % kParts;
@@ -68,24 +71,32 @@ class FewConsumer {
 #pragma unroll 1
     for (int unit = static_cast<int>(first); unit < units; unit += kParts) {
       ptx::mbarrier_wait(Config::kXSums ? &smem_.sums_full[stage] : &smem_.w_full[stage], parity);
-      const uint8_t* strip = strip_ + stage * Config::kWBytes;
-      const uint64_t x = x_base_ + stage * (2 * Config::kXBytes / 16);
-      if constexpr (kGroups == 4) {
+      step(strip_ + stage * Config::kWBytes, x_base_ + stage * (2 * Config::kXBytes / 16), stage);
+      if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
+      stage += kParts;
+      if (stage >= Config::kWStages) stage -= Config::kWStages, parity ^= 1;
+    }
+    seen_ += units;
+  }
+
+  // With scales on sums. kGroups: of a unit, each a step.
+  template <int kGroups>
+  __device__ void run(float (&total)[kRows / 2], int units) {
+    for_units(units, [&](const uint8_t* strip, uint64_t x, [[maybe_unused]] uint32_t stage) {
+      if constexpr (kGroups > 1) {
+        constexpr int kWords = 8 / kGroups;
 #pragma unroll 1
-        for (int group = 0; group < 4; ++group) {
+        for (int group = 0; group < kGroups; ++group) {
           load_group(strip, group);
-          const uint2 words = *reinterpret_cast<const uint2*>(strip + group / 2 * 512 +
-                                                              thread_ % 32 * 16 + group % 2 * 8);
-          multiply(total, {words.x, words.y},
-                   x + group / 2 * (Config::kXBytes / 16) + group % 2 * 4);
-        }
-      } else if constexpr (kGroups == 2) {
-#pragma unroll 1
-        for (int group = 0; group < 2; ++group) {
-          load_group(strip, group);
-          const uint4 words =
-              *reinterpret_cast<const uint4*>(strip + group * 512 + thread_ % 32 * 16);
-          multiply(total, {words.x, words.y, words.z, words.w}, x + group * (Config::kXBytes / 16));
+          const int first = group * kWords;
+          uint32_t words[kWords];
+#pragma unroll
+          for (int j = 0; j < kWords; j += 2) {
+            const uint2 two = *reinterpret_cast<const uint2*>(
+                strip + first / 4 * 512 + thread_ % 32 * 16 + (first % 4 + j) * 4);
+            words[j] = two.x, words[j + 1] = two.y;
+          }
+          multiply(total, words, x + first / 4 * (Config::kXBytes / 16) + first % 4 * 2);
         }
       } else {
         if (kPlain || groups_ > 0) load_group(strip, 0);
@@ -98,15 +109,60 @@ class FewConsumer {
           multiply(total, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x);
         }
       }
-      if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
-      stage += kParts;
-      if (stage >= Config::kWStages) stage -= Config::kWStages, parity ^= 1;
-    }
-    seen_ += units;
+    });
     if constexpr (Config::kXSums) {
 #pragma unroll
       for (int i = 0; i < kRows / 2; ++i) total[i] *= RawCodes<T>::unit(i / 2 % 2);
     }
+  }
+
+  // With weights that are dequantized whole: units of several groups, whose sums would each have to
+  // be multiplied by scales of their own.
+  __device__ void run_weights(float (&total)[kRows / 2], int units) {
+    UnitGroups<T> groups(groups_, thread_ % 32);
+    for_units(units, [&](const uint8_t* strip, uint64_t x, uint32_t) {
+      const uint8_t* codes = strip + thread_ % 32 * 16;
+      const uint4 low = *reinterpret_cast<const uint4*>(codes);
+      const uint4 high = *reinterpret_cast<const uint4*>(codes + 512);
+      groups.load(strip + w4::kStripCodeBytes, groups_ * 32, params_.zeros);
+      uint32_t a[8][4];
+      groups.expand({low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, 0, a);
+      multiply_weights(total, a, x);
+    });
+  }
+
+  // The same for the commonest format.
+  __device__ void run_plain_weights(float (&total)[kRows / 2], int units) {
+    Dequantizer<T, false> dequantizer;
+    for_units(units, [&](const uint8_t* strip, uint64_t x, uint32_t) {
+      const uint8_t* codes = strip + thread_ % 32 * 16;
+      const uint4 low = *reinterpret_cast<const uint4*>(codes);
+      const uint4 high = *reinterpret_cast<const uint4*>(codes + 512);
+      const auto* scales =
+          reinterpret_cast<const uint16_t*>(strip + w4::kStripCodeBytes + thread_ % 32 / 4 * 2);
+      dequantizer.set_scales(scales[0], scales[8]);
+      const uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      uint32_t a[8][4];
+      if (dequantizer.subnormal()) [[likely]] {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) dequantizer.expand_subnormal(words[j], a[j]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) dequantizer.expand(words[j], a[j]);
+      }
+      multiply_weights(total, a, x);
+    });
+  }
+
+  __device__ static void multiply_weights(float (&total)[kRows / 2], const uint32_t (&a)[8][4],
+                                          uint64_t x) {
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      ptx::wgmma<T, 0>(total, a[j], x + j / 4 * (Config::kXBytes / 16) + j % 4 * 2, 1);
+    }
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
   }
 
   // The same with the codes as they are: what the zero point takes away is what the sums begin
@@ -152,16 +208,25 @@ class FewConsumer {
   template <int kWords>
   __device__ void multiply(float (&total)[kRows / 2], const uint32_t (&words)[kWords],
                            uint64_t x) const {
-    uint32_t a[kWords][4];
-    codes_.template expand<kPlain>(words, a);
+    // Where loops for several formats share the kernel, many rows leave registers for half a unit.
+    constexpr int kTogether = kPlain || kRows < 48 || kWords < 4 ? kWords : 4;
     float sums[kRows / 2];
-    ptx::wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < kWords; ++j) {
-      ptx::wgmma<T, 0>(sums, a[j], x + j / 4 * (Config::kXBytes / 16) + j % 4 * 2, j > 0);
+    for (int first = 0; first < kWords; first += kTogether) {
+      uint32_t some[kTogether], a[kTogether][4];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) some[j] = words[first + j];
+      codes_.template expand<kPlain>(some, a);
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int word = first + j;
+        ptx::wgmma<T, 0>(sums, a[j], x + word / 4 * (Config::kXBytes / 16) + word % 4 * 2,
+                         word > 0);
+      }
+      ptx::wgmma_commit_group();
+      ptx::wgmma_wait_group<0>();
     }
-    ptx::wgmma_commit_group();
-    ptx::wgmma_wait_group<0>();
 #pragma unroll
     for (int i = 0; i < kRows / 2; ++i) {
       total[i] = fmaf(codes_.scale(i / 2 % 2), sums[i], total[i]);

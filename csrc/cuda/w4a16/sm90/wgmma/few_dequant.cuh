@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/ptx/lop3.h"
-#include "cuda/w4a16/sm90/wgmma/dequant.cuh"
+#include "cuda/w4a16/sm90/wgmma/near_zeros.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
@@ -19,23 +19,18 @@ class Centered {
   static constexpr bool kHalf = std::is_same_v<T, __half>;
 
  public:
-  __device__ Centered() {
-#pragma unroll
-    for (int row = 0; row < 2; ++row) set_zero(row, 8.0f);
-  }
+  __device__ Centered() { set_zeros(__float2half2_rn(8.0f)); }
 
-  // kPlain: no zero points are stored, and scales are of the activations' type.
+  // By a whole warp. kPlain: no zero points are stored, and scales are of the activations' type.
   template <bool kPlain>
   __device__ void load_group(const ScaleSource& source, bool bf16_scales) {
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      const uint16_t* scale = reinterpret_cast<const uint16_t*>(source.scales) + row * 8;
-      scale_[row] = float_of(*scale, kPlain ? !kHalf : bf16_scales);
-      if (!kPlain && source.zeros) {
-        const uint16_t zero = *reinterpret_cast<const uint16_t*>(
-            reinterpret_cast<const uint8_t*>(scale) + source.zeros_apart);
-        set_zero(row, float_of(zero, false));
-      }
+    const auto* scales = reinterpret_cast<const uint16_t*>(source.scales);
+    scale_[0] = float_of(scales[0], kPlain ? !kHalf : bf16_scales);
+    scale_[1] = float_of(scales[8], kPlain ? !kHalf : bf16_scales);
+    if (!kPlain && source.zeros) {
+      const auto* zeros = scales + source.zeros_apart / 2;
+      set_zeros(pair_of<__half2>(zeros[0] | static_cast<uint32_t>(zeros[8]) << 16));
+      any_rest_ = __any_sync(~0u, bits_of(rest_) != 0);
     }
   }
 
@@ -60,34 +55,37 @@ class Centered {
       }
     }
     if constexpr (!kPlain) {
-      if (!__any_sync(~0u, (bits_of(rest_[0]) | bits_of(rest_[1])) != 0)) return;
+      if (!any_rest_) [[likely]]
+        return;
+      const P rest[2] = {both_low(rest_), both_high(rest_)};
 #pragma unroll
       for (int j = 0; j < kWords; ++j) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[j][i] = bits_of(__hadd2(pair_of<P>(a[j][i]), rest_[i % 2]));
+        for (int i = 0; i < 4; ++i) a[j][i] = bits_of(__hadd2(pair_of<P>(a[j][i]), rest[i % 2]));
       }
     }
   }
 
  private:
-  static constexpr float kMostNear = 100.0f;  // bf16 has all integers up to 256
-
-  // In fp16 the numbers of row 1 are 16 codes above 1024, of which a 16th is taken first.
   __device__ uint32_t centered(int row, uint32_t bits) const {
-    const P number = pair_of<P>(bits);
-    return bits_of(kHalf && row == 1 ? __hfma2(number, Pair<T>::both(0.0625f), offset_[row])
-                                     : __hadd2(number, offset_[row]));
+    const P number = pair_of<P>(bits), offset = row ? both_high(offset_) : both_low(offset_);
+    return bits_of(kHalf && row == 1 ? __hfma2(number, Pair<T>::both(0.0625f), offset)
+                                     : __hadd2(number, offset));
   }
 
-  __device__ void set_zero(int row, float zero) {
-    const float near = rintf(fminf(fmaxf(zero, -kMostNear), kMostNear));
-    constexpr float kMagic = kHalf ? 1024.0f : 128.0f;
-    offset_[row] = Pair<T>::both(-(kHalf && row == 1 ? kMagic / 16 : kMagic) - near);
-    rest_[row] = Pair<T>::both(near == zero ? 0.0f : near - zero);
+  __device__ void set_zeros(__half2 zeros) {
+    const NearZeros<T> near(zeros);
+    offset_ = near.offset;
+    if constexpr (kHalf) {
+      rest_ = near.apart;
+    } else {
+      rest_ = __float22bfloat162_rn(__half22float2(near.apart));
+    }
   }
 
   float scale_[2];
-  P offset_[2], rest_[2];
+  P offset_, rest_;  // of both columns
+  bool any_rest_ = false;
 };
 
 // Codes as they are, times a power of two. In fp16 a masked nibble is the subnormal number code *

@@ -10,8 +10,8 @@ template <typename T, int kBlocks, int kParts, int kRows>
 Status launch_few_tile(const Params& params, const Work& work, cudaStream_t stream) {
   using Plain = FewConfig<kBlocks, kParts, kRows, true>;
   using General = FewConfig<kBlocks, kParts, kRows, false>;
-  // By sums of x a row has other bits than by the tiles of more rows.
-  const bool same_bits = !(Plain::kXSums && params.batch_invariant);
+  // By sums of x, or of scaled weights, a row has other bits than by the other tiles.
+  const bool same_bits = !((Plain::kXSums || Plain::kScaledWeights) && params.batch_invariant);
   if (params.groups_per_unit == 1 && !params.zeros &&
       params.bf16_scales == std::is_same_v<T, __nv_bfloat16> && same_bits) {
     return launch_kernel<few_kernel<T, Plain>, Plain, kUnitSmemBytes<Plain>>(params, work, stream);

@@ -7,6 +7,7 @@
 #include "cuda/ptx/wgmma.h"
 #include "cuda/w4a16/sm90/wgmma/cta.cuh"
 #include "cuda/w4a16/sm90/wgmma/dequant.cuh"
+#include "cuda/w4a16/sm90/wgmma/unit_groups.cuh"
 #include "cuda/w4a16/sm90/wgmma/unit_ring.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
@@ -30,35 +31,113 @@ class MiddleConsumer {
 #pragma unroll
     for (float& x : acc) x = 0.0f;
     if (params_.bf16_scales != std::is_same_v<T, __nv_bfloat16>) {
-      if constexpr (takes_foreign_scales(Config::kConsumers, kRows)) run<true, false>(acc, segment);
+      if constexpr (takes_foreign_scales(Config::kConsumers, kRows)) {
+        run<ForeignScales>(acc, segment);
+      }
     } else if (params_.groups_per_unit != 1 || params_.zeros) {
-      run<false, false>(acc, segment);
+      run<AnyScales>(acc, segment);
     } else {
-      run<false, true>(acc, segment);
+      run<PlainScales>(acc, segment);
     }
   }
 
  private:
-  // kForeign: scales are of the 16-bit type that the activations do not have. kPlain: the commonest
-  // format, whose scales are read ahead.
-  template <bool kForeign, bool kPlain>
+  // What a format's scales take: a unit's first are read in begin(), those of the next one in
+  // next(), once its stage is full, and made use of from end() on.
+
+  // Of the commonest format.
+  class PlainScales {
+   public:
+    static constexpr int kWords = Config::kWords, kBuffers = Config::kBuffers;
+    __device__ PlainScales(const MiddleConsumer& consumer, const Segment&) : consumer_(consumer) {}
+    __device__ void begin(int stage) { next(stage), end(stage); }
+    __device__ void next(int stage) {
+      const auto* from = reinterpret_cast<const uint16_t*>(consumer_.scales(stage) +
+                                                           consumer_.thread_ % 32 / 4 * 2);
+      scales_[0] = from[0], scales_[1] = from[8];
+    }
+    __device__ void end(int) { dequantizer_.set_scales(scales_[0], scales_[1]); }
+    __device__ void expand(const uint32_t (&words)[8], int first, uint32_t (&a)[kWords][4]) {
+      expand_words(dequantizer_, words, first, a);
+    }
+
+   private:
+    const MiddleConsumer& consumer_;
+    Dequantizer<T, false> dequantizer_;
+    uint32_t scales_[2];
+  };
+
+  // Of any format whose scales are of the activations' type.
+  class AnyScales {
+   public:
+    static constexpr int kWords = Config::kWords, kBuffers = Config::kBuffers;
+    __device__ AnyScales(const MiddleConsumer& consumer, const Segment& segment)
+        : consumer_(consumer), groups_(consumer.params_.groups_per_unit, consumer.thread_ % 32) {
+      const Params& params = consumer.params_;
+      if (params.groups_per_unit == 0) {
+        groups_.load(consumer.scales_of_tile(segment), kWarpgroupColumns * 2, params.zeros);
+      }
+    }
+    __device__ void begin(int stage) { end(stage); }
+    __device__ void next(int) {}
+    __device__ void end(int stage) {
+      const Params& params = consumer_.params_;
+      if (params.groups_per_unit == 0) return;
+      groups_.load(consumer_.scales(stage), params.groups_per_unit * 32, params.zeros);
+    }
+    __device__ void expand(const uint32_t (&words)[8], int first, uint32_t (&a)[kWords][4]) {
+      groups_.expand(words, first, a);
+    }
+
+   private:
+    const MiddleConsumer& consumer_;
+    UnitGroups<T> groups_;
+  };
+
+  // Of the 16-bit type that the activations do not have.
+  class ForeignScales {
+   public:
+    static constexpr int kWords = Config::kGeneralWords, kBuffers = 2;
+    __device__ ForeignScales(const MiddleConsumer& consumer, const Segment& segment)
+        : consumer_(consumer) {
+      if (consumer.params_.groups_per_unit > 0) return;
+      load(consumer.scales_of_tile(segment), kWarpgroupColumns * 2);
+    }
+    __device__ void begin(int stage) { stage_ = stage; }
+    __device__ void next(int) {}
+    __device__ void end(int stage) { stage_ = stage; }
+    // A unit has 0, 1, 2 or 4 groups.
+    __device__ void expand(const uint32_t (&words)[8], int first, uint32_t (&a)[kWords][4]) {
+      const int groups = consumer_.params_.groups_per_unit;
+      if (groups > 0 && first * groups % 8 == 0) {
+        load(consumer_.scales(stage_) + first * groups / 8 * 32, groups * 32);
+      }
+      expand_words(dequantizer_, words, first, a);
+    }
+
+   private:
+    __device__ void load(const uint8_t* scales, int zeros_apart) {
+      dequantizer_.load_group(
+          {scales + consumer_.thread_ % 32 / 4 * 2, zeros_apart, consumer_.params_.zeros});
+    }
+    const MiddleConsumer& consumer_;
+    Dequantizer<T, true> dequantizer_;
+    int stage_ = 0;
+  };
+
+  template <typename Scales>
   __device__ void run(float (&acc)[kRows / 2], const Segment& segment) {
     // Words of codes, 16 k each, for a batch of wgmmas. A group may be as short as two of them.
-    constexpr int kWords = kPlain ? Config::kWords : Config::kGeneralWords;
-    constexpr int kBuffers = kPlain ? Config::kBuffers : 2;
+    constexpr int kWords = Scales::kWords, kBuffers = Scales::kBuffers;
     constexpr int kSteps = w4::kUnitK / 16 / kWords, kHalf = kSteps / 2;
-    Dequantizer<T, kForeign> dequantizer;
-    if (!kPlain && params_.groups_per_unit == 0) dequantizer.load_group(scales_of_tile(segment));
+    Scales scales(*this, segment);
     uint4 codes[2];  // of 64 k each
-    uint32_t scales[2], a[kBuffers][kWords][4];
+    uint32_t a[kBuffers][kWords][4];
     int previous = -1;  // stage that wgmmas may still read
     ptx::mbarrier_wait(&smem_.w_full[ring_.stage], ring_.parity);
     codes[0] = load_codes(ring_.stage, 0);
     if constexpr (kHalf == 0) codes[1] = load_codes(ring_.stage, 1);
-    if constexpr (kPlain) {
-      load_scales(ring_.stage, scales);
-      dequantizer.set_scales(scales[0], scales[1]);
-    }
+    scales.begin(ring_.stage);
 #pragma unroll 1
     for (int unit = 0; unit < segment.count; ++unit) {
       const RingState<Config::kWStages> next = ring_.next();
@@ -67,8 +146,9 @@ class MiddleConsumer {
       bool ready = false;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        if constexpr (!kPlain) load_group(dequantizer, step * kWords);
-        expand(dequantizer, codes, step * kWords, a[step % kBuffers]);
+        const uint32_t words[8] = {codes[0].x, codes[0].y, codes[0].z, codes[0].w,
+                                   codes[1].x, codes[1].y, codes[1].z, codes[1].w};
+        scales.expand(words, step * kWords, a[step % kBuffers]);
         multiply(acc, a[step % kBuffers], x, step * kWords);
         if (kHalf > 0 && step == 0) codes[1] = load_codes(ring_.stage, 1);
         // The barrier is asked before it is needed.
@@ -79,12 +159,10 @@ class MiddleConsumer {
           if (!ready) ptx::mbarrier_wait(&smem_.w_full[next.stage], next.parity);
           codes[0] = load_codes(next.stage, 0);
           if constexpr (kHalf == 0) codes[1] = load_codes(next.stage, 1);
-          if constexpr (kPlain) load_scales(next.stage, scales);
+          scales.next(next.stage);
         }
         // While wgmmas run: what the next unit's first operands are made with.
-        if constexpr (kPlain) {
-          if (step == kSteps - 1) dequantizer.set_scales(scales[0], scales[1]);
-        }
+        if (more && step == kSteps - 1) scales.end(next.stage);
         // The operands that come next replace those of the step before, or of this one.
         ptx::wgmma_wait_group<kBuffers - 1>();
         if (kBuffers == 2 && step == 0 && previous >= 0) release(previous);
@@ -99,42 +177,23 @@ class MiddleConsumer {
     }
   }
 
-  // Of columns that have one group each.
-  __device__ ScaleSource scales_of_tile(const Segment& segment) const {
+  // Of this warp's columns, where they have one group each.
+  __device__ const uint8_t* scales_of_tile(const Segment& segment) const {
     const int row = min(segment.column * Config::kConsumers + consumer_, params_.weight_rows - 1);
-    return {params_.weight + row * params_.row_bytes +
-                static_cast<int64_t>(params_.units) * params_.unit_bytes +
-                (thread_ / 32 * 16 + thread_ % 32 / 4) * 2,
-            kWarpgroupColumns * 2, params_.zeros};
+    return params_.weight + row * params_.row_bytes +
+           static_cast<int64_t>(params_.units) * params_.unit_bytes + thread_ / 32 * (16 * 2);
   }
 
   __device__ const uint8_t* strip(int stage) const { return strip_ + stage * Config::kWBytes; }
-  __device__ const uint8_t* scales(int stage) const {
-    return strip(stage) + w4::kStripCodeBytes + thread_ % 32 / 4 * 2;
-  }
+  __device__ const uint8_t* scales(int stage) const { return strip(stage) + w4::kStripCodeBytes; }
   __device__ uint4 load_codes(int stage, int half) const {
     return *reinterpret_cast<const uint4*>(strip(stage) + half * 512 + thread_ % 32 * 16);
-  }
-  __device__ void load_scales(int stage, uint32_t (&to)[2]) const {
-    const auto* from = reinterpret_cast<const uint16_t*>(scales(stage));
-    to[0] = from[0], to[1] = from[8];
-  }
-
-  // Before word `word` of a unit, where a group begins there. A unit has 0, 1, 2 or 4 of them.
-  template <typename Dequantizer>
-  __device__ void load_group(Dequantizer& dequantizer, int word) const {
-    const int groups = params_.groups_per_unit;
-    if (word * groups % 8 != 0 || groups == 0) return;
-    dequantizer.load_group(
-        {scales(ring_.stage) + word * groups / 8 * 32, groups * 32, params_.zeros});
   }
 
   // Words `first` and on of a unit's.
   template <typename Dequantizer, int kWords>
-  __device__ static void expand(const Dequantizer& dequantizer, const uint4 (&codes)[2], int first,
-                                uint32_t (&a)[kWords][4]) {
-    const uint32_t words[8] = {codes[0].x, codes[0].y, codes[0].z, codes[0].w,
-                               codes[1].x, codes[1].y, codes[1].z, codes[1].w};
+  __device__ static void expand_words(const Dequantizer& dequantizer, const uint32_t (&words)[8],
+                                      int first, uint32_t (&a)[kWords][4]) {
     if (dequantizer.subnormal()) [[likely]] {
 #pragma unroll
       for (int j = 0; j < kWords; ++j) dequantizer.expand_subnormal(words[first + j], a[j]);

@@ -38,34 +38,55 @@ constexpr double kFlopsPerUs = 1026e6, kSharesEnergy = 1.113, kDegree = 4.23;
 // of 630 products of some 30 layers, M from 72 to 4096; the estimate meets those near the best to 6
 // % (rms). Where ways were timed in random order (one that runs behind itself finds its
 // instructions in the cache), what it chooses takes 0.5 % longer than the best way, at most 8 % (by
-// the fit before 2.0 and 13 %). kFew, without the power limit: 1,150 times of 33 layers, M from 16
-// to 64; the cycles of its tiles from 32 rows on by 1,500 later ones: 2.4 % (at most 14 %, of
-// layers that take 10 us). Tiles of 16 rows have cycles by which the choice is best, rather than
-// the estimate: over 30 layers with 8, 12 and 16 rows it takes 1.2 to 1.9 % longer than the best
-// way, with fitted cycles 1.9 to 3.0 %.
+// the fit before 2.0 and 13 %). Tiles of 80 and 112 rows: cycles by 400 times of 32 layers, where
+// the choice takes 0.4 % longer. kFew, without the power limit: 5,900 times of 44 layers, M from 10
+// to 64, by which the choice is best and the estimate near. On layers that it was not fitted to it
+// takes 0.65 % longer than the best way (by the fit before 1.2 %).
 struct Costs {
-  double bytes_per_us;             // from memory, by all SMs
-  double start_us, cluster_us;     // until a CTA, and one that shares X, has its first operands
-  double tile, tile_per_row;       // beside its units: the ring runs dry, D is stored
-  double exchange, exchange_byte;  // where CTAs of a cluster share K
-  double leave, leave_byte;        // of sums that are left in memory for others
-  double sharing, sharing_row;     // of a unit where two CTAs share X: large tiles gain
-  double splitting;                // of a unit where CTAs share K, which leaves fewer stages
+  double bytes_per_us;                      // from memory, by all SMs
+  double start_us, cluster_us = 0;          // until a CTA, and one that shares X, has operands
+  double tile, tile_per_row;                // beside its units: the ring runs dry, D is stored
+  double exchange, exchange_byte;           // where CTAs of a cluster share K
+  double leave, leave_byte;                 // of sums that are left in memory for others
+  double sharing = 1.0, sharing_row = 0.0;  // of a unit where two CTAs share X: large tiles gain
+  double splitting;                         // of a unit where CTAs share K: fewer stages
 };
-constexpr Costs kLarge{4.2e6,  3.093, 0.019,  2527,  3.307,    241,
-                       0.0762, 2481,  0.0216, 1.005, 2.708e-4, 1.03};
-constexpr Costs kFew{3.93e6, 3.965, 0,      43.3,  0.554,  6.9,
-                     0.0551, 1116,  0.0375, 1.012, 1.1e-4, 0.929};
-// By how much of it a unit of few rows takes longer for each group more than one, and for each
-// group's zero points. (H200, 4 layers, 16 to 64 rows: 1.2 to 1.34 times as long with 2
-// groups, 1.75 with 4, about 2.2 with 4 and zeros, where the second number is less than that says:
-// the stream's estimate does not know zeros, and by these the choice between the two is best.)
-constexpr double kFewGroup = 0.25, kFewZeros = 0.08;
-// The same of tiles of 96 to 160 rows, and for scales of the other 16-bit type. (M = 128, 4 layers:
-// groups of 64 took 1.1 times as long, of 32 1.25, with zeros 1.45; zeros of groups of 128 1.15,
-// foreign scales 1.1; a tile of four warpgroups at M = 512 1.12, 1.3, 1.55 and 1.24. Larger tiles
-// took 1.01 times as long, with groups of 32 and zeros 1.12.)
-constexpr double kMiddleGroup = 0.1, kMiddleZeros = 0.25, kMiddleForeign = 0.1, kLargeZeros = 0.03;
+constexpr Costs kLarge{.bytes_per_us = 4.2e6,
+                       .start_us = 3.093,
+                       .cluster_us = 0.019,
+                       .tile = 2527,
+                       .tile_per_row = 3.307,
+                       .exchange = 241,
+                       .exchange_byte = 0.0762,
+                       .leave = 2481,
+                       .leave_byte = 0.0216,
+                       .sharing = 1.005,
+                       .sharing_row = 2.708e-4,
+                       .splitting = 1.03};
+constexpr Costs kFew{.bytes_per_us = 3.42e6,
+                     .start_us = 3.904,
+                     .tile = 128.7,
+                     .tile_per_row = 0.381,
+                     .exchange = 0.61,
+                     .exchange_byte = 0.0518,
+                     .leave = 1353,
+                     .leave_byte = 0.027,
+                     .splitting = 0.952};
+// By as much the fit of few rows takes less than that of many, since their runs did: where the two
+// are compared.
+constexpr double kFewBesideLarge = 1.06;
+
+// By how much of it a unit takes longer in other formats than the commonest. (H200, 7 layers, 16 to
+// 160 rows, groups of 128, 64 and 32 and one for each column. Foreign scales, of the 16-bit type
+// that the activations do not have, make each group a step of its own: 4 layers.) Larger tiles take
+// 1.01 times as long, with groups of 32 and zeros 1.12.
+struct FormatCosts {
+  double other, zeros, zeros_of_groups;                // any; zero points of one, of several groups
+  double foreign, foreign_group, foreign_group_zeros;  // for each group more; for each one's zeros
+};
+constexpr FormatCosts kFewFormats{0.1, 0.08, 0.2, 0.1, 0.25, 0.08};
+constexpr FormatCosts kMiddleFormats{0.02, 0.14, 0.14, 0.1, 0.1, 0.1};
+constexpr double kLargeZeros = 0.03;
 
 // Of copying x so that TMA can read it.
 constexpr double kCopyLaunchUs = 3, kCopyBytesPerUs = 3e6;
@@ -159,13 +180,17 @@ class Chooser {
 
   // How much longer than in the commonest format a unit takes.
   double format_factor(const Shape& shape) const {
-    const auto more = static_cast<double>(std::max<int64_t>(layout_.groups_per_unit(), 1) - 1);
-    if (shape.few_rows()) {
-      return 1.0 + kFewGroup * more + (layout_.zeros ? kFewZeros * (more + 1) : 0.0);
-    }
+    const int64_t groups = layout_.groups_per_unit();
+    const auto more = static_cast<double>(std::max<int64_t>(groups, 1) - 1);
     if (shape.rows > kMostMiddleRows) return 1.0 + (layout_.zeros ? kLargeZeros * (more + 1) : 0.0);
-    return 1.0 + kMiddleGroup * more + (layout_.zeros ? kMiddleZeros : 0.0) +
-           (foreign_scales_ ? kMiddleForeign : 0.0);
+    const FormatCosts& costs = shape.few_rows() ? kFewFormats : kMiddleFormats;
+    if (foreign_scales_) {
+      return 1.0 + costs.foreign + costs.foreign_group * more +
+             (layout_.zeros ? costs.foreign_group_zeros * (more + 1) : 0.0);
+    }
+    if (groups == 1 && !layout_.zeros) return 1.0;
+    const double zeros = groups > 1 ? costs.zeros_of_groups : costs.zeros;
+    return 1.0 + costs.other + (layout_.zeros ? zeros : 0.0);
   }
 
   double estimate(const Candidate& c) const {
@@ -210,8 +235,9 @@ class Chooser {
       if (kLaunchUs + std::max(busy_us, power_us) >= us_) return us_;  // spares the powers
       busy_us = std::pow(std::pow(busy_us, kDegree) + std::pow(power_us, kDegree), 1 / kDegree);
     }
-    return kLaunchUs + costs.start_us + (sharers > 1 ? costs.cluster_us : 0.0) +
-           std::max(busy_us, memory_us);
+    const double us = kLaunchUs + costs.start_us + (sharers > 1 ? costs.cluster_us : 0.0) +
+                      std::max(busy_us, memory_us);
+    return shape.few_rows() && m_ > kMostFewRows ? us * kFewBesideLarge : us;
   }
 
   const w4::Layout& layout_;
