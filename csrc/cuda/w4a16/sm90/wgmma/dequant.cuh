@@ -226,4 +226,18 @@ class Dequantizer {
   bool subnormal_ = false;
 };
 
+// Words `first` and on of a unit's.
+template <typename T, bool kForeign, int kWords>
+__device__ inline void expand_words(const Dequantizer<T, kForeign>& dequantizer,
+                                    const uint32_t (&words)[8], int first,
+                                    uint32_t (&a)[kWords][4]) {
+  if (dequantizer.subnormal()) [[likely]] {
+#pragma unroll
+    for (int j = 0; j < kWords; ++j) dequantizer.expand_subnormal(words[first + j], a[j]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kWords; ++j) dequantizer.expand(words[first + j], a[j]);
+  }
+}
+
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma

@@ -100,13 +100,12 @@ class FewConsumer {
         }
       } else {
         if (kPlain || groups_ > 0) load_group(strip, 0);
-        const uint8_t* codes = strip + thread_ % 32 * 16;
-        const uint4 a = *reinterpret_cast<const uint4*>(codes);
-        const uint4 b = *reinterpret_cast<const uint4*>(codes + 512);
+        uint32_t words[8];
+        load_codes(strip, words);
         if constexpr (Config::kXSums) {
-          multiply_codes(total, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x, smem_.x_sums[stage]);
+          multiply_codes(total, words, x, smem_.x_sums[stage]);
         } else {
-          multiply(total, {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, x);
+          multiply(total, words, x);
         }
       }
     });
@@ -116,17 +115,15 @@ class FewConsumer {
     }
   }
 
-  // With weights that are dequantized whole: units of several groups, whose sums would each have to
-  // be multiplied by scales of their own.
+  // With weights that are multiplied by their scales: units of several groups, whose sums would
+  // each have to be multiplied by scales of their own.
   __device__ void run_weights(float (&total)[kRows / 2], int units) {
     UnitGroups<T> groups(groups_, thread_ % 32);
     for_units(units, [&](const uint8_t* strip, uint64_t x, uint32_t) {
-      const uint8_t* codes = strip + thread_ % 32 * 16;
-      const uint4 low = *reinterpret_cast<const uint4*>(codes);
-      const uint4 high = *reinterpret_cast<const uint4*>(codes + 512);
+      uint32_t words[8], a[8][4];
+      load_codes(strip, words);
       groups.load(strip + w4::kStripCodeBytes, groups_ * 32, params_.zeros);
-      uint32_t a[8][4];
-      groups.expand({low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, 0, a);
+      groups.expand(words, 0, a);
       multiply_weights(total, a, x);
     });
   }
@@ -135,23 +132,22 @@ class FewConsumer {
   __device__ void run_plain_weights(float (&total)[kRows / 2], int units) {
     Dequantizer<T, false> dequantizer;
     for_units(units, [&](const uint8_t* strip, uint64_t x, uint32_t) {
-      const uint8_t* codes = strip + thread_ % 32 * 16;
-      const uint4 low = *reinterpret_cast<const uint4*>(codes);
-      const uint4 high = *reinterpret_cast<const uint4*>(codes + 512);
+      uint32_t words[8], a[8][4];
+      load_codes(strip, words);
       const auto* scales =
           reinterpret_cast<const uint16_t*>(strip + w4::kStripCodeBytes + thread_ % 32 / 4 * 2);
       dequantizer.set_scales(scales[0], scales[8]);
-      const uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-      uint32_t a[8][4];
-      if (dequantizer.subnormal()) [[likely]] {
-#pragma unroll
-        for (int j = 0; j < 8; ++j) dequantizer.expand_subnormal(words[j], a[j]);
-      } else {
-#pragma unroll
-        for (int j = 0; j < 8; ++j) dequantizer.expand(words[j], a[j]);
-      }
+      expand_words(dequantizer, words, 0, a);
       multiply_weights(total, a, x);
     });
+  }
+
+  __device__ void load_codes(const uint8_t* strip, uint32_t (&words)[8]) const {
+    const uint8_t* codes = strip + thread_ % 32 * 16;
+    const uint4 low = *reinterpret_cast<const uint4*>(codes);
+    const uint4 high = *reinterpret_cast<const uint4*>(codes + 512);
+    words[0] = low.x, words[1] = low.y, words[2] = low.z, words[3] = low.w;
+    words[4] = high.x, words[5] = high.y, words[6] = high.z, words[7] = high.w;
   }
 
   __device__ static void multiply_weights(float (&total)[kRows / 2], const uint32_t (&a)[8][4],
@@ -208,7 +204,8 @@ class FewConsumer {
   template <int kWords>
   __device__ void multiply(float (&total)[kRows / 2], const uint32_t (&words)[kWords],
                            uint64_t x) const {
-    // Where loops for several formats share the kernel, many rows leave registers for half a unit.
+    // Where loops for several formats share the kernel, 48 rows and more leave registers for the
+    // operands of half a unit.
     constexpr int kTogether = kPlain || kRows < 48 || kWords < 4 ? kWords : 4;
     float sums[kRows / 2];
 #pragma unroll

@@ -1,4 +1,4 @@
-// Tiles of 96 to 160 rows of X. The tensor cores bind here if a warpgroup has its next operands
+// Tiles of 80 to 160 rows of X. The tensor cores bind here if a warpgroup has its next operands
 // ready when they are free; so whatever a batch of wgmmas needs is on its way before the batch that
 // comes before it: codes half a unit ahead, scales a unit, and one barrier for W and X of 128 k.
 #pragma once
@@ -42,21 +42,21 @@ class MiddleConsumer {
   }
 
  private:
-  // What a format's scales take: a unit's first are read in begin(), those of the next one in
-  // next(), once its stage is full, and made use of from end() on.
+  // What a format's scales take: begin() is of a segment's first unit. fetch() reads those of the
+  // next one, once its stage is full, and from enter() on expand() is of that one.
 
   // Of the commonest format.
   class PlainScales {
    public:
     static constexpr int kWords = Config::kWords, kBuffers = Config::kBuffers;
     __device__ PlainScales(const MiddleConsumer& consumer, const Segment&) : consumer_(consumer) {}
-    __device__ void begin(int stage) { next(stage), end(stage); }
-    __device__ void next(int stage) {
+    __device__ void begin(int stage) { fetch(stage), enter(stage); }
+    __device__ void fetch(int stage) {
       const auto* from = reinterpret_cast<const uint16_t*>(consumer_.scales(stage) +
                                                            consumer_.thread_ % 32 / 4 * 2);
       scales_[0] = from[0], scales_[1] = from[8];
     }
-    __device__ void end(int) { dequantizer_.set_scales(scales_[0], scales_[1]); }
+    __device__ void enter(int) { dequantizer_.set_scales(scales_[0], scales_[1]); }
     __device__ void expand(const uint32_t (&words)[8], int first, uint32_t (&a)[kWords][4]) {
       expand_words(dequantizer_, words, first, a);
     }
@@ -78,9 +78,9 @@ class MiddleConsumer {
         groups_.load(consumer.scales_of_tile(segment), kWarpgroupColumns * 2, params.zeros);
       }
     }
-    __device__ void begin(int stage) { end(stage); }
-    __device__ void next(int) {}
-    __device__ void end(int stage) {
+    __device__ void begin(int stage) { enter(stage); }
+    __device__ void fetch(int) {}
+    __device__ void enter(int stage) {
       const Params& params = consumer_.params_;
       if (params.groups_per_unit == 0) return;
       groups_.load(consumer_.scales(stage), params.groups_per_unit * 32, params.zeros);
@@ -104,8 +104,8 @@ class MiddleConsumer {
       load(consumer.scales_of_tile(segment), kWarpgroupColumns * 2);
     }
     __device__ void begin(int stage) { stage_ = stage; }
-    __device__ void next(int) {}
-    __device__ void end(int stage) { stage_ = stage; }
+    __device__ void fetch(int) {}
+    __device__ void enter(int stage) { stage_ = stage; }
     // A unit has 0, 1, 2 or 4 groups.
     __device__ void expand(const uint32_t (&words)[8], int first, uint32_t (&a)[kWords][4]) {
       const int groups = consumer_.params_.groups_per_unit;
@@ -159,10 +159,10 @@ class MiddleConsumer {
           if (!ready) ptx::mbarrier_wait(&smem_.w_full[next.stage], next.parity);
           codes[0] = load_codes(next.stage, 0);
           if constexpr (kHalf == 0) codes[1] = load_codes(next.stage, 1);
-          scales.next(next.stage);
+          scales.fetch(next.stage);
         }
         // While wgmmas run: what the next unit's first operands are made with.
-        if (more && step == kSteps - 1) scales.end(next.stage);
+        if (more && step == kSteps - 1) scales.enter(next.stage);
         // The operands that come next replace those of the step before, or of this one.
         ptx::wgmma_wait_group<kBuffers - 1>();
         if (kBuffers == 2 && step == 0 && previous >= 0) release(previous);
@@ -188,19 +188,6 @@ class MiddleConsumer {
   __device__ const uint8_t* scales(int stage) const { return strip(stage) + w4::kStripCodeBytes; }
   __device__ uint4 load_codes(int stage, int half) const {
     return *reinterpret_cast<const uint4*>(strip(stage) + half * 512 + thread_ % 32 * 16);
-  }
-
-  // Words `first` and on of a unit's.
-  template <typename Dequantizer, int kWords>
-  __device__ static void expand_words(const Dequantizer& dequantizer, const uint32_t (&words)[8],
-                                      int first, uint32_t (&a)[kWords][4]) {
-    if (dequantizer.subnormal()) [[likely]] {
-#pragma unroll
-      for (int j = 0; j < kWords; ++j) dequantizer.expand_subnormal(words[first + j], a[j]);
-    } else {
-#pragma unroll
-      for (int j = 0; j < kWords; ++j) dequantizer.expand(words[first + j], a[j]);
-    }
   }
 
   // acc += A X over 16 k from word `word` of the unit on, for each of A's.

@@ -159,7 +159,7 @@ struct TileConfig : LargeTile<kConsumers, kRows, may_split(kConsumers, kRows)> {
   static constexpr int kBuffers = kConsumers == 4 && kRows >= 96 ? 1 : 2;
 };
 
-// A tile of 96 to 160 rows (middle.cuh): a stage is W and X of 128 k. Where CTAs share K, it has
+// A tile of 80 to 160 rows (middle.cuh): a stage is W and X of 128 k. Where CTAs share K, it has
 // less shared memory for stages.
 template <int kConsumers, int kRows, bool kSplit>
 struct MiddleConfig : LargeTile<kConsumers, kRows, kSplit> {
