@@ -43,14 +43,15 @@ class Centered {
     for (int j = 0; j < kWords; ++j) {
       const uint32_t word = words[j], upper = word >> 8;
       if constexpr (kHalf) {
-        a[j][0] = centered(0, ptx::lop3_and_or(word, 0x000f000f, 0x64006400));
-        a[j][1] = centered(1, ptx::lop3_and_or(word, 0x00f000f0, 0x64006400));
-        a[j][2] = centered(0, ptx::lop3_and_or(upper, 0x000f000f, 0x64006400));
-        a[j][3] = centered(1, ptx::lop3_and_or(upper, 0x00f000f0, 0x64006400));
+        a[j][0] = centered<kPlain>(0, ptx::lop3_and_or(word, 0x000f000f, 0x64006400));
+        a[j][1] = centered<kPlain>(1, ptx::lop3_and_or(word, 0x00f000f0, 0x64006400));
+        a[j][2] = centered<kPlain>(0, ptx::lop3_and_or(upper, 0x000f000f, 0x64006400));
+        a[j][3] = centered<kPlain>(1, ptx::lop3_and_or(upper, 0x00f000f0, 0x64006400));
       } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          a[j][i] = centered(i % 2, ptx::lop3_and_or(word >> (4 * i), 0x000f000f, 0x43004300));
+          a[j][i] =
+              centered<kPlain>(i % 2, ptx::lop3_and_or(word >> (4 * i), 0x000f000f, 0x43004300));
         }
       }
     }
@@ -67,8 +68,14 @@ class Centered {
   }
 
  private:
+  // Of the commonest format the offsets are immediate operands.
+  template <bool kPlain>
   __device__ uint32_t centered(int row, uint32_t bits) const {
-    const P number = pair_of<P>(bits), offset = row ? both_high(offset_) : both_low(offset_);
+    constexpr float kEight = kHalf ? -1032.0f : -136.0f;
+    const P number = pair_of<P>(bits);
+    const P offset = kPlain ? Pair<T>::both(kHalf && row == 1 ? -72.0f : kEight)
+                     : row  ? both_high(offset_)
+                            : both_low(offset_);
     return bits_of(kHalf && row == 1 ? __hfma2(number, Pair<T>::both(0.0625f), offset)
                                      : __hadd2(number, offset));
   }

@@ -63,12 +63,12 @@ constexpr Costs kLarge{.bytes_per_us = 4.2e6,
                        .sharing = 1.005,
                        .sharing_row = 2.708e-4,
                        .splitting = 1.03};
-constexpr Costs kFew{.bytes_per_us = 3.42e6,
-                     .start_us = 3.904,
+constexpr Costs kFew{.bytes_per_us = 3.93e6,
+                     .start_us = 3.912,
                      .tile = 128.7,
-                     .tile_per_row = 0.381,
-                     .exchange = 0.61,
-                     .exchange_byte = 0.0518,
+                     .tile_per_row = 0.376,
+                     .exchange = 0.37,
+                     .exchange_byte = 0.0511,
                      .leave = 1353,
                      .leave_byte = 0.027,
                      .splitting = 0.952};
@@ -113,7 +113,8 @@ class Chooser {
 
   bool choose() {
     for (const Shape& shape : kShapes) {
-      if (!shape.few_rows() && m_ <= kMostFewRows) continue;  // never the best
+      if (!shape.few_rows() && m_ <= kMostFewRows) continue;       // never the best
+      if (between_tiles(shape.rows) && m_ > shape.rows) continue;  // two of them: seldom the best
       if (foreign_scales_ && !takes_foreign_scales(shape.consumers, shape.rows)) continue;
       for (int sharers = 1; sharers <= shape.most_sharers(); ++sharers) {
         for (int splits = 1; splits <= kMostSplits; splits *= 2) {

@@ -25,9 +25,9 @@ inline constexpr int kSmemBytesOf = (kMostSmemBytes + 1024) / kCtas - 1024;
 // registers for more rows; three fit where neither fills the SMs. The cycles, all warpgroups'
 // together, are what an H200 takes at 1650 MHz (select.cpp). Middle tiles: middle.cuh.
 #define XGEMM_W4_MIDDLE_TILES(TILE) \
-  TILE(2, 80, 775)                  \
-  TILE(3, 80, 1037)                 \
-  TILE(4, 80, 1474)                 \
+  TILE(2, 80, 795)                  \
+  TILE(3, 80, 1068)                 \
+  TILE(4, 80, 1510)                 \
   TILE(2, 96, 902)                  \
   TILE(3, 96, 1233)                 \
   TILE(4, 96, 1651)                 \
@@ -50,23 +50,23 @@ constexpr int few_ctas(int warpgroups) { return 4 / warpgroups; }
 // Where an SM holds two CTAs, the cycles are those of both at work.
 #define XGEMM_W4_FEW_TILES(TILE) \
   TILE(4, 1, 16, 958)            \
-  TILE(2, 2, 16, 476)            \
-  TILE(1, 4, 16, 273)            \
+  TILE(2, 2, 16, 477)            \
+  TILE(1, 4, 16, 274)            \
   TILE(4, 1, 32, 1100)           \
   TILE(2, 2, 32, 565)            \
   TILE(1, 4, 32, 321)            \
   TILE(4, 1, 48, 1152)           \
   TILE(2, 2, 48, 616)            \
   TILE(1, 4, 48, 371)            \
-  TILE(4, 1, 64, 1369)           \
+  TILE(4, 1, 64, 1364)           \
   TILE(2, 2, 64, 769)            \
-  TILE(1, 4, 64, 459)            \
-  TILE(2, 1, 16, 1093)           \
-  TILE(1, 2, 16, 538)            \
-  TILE(2, 1, 32, 1129)           \
-  TILE(1, 2, 32, 624)            \
-  TILE(2, 1, 48, 1234)           \
-  TILE(1, 2, 48, 724)
+  TILE(1, 4, 64, 458)            \
+  TILE(2, 1, 16, 1086)           \
+  TILE(1, 2, 16, 532)            \
+  TILE(2, 1, 32, 1122)           \
+  TILE(1, 2, 32, 614)            \
+  TILE(2, 1, 48, 1238)           \
+  TILE(1, 2, 48, 723)
 
 // Tiles of 80 and 112 rows lie between others, by which they are 5 to 7 % faster. What would take
 // kernels or loops of its own is left to those.
