@@ -45,35 +45,17 @@ constexpr double kFlopsPerUs = 1026e6, kSharesEnergy = 1.113, kDegree = 4.23;
 // way, with fitted cycles 1.9 to 3.0 %.
 struct Costs {
   double bytes_per_us;             // from memory, by all SMs
-  double start_us;                 // until a CTA has its first operands
+  double start_us, cluster_us;     // until a CTA, and one that shares X, has its first operands
   double tile, tile_per_row;       // beside its units: the ring runs dry, D is stored
   double exchange, exchange_byte;  // where CTAs of a cluster share K
   double leave, leave_byte;        // of sums that are left in memory for others
+  double sharing, sharing_row;     // of a unit where two CTAs share X: large tiles gain
   double splitting;                // of a unit where CTAs share K, which leaves fewer stages
-  // Where two CTAs share X: until they have it, and of a unit, in which large tiles gain.
-  double cluster_us = 0, sharing = 1, sharing_row = 0;
 };
-constexpr Costs kLarge{.bytes_per_us = 4.2e6,
-                       .start_us = 3.093,
-                       .tile = 2527,
-                       .tile_per_row = 3.307,
-                       .exchange = 241,
-                       .exchange_byte = 0.0762,
-                       .leave = 2481,
-                       .leave_byte = 0.0216,
-                       .splitting = 1.03,
-                       .cluster_us = 0.019,
-                       .sharing = 1.005,
-                       .sharing_row = 2.708e-4};
-constexpr Costs kFew{.bytes_per_us = 3.93e6,
-                     .start_us = 3.965,
-                     .tile = 43.3,
-                     .tile_per_row = 0.554,
-                     .exchange = 6.9,
-                     .exchange_byte = 0.0551,
-                     .leave = 1116,
-                     .leave_byte = 0.0375,
-                     .splitting = 0.929};
+constexpr Costs kLarge{4.2e6,  3.093, 0.019,  2527,  3.307,    241,
+                       0.0762, 2481,  0.0216, 1.005, 2.708e-4, 1.03};
+constexpr Costs kFew{3.93e6, 3.965, 0,      43.3,  0.554,  6.9,
+                     0.0551, 1116,  0.0375, 1.012, 1.1e-4, 0.929};
 // By how much of it a unit of few rows takes longer for each group more than one, and for each
 // group's zero points. (H200, 4 layers, 16 to 64 rows: 1.2 to 1.34 times as long with 2
 // groups, 1.75 with 4, about 2.2 with 4 and zeros, where the second number is less than that says:
