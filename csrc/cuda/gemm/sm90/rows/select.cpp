@@ -42,7 +42,7 @@ struct Splitting {
   double sm_share;  // of the SMs that such clusters find room on: GPCs are not multiples of four
   double us;        // more than for one CTA
 };
-constexpr Splitting kSplittings[] = {{1, 1.0, 0}, {2, 1.0, 0.61}, {4, 0.92, 0.62}, {8, 0.92, 1.28}};
+constexpr Splitting kSplittings[] = {{1, 1.0, 0}, {2, 1.0, 0.61}, {4, 0.92, 0.8}, {8, 0.92, 1.45}};
 
 // What is in flight for an SM where X is small: at least so much, in so many stages. More only
 // delays the first tiles' last bytes.
