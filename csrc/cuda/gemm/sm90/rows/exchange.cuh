@@ -20,11 +20,10 @@ struct Block {         // of D'
   int narrow, batch;
 };
 
-// A warp's own.
+// A warp's own: columns of 16 rows.
 template <typename T, int kColumns>
 struct Staging {
-  static constexpr int kPitch = kStagingPitch;  // elements: free of bank conflicts
-  alignas(16) T data[staged_columns(kColumns) * kPitch];
+  alignas(16) T data[staged_columns(kColumns) * kStagingPitch];
 };
 
 template <typename T, int kColumns>
@@ -172,7 +171,7 @@ class Exchange {
            at_row * params_.d_wide_stride + at_column * params_.d_narrow_stride;
 #pragma unroll
     for (int first = 0; first < kColumns; first += kStaged) {
-      if (first > 0) __syncwarp();  // what was staged before has been read
+      __syncwarp();  // what was staged before has been read
 #pragma unroll
       for (int j = first / 8; j < min(first + kStaged, kColumns) / 8; j += 2) {
         const float* x = acc + 4 * j;

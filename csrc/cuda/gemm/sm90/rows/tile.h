@@ -27,7 +27,8 @@ constexpr int boxes_of(int warpgroups, int columns) {
 constexpr int inbox_bytes(int columns, int splits) {
   return (splits - 1) * (kWarpgroupRows / splits) * columns * 4;
 }
-// Columns that a warp turns around at once on their way to D, and elements between them.
+// Columns that a warp turns around at once on their way to D, and elements from one to the next,
+// with which they are free of bank conflicts.
 constexpr int staged_columns(int columns) {
   return columns <= 8 ? 16 : columns < 32 ? (columns + 15) / 16 * 16 : 32;
 }
