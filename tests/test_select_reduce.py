@@ -62,7 +62,7 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
         ((2, 1 << 20, 5), (1,), kernel.SHIFTED),
         ((2, 1 << 20, 3), (1,), kernel.STRIDED),
         ((7, 100_003), (0,), kernel.THIN),
-        ((1, 100_000), (0,), kernel.THIN),
+        ((1, 100_000), (0,), kernel.COPY),
     ):
         choice = select(cpp, shape, dims)
         assert choice.kernel == expected, f"{shape} over {dims}: {choice}"
@@ -73,6 +73,10 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
         ("argmax", (1 << 20, 128), (1,), kernel.SHORT_ROWS),
     ):
         assert select(cpp, shape, dims, op, FLOAT32).kernel == expected, f"{op} of {shape}"
+    for op, expected in (("mean", kernel.COPY), ("argmax", kernel.COPY), ("norm", kernel.THIN)):
+        assert select(cpp, (1, 512), (0,), op).kernel == expected, op
+    assert select(cpp, (1, 512), (0,), dtype=INT8).kernel == kernel.THIN  # to int64
+    assert select(cpp, (1, 512), (0,), strides=(1024, 2)).kernel == kernel.THIN
     assert select(cpp, (512, 512), (1,), strides=(1, 512)).kernel == kernel.COLUMNS
     assert select(cpp, (512, 512), (1,), strides=(2048, 2)).kernel == kernel.STRIDED
     for rare in ({"op": "norm", "p": 3.0}, {"op": "prod", "dtype": INT8}):  # few kernels
@@ -159,6 +163,9 @@ def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
         where = f"{shape} over {dims}, {options}: {choice}"
         outputs = math.prod(size for d, size in enumerate(shape) if d not in dims)
         extent = math.prod(shape[d] for d in dims)
+        if choice.kernel == cpp.ReduceKernel.COPY:
+            assert extent == 1 and options["op"] != "norm", where
+            continue
         assert choice.threads in (32, 64, 128, 256, 512), where
         assert choice.lanes in (1, 2, 4, 8, 16, 32, 64, 128, 256), where
         assert choice.lanes <= max(choice.threads, 32), where

@@ -21,7 +21,7 @@ MOST_WORKSPACE = 64 << 20
 SHARED_BYTES = 48 << 10  # of a block
 KERNELS = (
     "short_rows", "ragged_rows", "team_rows", "rows", "runs", "columns", "shifted", "flat",
-    "thin", "narrow", "strided",
+    "thin", "narrow", "strided", "copy",
 )  # fmt: skip
 OPS = ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin")  # enum ReduceOp
 DTYPES = ("float16", "bfloat16", "float32")  # enum DType

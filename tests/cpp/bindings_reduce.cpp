@@ -59,7 +59,8 @@ void bind_reduce(py::module_& m) {
       .value("FLAT", reduce::Kernel::kFlat)
       .value("THIN", reduce::Kernel::kThin)
       .value("NARROW", reduce::Kernel::kNarrow)
-      .value("STRIDED", reduce::Kernel::kStrided);
+      .value("STRIDED", reduce::Kernel::kStrided)
+      .value("COPY", reduce::Kernel::kCopy);
   py::class_<Choice>(m, "ReduceChoice")
       .def_property_readonly("kernel", [](const Choice& c) { return c.config.kernel; })
       .def_property_readonly("threads", [](const Choice& c) { return c.config.threads; })

@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(256, 3) flat_columns_kernel(const __grid_const
   using T = typename Op::Element;
   constexpr int V = kVector<T>, U = 4;  // rows in flight
   const int64_t vector = (p.first_tile + blockIdx.x) * blockDim.x + threadIdx.x;
-  if (vector >= p.flat_vectors) return;  // below 2^31
+  if (vector >= p.busy_threads) return;  // below 2^31
   uint32_t inner_vector;
   const uint32_t outer = p.kept_inner.divide(static_cast<uint32_t>(vector), &inner_vector);
   const Offsets offsets = kept_offsets(p.kept, p.kept_count, outer);
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(256, 4) thin_columns_kernel(const __grid_const
     uint32_t column;  // along the innermost kept dimension
     const uint32_t outer = p.kept_inner.divide(at, &column);
     const KeptDim& kept = p.kept[Params::kMaxKept - 1];
-    outputs = p.flat_vectors, offsets = kept_offsets(p.kept, p.kept_count, outer);
+    outputs = p.busy_threads, offsets = kept_offsets(p.kept, p.kept_count, outer);
     offsets.in += column * kept.in_stride, offsets.out += column * kept.out_stride;
   }
   if (at >= outputs) return;

@@ -51,7 +51,7 @@ Status launch_op(Step step, const StridedParams& params, const Grid& grid) {
     } else if (step == Step::kThin) {
       return launch_grid(kWhere, grid, thin_columns_kernel<Op>, params.base);
     } else if (step == Step::kStrided) {
-      return launch_grid(kWhere, grid, strided_kernel < Op, Op::kPortableOnly ? 2 : 8 >, params);
+      return launch_grid(kWhere, grid, strided_kernel < Op, kRare<Op> ? 2 : 8 >, params);
     }
     if constexpr (!kFew) return launch_frequent<Op>(step, params, grid);
   }

@@ -28,6 +28,7 @@ enum class Kernel : int8_t {
   kThin,        // the same of a column each, element by element
   kNarrow,      // columns within 16 bytes, which hold several rows of them
   kStrided,     // any strides, element by element
+  kCopy,        // one element for each output, which is the result, or whose position is 0
 };
 
 constexpr bool of_columns(Kernel kernel) {
@@ -43,12 +44,11 @@ struct Config {
   int64_t tiles = 0;      // of outputs: one for each block, or for each of its pieces
   int64_t row_loads = 0;  // short rows, runs: 16-byte loads that cover any of them
   int64_t pieces = 1;     // of the reduced extent
-  int cluster = 1;    // pieces that meet in a cluster: all of them, or 1 where they meet in memory
-  bool mail = false;  // they meet there in the same launch, and not in a second one
-  int collectors =
-      0;  // mail: blocks more for each tile, which share its outputs; 0: the last piece
-  bool streams = true;     // L2 drops what was read first, and keeps what else it holds
-  bool sm90 = false;       // of the build for Hopper
+  int cluster = 1;        // pieces that meet in a cluster: all, or 1 where they meet in memory
+  bool mail = false;      // they meet there in the same launch, and not in a second one
+  int collectors = 0;   // mail: blocks more that share a tile's outputs; 0: its last piece has them
+  bool streams = true;  // L2 drops what was read first, and keeps what else it holds
+  bool sm90 = false;    // of the build for Hopper
   bool one_shift = false;  // shifted columns: see has_one_shift
   int64_t workspace_bytes = 0;
   const char* reason = "";

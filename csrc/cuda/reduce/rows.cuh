@@ -18,7 +18,7 @@ __device__ inline typename Op::Lane fold_row(const Params& p, const typename Op:
   using T = typename Op::Element;
   using Lane = typename Op::Lane;
   constexpr int V = kVector<T>;
-  constexpr int U = sizeof(T) == 1 || Op::kPortableOnly ? 4 : 8;  // loads in flight
+  constexpr int U = sizeof(T) == 1 || kRare<Op> ? 4 : 8;  // loads in flight
   const uint32_t skip = (reinterpret_cast<uintptr_t>(row) & 15) / sizeof(T);
   const T* vectors = row - skip;
   const uint32_t end = reads ? static_cast<uint32_t>((skip + p.extent) / V) : 0;  // below 2^31
@@ -108,7 +108,7 @@ __device__ inline typename Op::Acc meet_warps(typename Op::Acc acc) {
 }
 
 template <typename Op, bool kSm90>
-__global__ void __launch_bounds__(kMostRowWarps * 32, Op::kPortableOnly ? 1 : 2)
+__global__ void __launch_bounds__(kMostRowWarps * 32, kRare<Op> ? 1 : 2)
     rows_kernel(const __grid_constant__ Params p) {
   uint32_t tile = blockIdx.x, piece = 0;
   if (p.pieces.divisor > 1) {
@@ -145,8 +145,7 @@ __global__ void __launch_bounds__(kMostRowWarps * 32, sizeof(typename Op::Acc) <
   const Place place = place_of(p);
   const Offsets offsets = kept_offsets(p.kept, p.kept_count, place.tile);
   const T* row = static_cast<const T*>(p.in) + offsets.in;
-  const auto length = static_cast<uint32_t>(p.columns);    // of a run
-  const auto end = static_cast<uint32_t>(p.flat_vectors);  // below 2^31
+  const uint32_t length = params.run_length, end = params.row_loads;  // below 2^31
   const uint32_t threads = blockDim.x;
   constexpr int kChains = sizeof(Lane) == 4 ? U / 2 : 1;
   Lane lanes[kChains];

@@ -3,6 +3,8 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
+#include <string>
 
 #include "common/math.h"
 #include "cuda/reduce/cost.h"
@@ -48,6 +50,7 @@ struct View {
 
   const ReduceDim& kept() const { return plan.kept.innermost(); }
   const ReduceDim& reduced() const { return plan.reduced.innermost(); }
+  double estimate(const Cut& cut) const { return reduce::estimate(cut, bytes, device.sm_count); }
   bool few_kernels() const { return reduce::few_kernels(kind, problem.in_dtype); }
   bool clusters() const { return device.capability == 90 && has_sm90(kind, problem.in_dtype); }
 
@@ -74,6 +77,15 @@ struct View {
   }
   int64_t vectors_of_row() const { return plan.extent / reduced().size * vectors_of_run(); }
 };
+
+// One element each, which is the result or whose position is, and all behind one another. (Results
+// always are.)
+bool fits_copy(const View& v) {
+  const ReduceOp op = v.problem.op;
+  if (v.plan.extent != 1 || v.plan.kept.count != 1 || v.kept().in_stride != 1) return false;
+  if (finds_positions(op)) return true;
+  return op != ReduceOp::kNorm && reduce_output_dtype(op, v.problem.in_dtype) == v.problem.in_dtype;
+}
 
 bool fits_rows(const View& v) {
   const Plan& plan = v.plan;
@@ -135,7 +147,7 @@ bool fits_narrow(const View& v) {
 // The cheapest way so far.
 struct Choice {
   Config config;
-  double cost = 1e300;
+  double cost = std::numeric_limits<double>::infinity();
 
   void consider(const Cut& cut, int cluster, bool mail, double cost_of_cut, int collectors = 0) {
     if (cost_of_cut >= cost) return;
@@ -153,20 +165,20 @@ void consider_pieces(const View& v, Cut cut, int64_t most, bool clusters, const 
                      Choice* choice) {
   const int64_t sms = v.device.sm_count, tiles = std::max<int64_t>(cut.tiles, 1);
   cut.pieces = 1, cut.loads = loads(1);
-  choice->consider(cut, 1, false, estimate(cut, v.bytes, v.device.sm_count));
+  choice->consider(cut, 1, false, v.estimate(cut));
   const int64_t slots = sms * std::min(cut.resident / cut.threads, kMostBlocksOfSm);
   for (int c = 2; clusters && c <= std::min<int64_t>(kMostCluster, most); c *= 2) {
     cut.pieces = c, cut.loads = loads(c);
     const double waves = static_cast<double>(tiles * c) / static_cast<double>(slots);
     const double meeting = kCluster + kClusterWave * std::max(waves - 1, 0.0);
-    choice->consider(cut, c, false, estimate(cut, v.bytes, v.device.sm_count) + meeting);
+    choice->consider(cut, c, false, v.estimate(cut) + meeting);
   }
   int64_t last = 1;
   for (const int64_t quarters : {1, 2, 4, 8, 12, 24}) {
     cut.pieces = std::min(most, sms * quarters / 4 / tiles);
     if (cut.pieces <= last) continue;
     last = cut.pieces, cut.loads = loads(cut.pieces);
-    const double whole = estimate(cut, v.bytes, v.device.sm_count);
+    const double whole = v.estimate(cut);
     if (whole >= choice->cost) continue;  // however they meet: a call should not search for long
     choice->consider(cut, 1, false, whole + meeting_in_a_launch(cut));
     choice->consider(cut, 1, true, whole + meeting_in_mail(cut, v.device.sm_count, 0));
@@ -192,7 +204,7 @@ void consider_thin(const View& v, Choice* choice) {
   for (cut.threads = kFewestThreads; cut.threads <= kColumnThreads; cut.threads *= 2) {
     cut.tiles = ceil_div<int64_t>(v.plan.outputs, cut.threads);
     cut.run = v.element * std::min<int64_t>(v.kept().size, cut.threads);
-    thin.consider(cut, 1, false, estimate(cut, v.bytes, v.device.sm_count) + kThinEnd);
+    thin.consider(cut, 1, false, v.estimate(cut) + kThinEnd);
   }
   if (thin.cost < choice->cost) *choice = thin;
 }
@@ -315,7 +327,7 @@ Config columns(const View& v) {
       cut.lanes = 1, cut.tiles = ceil_div<int64_t>(outer * across, cut.threads), cut.pieces = 1;
       cut.loads = v.plan.extent + kFlatLoads;
       cut.run = 16 * std::min<int64_t>(across, cut.threads);
-      choice.consider(cut, 1, false, estimate(cut, v.bytes, v.device.sm_count));
+      choice.consider(cut, 1, false, v.estimate(cut));
     }
   }
   Choice tiled{.config = {.kernel = shifted ? Kernel::kShifted : Kernel::kColumns},
@@ -400,6 +412,7 @@ Config strided(const View& v) {
 Config choose(const View& v) {
   const int64_t extent = v.plan.extent;
   if (extent == 0) return strided(v);
+  if (fits_copy(v)) return {.kernel = Kernel::kCopy, .reason = "one element each"};
   const bool whole = v.all_aligned(false) && extent % v.vector == 0;
   if (fits_thin(v) && (extent == 1 || (fits_rows(v) && !whole && extent <= kThinRow))) {
     return thin(v);
@@ -413,6 +426,19 @@ Config choose(const View& v) {
     return fits_thin(v) && extent <= kThinStrided ? thin(v) : strided(v);
   }
   return fits_narrow(v) ? narrow_columns(v) : columns(v);
+}
+
+std::string blocks_of(const Config& config) {
+  std::string text = ", " + std::to_string(config.tiles) + " x " + std::to_string(config.pieces) +
+                     " blocks of " + std::to_string(config.threads) + " threads";
+  if (config.kernel != Kernel::kRows && config.kernel != Kernel::kRuns)
+    text += ", " + std::to_string(config.lanes) + " lanes";
+  if (config.kernel == Kernel::kShortRows || config.kernel == Kernel::kRaggedRows) {
+    text += ", " + std::to_string(config.vectors) + " loads a row";
+  }
+  if (config.collectors > 0) text += ", " + std::to_string(config.collectors) + " to collect";
+  if (config.cluster > 1) text += ", clusters of " + std::to_string(config.cluster);
+  return text;
 }
 
 }  // namespace
@@ -434,19 +460,11 @@ Config select_config(const ReduceProblem& problem, const Plan& plan, const Devic
 
 std::string explain(const Plan& plan, const Config& config) {
   constexpr const char* kNames[] = {
-      "short rows",      "ragged rows",  "team rows",    "rows",           "runs",   "columns",
-      "shifted columns", "flat columns", "thin columns", "narrow columns", "strided"};
+      "short rows",      "ragged rows",  "team rows",    "rows",           "runs",    "columns",
+      "shifted columns", "flat columns", "thin columns", "narrow columns", "strided", "copy"};
   std::string text = "kernel: ";
   text += kNames[static_cast<int>(config.kernel)];
-  text += ", " + std::to_string(config.tiles) + " x " + std::to_string(config.pieces) +
-          " blocks of " + std::to_string(config.threads) + " threads";
-  if (config.kernel != Kernel::kRows && config.kernel != Kernel::kRuns)
-    text += ", " + std::to_string(config.lanes) + " lanes";
-  if (config.kernel == Kernel::kShortRows || config.kernel == Kernel::kRaggedRows) {
-    text += ", " + std::to_string(config.vectors) + " loads a row";
-  }
-  if (config.collectors > 0) text += ", " + std::to_string(config.collectors) + " to collect";
-  if (config.cluster > 1) text += ", clusters of " + std::to_string(config.cluster);
+  if (config.kernel != Kernel::kCopy) text += blocks_of(config);
   text += "\noutputs: " + std::to_string(plan.outputs) + " of " + std::to_string(plan.extent) +
           " elements each";
   text += std::string("\nwhy: ") + config.reason + "\n";
