@@ -66,6 +66,8 @@ inline constexpr int kFewestOfCollector = 8;           // outputs
 inline constexpr int kMostOfSm = 2, kMostOfTile = 32;  // collectors
 
 inline constexpr double kCannot = std::numeric_limits<double>::infinity();
+// At reading a byte, with blocks of less than 512 threads: one run, and tiles of whole lines.
+inline constexpr double kSmallBlocksOfRun = 1.04, kSmallBlocksOfTiles = 1.015;
 inline double cube(double x) { return x * x * x; }
 
 // `bytes` are those of the whole input.

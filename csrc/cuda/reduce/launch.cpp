@@ -106,9 +106,9 @@ void set_dims(const ReduceProblem& problem, const Plan& plan, const Config& conf
   if (columns) {
     p.kept[Params::kMaxKept - 1] = kept_dim(kept.innermost());
     const int vector_of_columns = static_cast<int>(16 / element);
-    const int64_t tile = kernel == Kernel::kFlat   ? vector_of_columns
-                         : kernel == Kernel::kThin ? 1
-                                                   : tile_columns(config, vector_of_columns);
+    const int64_t tile = kernel == Kernel::kFlat ? vector_of_columns
+                         : of_elements(kernel)   ? 1
+                                                 : tile_columns(config, vector_of_columns);
     const int64_t tiles = ceil_div(p.columns, tile);
     p.kept_inner = FastDivmod(static_cast<uint32_t>(tiles));
     p.busy_threads = plan.outputs / p.columns * tiles;

@@ -87,4 +87,22 @@ struct StridedParams {
 };
 static_assert(sizeof(StridedParams) <= 4096, "what a kernel's parameters may take");
 
+// For kernels that live for little more than their first load: all that it waits for is in one line
+// of constants.
+struct ElementsParams {  // few rows, warp columns
+  const void* in;
+  void* out;
+  int64_t reduced_stride, kept_stride, kept_out_stride;
+  uint32_t extent, outputs;
+  Params base;
+};
+struct LoneRowsParams {
+  const void* in;
+  void* out;
+  int64_t row_stride, row_out_stride;
+  uint64_t l2_policy;
+  uint32_t extent;
+  Params base;
+};
+
 }  // namespace xgemm::cuda::reduce

@@ -17,23 +17,30 @@ struct Plan {
 };
 
 enum class Kernel : int8_t {
-  kShortRows,   // a row by one lane, several or a warp; several rows a warp
-  kRaggedRows,  // the same of any length and at any alignment
-  kTeamRows,    // a row by 8, 16 or 32 lanes, at any alignment
-  kRows,        // a row, or a piece of one, by a block
-  kRuns,        // the same of rows that are several runs of contiguous elements each
-  kColumns,     // 16 bytes of adjacent outputs by a thread
-  kShifted,     // the same at any alignment, and of rows in two dimensions
-  kFlat,        // the same where a thread has all of its columns
-  kThin,        // the same of a column each, element by element
-  kNarrow,      // columns within 16 bytes, which hold several rows of them
-  kStrided,     // any strides, element by element
-  kCopy,        // one element for each output, which is the result, or whose position is 0
+  kShortRows,    // a row by one lane, several or a warp; several rows a warp
+  kRaggedRows,   // the same of any length and at any alignment
+  kTeamRows,     // a row by 8, 16 or 32 lanes, at any alignment
+  kLoneRows,     // a row by a block, a few loads a thread
+  kRows,         // a row, or a piece of one, by a block
+  kRuns,         // the same of rows that are several runs of contiguous elements each
+  kColumns,      // 16 bytes of adjacent outputs by a thread
+  kShifted,      // the same at any alignment, and of rows in two dimensions
+  kFlat,         // the same where a thread has all of its columns
+  kThin,         // the same of a column each, element by element
+  kFewRows,      // the same of up to 8 rows, in one dimension each
+  kWarpColumns,  // 32 columns by a block, a warp each some rows, element by element
+  kNarrow,       // columns within 16 bytes, which hold several rows of them
+  kStrided,      // any strides, element by element
+  kCopy,         // one element for each output, which is the result, or whose position is 0
 };
 
+// Element by element, so that neither alignment nor the strides of columns matter.
+constexpr bool of_elements(Kernel kernel) {
+  return kernel == Kernel::kThin || kernel == Kernel::kFewRows || kernel == Kernel::kWarpColumns;
+}
 constexpr bool of_columns(Kernel kernel) {
   return kernel == Kernel::kColumns || kernel == Kernel::kShifted || kernel == Kernel::kNarrow ||
-         kernel == Kernel::kFlat || kernel == Kernel::kThin;
+         kernel == Kernel::kFlat || of_elements(kernel);
 }
 
 struct Config {
@@ -75,6 +82,17 @@ constexpr bool has_sm90(Kind kind, DType dtype) {
          (dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32);
 }
 
+// Whether an Op's Lane (ops.cuh) is a 32-bit number.
+constexpr bool four_byte_lanes(Kind kind, DType dtype) {
+  if (kind == Kind::kSquares) return dtype == DType::kF16;
+  if (kind == Kind::kSum) return is_floating(dtype) && element_size(dtype) < 8;
+  return kind == Kind::kExtreme && element_size(dtype) < 8;
+}
+// Lone rows, few rows and warp columns are compiled for these only: of others few are small.
+constexpr bool has_small(Kind kind, DType dtype) {
+  return four_byte_lanes(kind, dtype) && has_sm90(kind, dtype);
+}
+
 // Of larger elements a thread for each column is faster.
 constexpr bool has_flat(DType dtype) { return element_size(dtype) < 4; }
 
@@ -85,6 +103,8 @@ constexpr int in_flight(Kernel kernel, Kind kind, DType dtype) {
   return element_size(dtype) == 1 || kernel == Kernel::kFlat || powers_of_rows ? 4 : 8;
 }
 
+constexpr int kMostFewRows = 8, kWarpColumnsThreads = 512;
+constexpr int kLoneRowLoads = 4;   // of a thread
 constexpr int kMostRowWarps = 16;  // of a block that has a row
 
 // Short rows: how many a warp has.
