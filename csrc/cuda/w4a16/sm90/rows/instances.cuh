@@ -31,6 +31,7 @@ Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
   const Turns turns = share_tiles(work.strips, params.clusters);
   params.tiles_each = turns.each, params.tiles_extra = turns.extra;
   params.half_extra = turns.half;
+  params.first_strips = turns.each == 0 && turns.half ? 1 : kTileStrips;
   return launch_grid(kName,
                      {.blocks = dim3(params.clusters * cluster),
                       .threads = dim3(threads),

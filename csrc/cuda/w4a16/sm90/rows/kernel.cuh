@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kMostThreads<kTiles, kFormat>, 1)
   const Share share(p, cta, warp);
   // What a warp waits for most is asked for first, by the first instructions: a CTA starts with an
   // empty cache of them.
-  if (warp < p.warps) ask_early(p, cta, share, smem, warp, lane);
+  if (warp < p.warps) ask_early<kTiles, kFormat>(p, cta, share, smem, warp, lane);
   if (warp < p.warps) {
     Stream<T, kTiles, kFormat> stream(p, cta, share, smem, warp, lane);
     stream.start();

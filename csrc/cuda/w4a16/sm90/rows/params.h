@@ -21,6 +21,7 @@ struct Params {
   int clusters;
   int tiles_each, tiles_extra;  // of a cluster; the first `tiles_extra` have one more
   bool half_extra;              // that one is a single strip
+  int first_strips;             // of a cluster's first tile
   int units_each, units_extra;  // of K; of a CTA of the cluster, likewise
   // Of a warp, likewise, in a CTA that has `units_each`: one with one more has one more warp with
   // one more.

@@ -23,6 +23,22 @@ namespace xgemm::cuda::w4a16::sm90::rows {
 // instructions. kOneGroup: of a unit or of all K, else any. kFine: groups of fewer channels.
 enum class Format { kPlain, kOneGroup, kFine };
 
+// Of the packed layout, and of a turn's tile: constants where the format is known.
+template <Format kFormat>
+struct Sizes {
+  int strip, unit, piece;
+
+  __device__ explicit Sizes(const Params& p)
+      : strip(kPlain ? kPlainStrip : p.strip_bytes),
+        unit(kPlain ? kPlainStrip * kUnitStrips : p.unit_bytes),
+        piece(kPlain ? kPlainStrip * kTileStrips : p.piece_bytes) {}
+
+ private:
+  static constexpr bool kPlain = kFormat == Format::kPlain;
+  static constexpr int kPlainStrip = w4::kStripCodeBytes + w4::kStripColumns * w4::kScaleBytes;
+  static constexpr int kUnitStrips = w4::kRowColumns / w4::kStripColumns;
+};
+
 // Scales and zeros of a lane's columns, gid and gid + 8 of both strips. Where a unit has several
 // groups, lane (gid, tig) has those of group tig.
 template <typename T, Format kFormat>
@@ -40,16 +56,17 @@ struct Scales {
     constexpr int kGroup = w4::kStripColumns * w4::kScaleBytes;
     constexpr bool kFine = kFormat == Format::kFine;
     const int group = kFine ? min(lane % 4, p.groups - 1) : 0;
+    const int strip_bytes = Sizes<kFormat>(p).strip;
     const uint8_t* from = stage + w4::kStripCodeBytes + group * kGroup + lane / 4 * w4::kScaleBytes;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint8_t* at = from + i / 2 * p.strip_bytes + i % 2 * (kGroup / 2);
+      const uint8_t* at = from + i / 2 * strip_bytes + i % 2 * (kGroup / 2);
       scale_bits[i / 2][i % 2] = *reinterpret_cast<const uint16_t*>(at);
     }
     if (!has_zeros(p)) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint8_t* at = from + i / 2 * p.strip_bytes + i % 2 * (kGroup / 2);
+      const uint8_t* at = from + i / 2 * strip_bytes + i % 2 * (kGroup / 2);
       zero_bits[i / 2][i % 2] =
           *reinterpret_cast<const uint16_t*>(at + (kFine ? p.groups * kGroup : kGroup));
     }
@@ -60,7 +77,8 @@ struct Scales {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       scale[i / 2][i % 2] = scale_to_float(scale_bits[i / 2][i % 2], are_bf16(p));
-      zero[i / 2][i % 2] = -(w4::kSymmetricZero + Codes<T>::kOffset) * factor(i);
+      zero[i / 2][i % 2] = -(w4::kSymmetricZero + Codes<T>::kOffset) *
+                           (factor(i) + (Codes<T>::kSharesByte && i % 2 == 1 ? 1.0f : 0.0f));
     }
     if (!has_zeros(p)) return;
 #pragma unroll
@@ -69,6 +87,7 @@ struct Scales {
       point = scale_to_float(zero_bits[i / 2][i % 2], false);
       if constexpr (Codes<T>::kOffset != 0) point += Codes<T>::kOffset;
       point *= -factor(i);
+      if (Codes<T>::kSharesByte && i % 2 == 1) point += zero[i / 2][0];
     }
   }
 
@@ -81,43 +100,51 @@ struct Scales {
   static constexpr float factor(int i) { return i % 2 == 0 ? 1.0f : Codes<T>::kUpper; }
 };
 
-// A warp's piece of a turn's tile: where it lies, and its size.
-__device__ __forceinline__ const uint8_t* piece_of(const Params& p, const Cta& cta, int turn,
+// A warp's piece of the tile from `strip` on.
+template <Format kFormat>
+__device__ __forceinline__ const uint8_t* piece_of(const Params& p, const Cta& cta, int strip,
                                                    int unit) {
-  const int strip = cta.strip(p, turn);
-  return p.weight + (strip >> 2) * p.row_bytes + (strip & 3) * p.strip_bytes +
-         int64_t{cta.first_unit + unit} * p.unit_bytes;
-}
-__device__ __forceinline__ int piece_bytes(const Params& p, const Cta& cta, int turn) {
-  return cta.is_half(p, turn) ? p.strip_bytes : p.piece_bytes;
+  const Sizes<kFormat> sizes(p);
+  return p.weight + (strip >> 2) * p.row_bytes + (strip & 3) * sizes.strip +
+         int64_t{cta.first_unit + unit} * sizes.unit;
 }
 
-// Asks for a warp's first piece and for its channels of X. The ring is the warp's own: there is
-// nobody to wait for but the kernels before this one.
+// Asks for a warp's first piece. The ring is the warp's own: there is nobody to wait for but the
+// kernels before this one.
+template <Format kFormat>
+__device__ __forceinline__ void ask_piece(const Params& p, const Cta& cta, const Share& share,
+                                          uint8_t* smem, int warp) {
+  uint64_t* full = reinterpret_cast<Barriers*>(smem)->ring[warp];
+  if (!ptx::elect_one()) return;
+  ptx::mbarrier_init(full, 1);
+  ptx::fence_mbarrier_init();
+  ptx::griddep_wait();
+  if (share.units > 0) {
+    const Sizes<kFormat> sizes(p);
+    const int strip = cta.cluster * p.first_strips, bytes = p.first_strips * sizes.strip;
+    ptx::mbarrier_arrive_expect_tx(full, bytes);
+    ptx::bulk_load(smem + p.shared.ring + warp * p.stages * sizes.piece,
+                   piece_of<kFormat>(p, cta, strip, share.first_unit), bytes, full,
+                   ptx::kEvictFirst);
+  }
+#pragma unroll 1
+  for (int stage = 1; stage < p.stages; ++stage) ptx::mbarrier_init(&full[stage], 1);
+  ptx::fence_mbarrier_init();
+}
+
+// That, and for the warp's channels of X.
+template <int kTiles, Format kFormat>
 __device__ __forceinline__ void ask_early(const Params& p, const Cta& cta, const Share& share,
                                           uint8_t* smem, int warp, int lane) {
-  uint64_t* full = reinterpret_cast<Barriers*>(smem)->ring[warp];
-  if (ptx::elect_one()) {
-#pragma unroll 1
-    for (int stage = 0; stage < p.stages; ++stage) ptx::mbarrier_init(&full[stage], 1);
-    ptx::fence_mbarrier_init();
-  }
-  __syncwarp();
+  const bool piece_first = kTiles == 1 && p.rows <= kPieceFirstRows;
+  if (piece_first) ask_piece<kFormat>(p, cta, share, smem, warp);
   ptx::griddep_wait();
-  const bool piece_first = p.rows <= kPieceFirstRows;
-#pragma unroll 1
-  for (int step = 0; step < 2; ++step) {
-    if ((step == 0) != piece_first) {
-      if (!p.x_vectors) continue;
-      copy_x(p, smem + p.shared.x + share.first_unit * (w4::kUnitK * 2),
-             (cta.first_unit + share.first_unit) * w4::kUnitK, share.units * w4::kUnitK, lane);
-    } else if (share.units > 0 && ptx::elect_one()) {
-      const int bytes = piece_bytes(p, cta, 0);
-      ptx::mbarrier_arrive_expect_tx(full, bytes);
-      ptx::bulk_load(smem + p.shared.ring + warp * p.stages * p.piece_bytes,
-                     piece_of(p, cta, 0, share.first_unit), bytes, full, ptx::kEvictFirst);
-    }
+  if (p.x_vectors) {
+    copy_x(p, smem + p.shared.x + share.first_unit * (w4::kUnitK * 2),
+           (cta.first_unit + share.first_unit) * w4::kUnitK, share.units * w4::kUnitK, lane);
   }
+  if (!piece_first) ask_piece<kFormat>(p, cta, share, smem, warp);
+  __syncwarp();
 }
 
 // kTiles: of kMmaRows rows of X.
@@ -132,7 +159,8 @@ class Stream {
         cta_(cta),
         barriers_(*reinterpret_cast<Barriers*>(smem)),
         smem_(smem),
-        ring_(smem + p.shared.ring + warp * p.stages * p.piece_bytes),
+        sizes_(p),
+        ring_(smem + p.shared.ring + warp * p.stages * sizes_.piece),
         full_(barriers_.ring[warp]),
         warp_(warp),
         lane_(lane),
@@ -186,11 +214,11 @@ class Stream {
 
   // Where the warp's first piece of the next tile to ask for lies.
   __device__ void find_tile() {
-    src_ = piece_of(p_, cta_, asked_tiles_, first_unit_);
-    bytes_ = piece_bytes(p_, cta_, asked_tiles_);
+    src_ = piece_of<kFormat>(p_, cta_, cta_.strip(p_, asked_tiles_), first_unit_);
+    bytes_ = cta_.is_half(p_, asked_tiles_) ? sizes_.strip : sizes_.piece;
   }
   __device__ void advance() {
-    src_ += p_.unit_bytes;
+    src_ += sizes_.unit;
     if (--units_left_ <= 0) [[unlikely]] {
       units_left_ = units_, ++asked_tiles_;
       find_tile();
@@ -203,7 +231,7 @@ class Stream {
     if (ptx::elect_one()) {
       ptx::mbarrier_arrive_expect_tx(&full_[stage], bytes_);
       // Read once: it need not push anything out of L2.
-      ptx::bulk_load(ring_ + stage * p_.piece_bytes, src_, bytes_, &full_[stage], ptx::kEvictFirst);
+      ptx::bulk_load(ring_ + stage * sizes_.piece, src_, bytes_, &full_[stage], ptx::kEvictFirst);
     }
     advance();
   }
@@ -262,11 +290,11 @@ class Stream {
     uint32_t x[2][kTiles][4];
     load_x(x[0], unit, 0);
     ptx::mbarrier_wait(&full_[stage], parity);
-    const uint8_t* from = ring_ + stage * p_.piece_bytes;
+    const uint8_t* from = ring_ + stage * sizes_.piece;
     uint32_t codes[kTileStrips][8];
 #pragma unroll
     for (int i = 0; i < 2 * kTileStrips; ++i) {
-      const uint8_t* half = from + i / 2 * p_.strip_bytes + i % 2 * 512;
+      const uint8_t* half = from + i / 2 * sizes_.strip + i % 2 * 512;
       const uint4 words = *reinterpret_cast<const uint4*>(half + lane_ * 16);
       uint32_t* to = codes[i / 2] + i % 2 * 4;
       to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
@@ -364,8 +392,10 @@ class Stream {
       for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
+          float own = product[strip][tile][i];
+          if (Codes<T>::kSharesByte && i >= 2) own -= product[strip][tile][i - 2];
           float& sum = sum_[strip][tile][i];
-          sum = fmaf(scales.scale[strip][i / 2], product[strip][tile][i], sum);
+          sum = fmaf(scales.scale[strip][i / 2], own, sum);
         }
       }
     }
@@ -400,6 +430,7 @@ class Stream {
   const Cta& cta_;
   Barriers& barriers_;
   uint8_t* smem_;
+  Sizes<kFormat> sizes_;
   uint8_t* ring_;
   uint64_t* full_;
   int warp_, lane_;
