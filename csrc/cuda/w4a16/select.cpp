@@ -34,6 +34,7 @@ std::optional<Config> select_config(const Problem& p, const DeviceInfo& device) 
   // and that for few rows takes none.
   const bool rows = sm90::rows::select(p, device, &rows_config, &rows_us);
   const bool wgmma = sm90::wgmma::select(p, device, &config, &us);
+  // (H200, 12 layers in 5 formats, up to 8 rows: 0.3 % longer than the best of both; more, 0.9 %.)
   if (rows && (!wgmma || rows_us <= us)) return rows_config;
   if (wgmma) return config;
   // On Hopper it was the slowest of all at every size measured.

@@ -12,8 +12,9 @@ namespace {
 
 // Fitted to the times of all clusters, warps and stages, cold, on an H200; so they are a fit's
 // numbers, and not each of them that of the thing it is named after. With up to 8 rows: 16 layers,
-// N and K from 2048 to 57,344, 1, 2, 4 and 8 rows; what is chosen takes 1.5 % longer than the
-// best of them on average, which is the least of some 20 medians of 30. With more: 34 layers; 2 %.
+// N and K from 2048 to 57,344, 1, 2, 4 and 8 rows; what is chosen takes 1.4 % longer than the
+// best of them on average, which is the least of some 20 means of 30 launches. With more: 34
+// layers; 2 %.
 
 constexpr double kGpuBytesPerUs = 5.083e6;  // that all SMs read from memory
 constexpr double kSmBytesPerUs = 107e3;     // that one does
@@ -41,12 +42,12 @@ struct Costs {
 };
 // By mma tiles of X, with narrow tiles; of one, with wide ones.
 constexpr Costs kCosts[kMostMmaTiles] = {
-    {5.645, 41.6e3, 0.00277, 277, 0.363, 110, 0.0533, 0.777, 0.423, 0.24, 0.0, 0.028, 0.307},
+    {5.503, 45.4e3, 0.00287, 284, 0.369, 107.8, 0.049, 0.717, 0.356, 0.237, 0.0, 0.033, 0.335},
     {6.05, 46.7e3, 0.00459, 436, 0.615, 37.3, 0.068, 0.478, 0.602, 0.129, 0.057, 0.014, 0.309},
     {6.05, 46.7e3, 0.00459, 485, 0.507, 37.3, 0.068, 0.478, 0.602, 0.284, 0.057, 0.014, 0.309},
 };
-constexpr Costs kWideCosts = {5.645, 46.5e3, 0.00128, 532, 0.515, 66.8, 0.0468,
-                              1.456, 0.727,  0.254,   0.0, 0.058, 0.416};
+constexpr Costs kWideCosts = {5.503, 46.6e3, 0.00152, 534, 0.531, 67.2, 0.052,
+                              1.389, 0.676,  0.251,   0.0, 0.08,  0.335};
 
 constexpr int kStages[] = {1, 2, 3, 4, 6};
 constexpr int kMostRingBytes = 100 << 10;  // worth trying
@@ -55,7 +56,7 @@ constexpr int64_t kMostExtent = int64_t{1} << 30;
 // Clusters that an H100 or H200 runs at once. Its SMs lie in groups of 16 or 18, so that the last
 // ones of a group hold no cluster of 4 or 8; launch() asks the GPU itself.
 int most_clusters(const DeviceInfo& device, int cluster) {
-  return cluster <= 2 ? device.sm_count / cluster : device.sm_count * 32 / 33 / cluster;
+  return cluster <= 2 ? device.sm_count / cluster : device.sm_count * 10 / 11 / cluster;
 }
 
 Split make_split(const w4::Layout& layout, int rows, int cluster, int strips) {

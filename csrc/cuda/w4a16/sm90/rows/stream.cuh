@@ -38,6 +38,10 @@ struct Sizes {
   static constexpr int kUnitStrips = w4::kRowColumns / w4::kStripColumns;
 };
 
+// Small groups have more sums to part than words.
+template <typename T, Format kFormat>
+inline constexpr bool kShared = Codes<T>::kMayShare && kFormat != Format::kFine;
+
 inline constexpr int kPassStrips = 2;  // multiplied at a time: what registers allow
 
 // Scales and zeros of a lane's columns, gid and gid + 8 of two strips. Where a unit has several
@@ -79,7 +83,7 @@ struct Scales {
     for (int i = 0; i < 4; ++i) {
       scale[i / 2][i % 2] = scale_to_float(scale_bits[i / 2][i % 2], are_bf16(p));
       zero[i / 2][i % 2] = -(w4::kSymmetricZero + Codes<T>::kOffset) *
-                           (factor(i) + (Codes<T>::kSharesByte && i % 2 == 1 ? 1.0f : 0.0f));
+                           (factor(i) + (kShared<T, kFormat> && i % 2 == 1 ? 1.0f : 0.0f));
     }
     if (!has_zeros(p)) return;
 #pragma unroll
@@ -88,7 +92,7 @@ struct Scales {
       point = scale_to_float(zero_bits[i / 2][i % 2], false);
       if constexpr (Codes<T>::kOffset != 0) point += Codes<T>::kOffset;
       point *= -factor(i);
-      if (Codes<T>::kSharesByte && i % 2 == 1) point += zero[i / 2][0];
+      if (kShared<T, kFormat> && i % 2 == 1) point += zero[i / 2][0];
     }
   }
 
@@ -334,7 +338,7 @@ class Stream {
 #pragma unroll
         for (int strip = 0; strip < kPassStrips; ++strip) {
           uint32_t a[4];
-          Codes<T>::expand(codes[strip][2 * quarter + step], a);
+          Codes<T>::template expand<kShared<T, kFormat>>(codes[strip][2 * quarter + step], a);
 #pragma unroll
           for (int tile = 0; tile < kTiles; ++tile) {
             ptx::mma_m16n8k16<T>(product[step % kChains][strip][tile], a,
@@ -408,7 +412,7 @@ class Stream {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           float own = product[strip][tile][i];
-          if (Codes<T>::kSharesByte && i >= 2) own -= product[strip][tile][i - 2];
+          if (kShared<T, kFormat> && i >= 2) own -= product[strip][tile][i - 2];
           float& sum = sum_[first + strip][tile][i];
           sum = fmaf(scales.scale[strip][i / 2], own, sum);
         }
