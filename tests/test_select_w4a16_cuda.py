@@ -87,7 +87,9 @@ def test_layers_of_models_keep_the_sms_busy(cpp: ModuleType, layer: str, m: int)
     each, extra, extra_strips = cpp.w4_rows_share_tiles(n // 16, clusters, split.strips)
     turns = each + (extra_strips / split.strips if extra > 0 else 0)
     pieces = turns * split.most_units  # of the busiest CTA
-    assert tiles * split.units / (pieces * HOPPER["sm_count"]) > 0.9
+    # Clusters of 4 leave 12 SMs idle.
+    least = 0.9 if config.cluster <= 2 else 0.85
+    assert tiles * split.units / (pieces * HOPPER["sm_count"]) > least
     # At most as many bytes of X as of the weight go to an SM.
     assert m * split.x_pitch <= pieces * split.piece_bytes
 
