@@ -68,7 +68,7 @@ constexpr double kFewGroup = 0.25, kFewZeros = 0.08;
 constexpr double kMiddleGroup = 0.1, kMiddleZeros = 0.25, kMiddleForeign = 0.1, kLargeZeros = 0.03;
 
 // Of copying x so that TMA can read it.
-constexpr double kCopyLaunchUs = 3, kCopyBytesPerUs = 3e6;
+constexpr double kCopyLaunchUs = 2.5, kCopyBytesPerUs = 3e6;
 
 constexpr int64_t kMostExtent = INT32_MAX - 1024, kMostUnits = INT32_MAX;
 
