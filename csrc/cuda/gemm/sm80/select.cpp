@@ -20,7 +20,7 @@ struct Tile {
   double efficiency_one, efficiency_full;
   double round_us = 5.1;  // filling the ring, the epilogue
 };
-constexpr Tile kLarge{128, 256, 5, 1, 0.850, 0.816};
+constexpr Tile kLarge{128, 256, 3, 1, 0.850, 0.816};
 constexpr Tile kMedium{128, 128, 4, 2, 0.506, 0.721};
 constexpr Tile kGeneral{128, 128, 4, 1, 0.17, 0.17, 3.6};
 constexpr Tile kSmall{64, 64, 4, 3, 0.218, 0.392};
