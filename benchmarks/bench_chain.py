@@ -18,10 +18,10 @@ import torch
 
 import xgemm
 from xgemm.bench.floors import CEILINGS, floor_seconds
+from xgemm.bench.options import HALF_DTYPES
 from xgemm.bench.shapes import LLAMA_8B
 from xgemm.bench.timing import time_cuda
 
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 GROUP_SIZE = 128
 Linear = Callable[[torch.Tensor], torch.Tensor]
 
@@ -63,11 +63,11 @@ def make_layers(w4: bool, dtype: torch.dtype) -> tuple[list[Linear], list[Linear
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--dtype", default="float16", choices=DTYPES)
+    parser.add_argument("--dtype", default="float16", choices=HALF_DTYPES)
     parser.add_argument("--rows", default="1,16", help="values of M, separated by commas")
     parser.add_argument("--w4", action="store_true", help="weights of 4 bits")
     options = parser.parse_args()
-    dtype, device = DTYPES[options.dtype], torch.cuda.get_device_name()
+    dtype, device = HALF_DTYPES[options.dtype], torch.cuda.get_device_name()
     ours, theirs, sizes = make_layers(options.w4, dtype)
     kind = "4-bit weights" if options.w4 else "dense"
     print(f"{device}, torch {torch.__version__}, {options.dtype}, {kind}, us a chain")

@@ -19,10 +19,10 @@ from torch.nn import functional
 
 import xgemm
 from xgemm.bench.floors import CEILINGS
+from xgemm.bench.options import HALF_DTYPES
 from xgemm.bench.timing import time_cuda
 from xgemm.nn import QuantLinear
 
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 GROUP_SIZE = 128
 
 
@@ -172,7 +172,7 @@ def compare(shape: Shape, rows: int, dtype: torch.dtype) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--dtype", default="float16", choices=DTYPES)
+    parser.add_argument("--dtype", default="float16", choices=HALF_DTYPES)
     parser.add_argument("--rows", default="1,16", help="sequences at once, separated by commas")
     parser.add_argument("--layers", type=int, default=Shape.layers)
     options = parser.parse_args()
@@ -181,7 +181,7 @@ def main() -> None:
         f" {options.layers} layers"
     )
     for rows in map(int, options.rows.split(",")):
-        compare(Shape(layers=options.layers), rows, DTYPES[options.dtype])
+        compare(Shape(layers=options.layers), rows, HALF_DTYPES[options.dtype])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 import xgemm
-from xgemm.bench.shapes import LLAMA_8B, LLAMA_70B, OTHER_MODELS
+from xgemm.bench.check import checked
+from xgemm.bench.shapes import LAYERS
 from xgemm.bench.summary import geometric_mean
 from xgemm.bench.timing import Call, time_calls
 from xgemm.reference import error_ratio, w4a16, w4a16_bound
@@ -50,16 +51,13 @@ FORMATS: dict[str, tuple[Make, torch.dtype, dict[str, bool]]] = {
     "act-order": (act_order, torch.float16, {}),
     "batch-invariant": (rtn(), torch.float16, {"batch_invariant": True}),
 }
-LAYERS = {"8b": LLAMA_8B, "70b": LLAMA_70B, "models": OTHER_MODELS}
 
 
 def check(name: str, call: Call, x: torch.Tensor, q: xgemm.QuantizedWeight) -> None:
     y = call()
     assert isinstance(y, torch.Tensor)
     rows = slice(None, None, max(1, len(x) // CHECKED_ROWS))
-    share = error_ratio(y[rows], w4a16(x[rows], q), w4a16_bound(x[rows], q))
-    if not share <= 1:  # NaN too
-        raise ArithmeticError(f"bench: {name} differs from float64 by {share:.3g} of its bound")
+    checked(name, error_ratio(y[rows], w4a16(x[rows], q), w4a16_bound(x[rows], q)))
 
 
 def measure(n: int, k: int, rows: list[int], device: str) -> dict[int, dict[str, float]]:

@@ -34,7 +34,7 @@ def load(script: str) -> dict[str, Any]:
 def run(script: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
     names = load(script)
     if "LAYERS" in names:
-        names["LAYERS"].update(TINY)
+        names["LAYERS"] = TINY
         options = ("--layers", "tiny", *options)
     names.update({name: ((1, 64, 64),) for name in ("SIZES", "LINEARS")})
     monkeypatch.setattr(sys, "argv", [script, "--device", "cpu", *options])

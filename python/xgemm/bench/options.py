@@ -10,7 +10,8 @@ import torch
 FAMILIES = ("mul", "w4a16", "reduce")
 LAYOUTS = ("nn", "nt", "tn")  # of a and b; n: row-major, t: column-major
 REDUCE_OPS = ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin")
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+HALF_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, **HALF_DTYPES}
 GROUP_SIZES = (32, 64, 128, -1)
 # The families that an option belongs to; what is not here belongs to all.
 OWNERS = {

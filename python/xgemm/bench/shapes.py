@@ -50,6 +50,7 @@ SPLITS = {
     "wide": (40000, 1024),
     "long": (1024, 40000),
 }
+LAYERS = {"8b": LLAMA_8B, "70b": LLAMA_70B, "models": OTHER_MODELS, "splits": SPLITS}
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192)
 FEW_ROWS = (1, 4, 16, 64, 256)
 MODEL_ROWS = (1, 16, 64, 512, 4096)
@@ -154,14 +155,14 @@ def _products_of(name: str, gpu: bool, seed: int) -> list[Product]:
         return _drawn(name, random.Random(seed), 8192 if gpu else 1500)
     if name in ("models", "splits"):
         rows = tuple(m for m in MODEL_ROWS if gpu or m <= 64)
-        return _layers(OTHER_MODELS if name == "models" else SPLITS, rows)
+        return _layers(LAYERS[name], rows)
     if name == "decode":
         rows = tuple(m for m in (ROWS if gpu else FEW_ROWS) if m <= DECODE_ROWS)
         return _layers({**LLAMA_8B, **LLAMA_70B}, rows)
     if name == "prefill":
         rows = tuple(m for m in ROWS if m >= PREFILL_ROWS)
         return _layers({**LLAMA_8B, **LLAMA_70B}, rows) if gpu else _layers(LLAMA_8B, rows[:1])
-    return _layers(LLAMA_8B if name == "8b" else LLAMA_70B, ROWS if gpu else FEW_ROWS)
+    return _layers(LAYERS[name], ROWS if gpu else FEW_ROWS)
 
 
 def _squares(sizes: tuple[int, ...]) -> list[Product]:
