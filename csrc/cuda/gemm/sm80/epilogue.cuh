@@ -58,12 +58,10 @@ __device__ inline void finish_row4(const Params& params, T* d, float (&x)[4], in
   }
 }
 
-// A warp's [kRows, kColumns] of D, kStagedRows at a time: half of a row of fragments. Each warp has
-// its own staging buffer, beside the ring: warps do not wait for each other, and the next tile's
-// copies go on. Rows go out whole, whatever their alignment.
-inline constexpr int kStagedRows = 8;
-
-template <typename T, int kRows, int kColumns>
+// A warp's [kRows, kColumns] of D, kStagedRows at a time: a row of fragments, or half of it. Each
+// warp has its own staging buffer, beside the ring: warps do not wait for each other, and the next
+// tile's copies go on. Rows go out whole, whatever their alignment.
+template <typename T, int kRows, int kColumns, int kStagedRows>
 class Epilogue {
  public:
   static constexpr int kGroup = 8;  // columns that swizzling keeps together
@@ -82,7 +80,12 @@ class Epilogue {
     for (int i = 0; i < kRows / kStagedRows; ++i, row += kStagedRows) {
 #pragma unroll
       for (int constant = 0; constant < kRows / kStagedRows; ++constant) {
-        if (i == constant) stage(acc[constant / 2], constant % 2);
+        if (i != constant) continue;
+#pragma unroll
+        for (int row8 = 0; row8 < kStagedRows; row8 += 8) {
+          const int first = constant * kStagedRows + row8;
+          stage(acc[first / 16], first % 16 / 8, row8);
+        }
       }
       __syncwarp();
       if (params_.splits > 1) {
@@ -111,11 +114,11 @@ class Epilogue {
     return *reinterpret_cast<const float4*>(&staging_[at(quad_row(i), quad_column(i))]);
   }
 
-  // The upper or the lower 8 rows of fragments.
-  __device__ void stage(const float (&acc)[kColumns / 8][4], int half) {
+  // The upper or the lower 8 rows of fragments, to the staging buffer's rows from `row8` on.
+  __device__ void stage(const float (&acc)[kColumns / 8][4], int half, int row8) {
 #pragma unroll
     for (int j = 0; j < kColumns / 8; ++j) {
-      *reinterpret_cast<float2*>(&staging_[at(lane_ / 4, j * 8 + lane_ % 4 * 2)]) = {
+      *reinterpret_cast<float2*>(&staging_[at(row8 + lane_ / 4, j * 8 + lane_ % 4 * 2)]) = {
           acc[j][2 * half], acc[j][2 * half + 1]};
     }
   }

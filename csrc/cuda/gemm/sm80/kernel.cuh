@@ -16,7 +16,7 @@ struct SharedStorage {
     uint16_t b[Tile::kBlockN * Tile::kBlockK];
   };
   Stage ring[Tile::kStages];
-  float staging[Tile::kWarpsM * Tile::kWarpsN][kStagedRows * Tile::kWarpN];  // by warps
+  float staging[Tile::kWarpsM * Tile::kWarpsN][Tile::kStagedRows * Tile::kWarpN];  // by warps
 };
 
 // No CTA is without a tile.
@@ -93,7 +93,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
     }
     if (left > 0) continue;
     const Work work = Work::at<Tile>(params, index);
-    Epilogue<T, Tile::kWarpM, Tile::kWarpN> epilogue(params, smem.staging[warp], lane);
+    Epilogue<T, Tile::kWarpM, Tile::kWarpN, Tile::kStagedRows> epilogue(params, smem.staging[warp],
+                                                                        lane);
     epilogue.store(mma.acc, work.m + warp / Tile::kWarpsN * Tile::kWarpM,
                    work.n + warp % Tile::kWarpsN * Tile::kWarpN, work.batch, work.split);
     index += gridDim.x;

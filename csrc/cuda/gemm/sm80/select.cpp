@@ -10,25 +10,26 @@ namespace xgemm::cuda::gemm::sm80 {
 namespace {
 
 // A tile, how many CTAs of it an SM holds, and the share of mma.sync's rate that one, and that all
-// of them reach. With the times below fitted to 457 products on an H200 from a cold L2 cache, of
-// 8-aligned extents from 64 to 28672, each in all tiles and in 1 to 32 parts (more follow the same
-// rule, not measured): the choice takes 1.0 % longer than the best of them, at most 22 % (before:
-// 1.6 %, 36 %). Those of the general tiles are estimates.
+// of them reach. With the times below fitted to 919 products on an H200 from a cold L2 cache, of
+// 8-aligned extents from 64 to 28672: 457 in all tiles and in 1 to 32 parts (more follow the same
+// rule, not measured), where the choice takes 1.1 % longer than the best (before: 1.6 %), at most
+// 36 %, the others as two fits before this one would take them. Those of the general tiles are
+// estimates.
 struct Tile {
   int block_m, block_n, stages, ctas_per_sm;
   double efficiency_one, efficiency_full;
   double round_us;  // filling the ring, the epilogue
 };
-constexpr Tile kLarge{128, 256, 3, 1, 0.955, 0.955, 7.12};
-constexpr Tile kMedium{128, 128, 4, 2, 0.645, 0.748, 5.88};
-constexpr Tile kGeneral{128, 128, 4, 1, 0.17, 0.17, 1.7};
-constexpr Tile kSmall{64, 64, 4, 3, 0.227, 0.362, 2.11};
-constexpr Tile kSmallGeneral{64, 64, 4, 2, 0.07, 0.10, 1.7};
+constexpr Tile kLarge{128, 256, 3, 1, 0.865, 0.865, 6.43};
+constexpr Tile kMedium{128, 128, 4, 2, 0.601, 0.769, 6.38};
+constexpr Tile kGeneral{128, 128, 4, 1, 0.17, 0.17, 2.1};
+constexpr Tile kSmall{64, 64, 4, 3, 0.207, 0.316, 1.90};
+constexpr Tile kSmallGeneral{64, 64, 4, 2, 0.07, 0.10, 2.1};
 
 constexpr double kSmFlopsPerMicrosecond = 4.9e6;  // mma.sync, one SM
-constexpr double kLaunchMicroseconds = 4.8;       // and until a CTA's first operands are there
-constexpr double kReduceMicroseconds = 2.34;      // the second launch of split-K
-constexpr double kReduceBytesPerMicrosecond = 6.3e6;
+constexpr double kLaunchMicroseconds = 4.4;       // and until a CTA's first operands are there
+constexpr double kReduceMicroseconds = 2.36;      // the second launch of split-K
+constexpr double kReduceBytesPerMicrosecond = 6.0e6;
 constexpr int kSplits[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
 constexpr int64_t kLeastKPerSplit = 128;
 constexpr int64_t kMostKPerSplit = int64_t{1} << 30;  // a CTA counts its part in 32 bits
