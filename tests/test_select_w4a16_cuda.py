@@ -16,6 +16,7 @@ LAYERS = {**LLAMA_8B, **LLAMA_70B}
 # The tiles of csrc/cuda/w4a16/sm80/tile.h, and how many warps share K.
 SM80_WARPS_K = {
     (8, 64): 8, (8, 128): 2, (16, 64): 8, (16, 128): 2, (32, 64): 4, (32, 128): 2, (64, 128): 1,
+    (64, 256): 1,
 }  # fmt: skip
 EXTENTS = st.one_of(
     st.integers(1, 300),
@@ -194,6 +195,9 @@ def test_some_kernel_takes_every_problem(
         copy = 2 * m * (problem["k"] + 8) if config.copy_x else 0
         assert config.workspace_bytes <= sums + copy + 2**10
         together = SM80_WARPS_K[config.block_m, config.block_n]
+        if config.block_n == 256:  # scales, here fp16, are multiplied into the weights
+            assert not problem["zeros"]
+            assert problem["dtype"] == "float16"
         units = -(-problem["k"] // 128)
         part = -(-units // config.splits // together) * together
         assert (config.splits - 1) * part < max(units, 1)
