@@ -75,19 +75,23 @@ def fp32_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) ->
                 "fp32", block_m, block_n, 0, splits=splits,
                 copy_a=copies and not fits(a, 0), copy_b=copies and not fits(b, 1),
             )  # fmt: skip
+    hopper = torch.cuda.get_device_capability() == (9, 0)
     if min(shape.m, shape.n) <= 4:
-        yield from few_candidates(shape, a, b)
-    if torch.cuda.get_device_capability() == (9, 0):
+        yield from few_candidates(shape, a, b, hopper)
+    if hopper:
         yield from fp64_candidates(shape, a, b, sms)
 
 
-def few_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor) -> Iterator[Config]:
+def few_candidates(
+    shape: Shape, a: torch.Tensor, b: torch.Tensor, hopper: bool
+) -> Iterator[Config]:
+    """Parts of K are a cluster on Hopper."""
     few, wide = sorted((shape.m, shape.n))
     along_k = b.stride(0) == 1 if shape.m <= shape.n else a.stride(1) == 1
     for columns in (4, 8, 16, 32) if along_k else (32, 128):
         for splits in parts(shape.k, 16, [1, 2, 4, 8]):
             yield Config(
-                "fp32", 4 if few == 3 else few, columns, 0,
+                "fp32", 4 if few == 3 else few, columns, 0, cluster=splits if hopper else 1,
                 splits=splits, ctas=ceil_div(wide, columns) * splits,
             )  # fmt: skip
 
@@ -95,9 +99,12 @@ def few_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor) -> Iterator[C
 def fp64_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) -> Iterator[Config]:
     """The tiles of the FP64 tensor cores, all whole, or those from a round on split over K; what
     TMA cannot read is copied before, or by the threads."""
-    depth, needed = 32, (not (fits(a, 0) or fits(a, 1)), not (fits(b, 0) or fits(b, 1)))
-    for block_m, block_n, by_tma, by_threads in ((64, 64, 4, 3), (32, 128, 3, 3), (32, 32, 12, 12)):
-        if block_m == 32 and min(shape.m, shape.n) > 96:
+    needed = not (fits(a, 0) or fits(a, 1)), not (fits(b, 0) or fits(b, 1))
+    for block_m, block_n, stages, depth, by_tma, by_threads in (
+        (64, 64, 3, 32, 4, 3), (32, 128, 3, 32, 3, 3),
+        (32, 32, 2, 32, 12, 12), (32, 32, 3, 64, 4, 3),
+    ):  # fmt: skip
+        if depth == 32 and block_m == 32 and min(shape.m, shape.n) > 96:
             continue
         tiles = tiles_of(shape, block_m, block_n)
         for copies in {needed, (False, False)}:
@@ -109,7 +116,7 @@ def fp64_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) ->
                     if (splits == 1) != (whole == tiles):
                         continue
                     yield Config(
-                        "fp32_sm90", block_m, block_n, 0, splits=splits,
+                        "fp32_sm90", block_m, block_n, stages, splits=splits,
                         ctas=whole + (tiles - whole) * splits, copy_a=copies[0], copy_b=copies[1],
                     )  # fmt: skip
 

@@ -79,7 +79,9 @@ def measure(
     d = torch.empty(product.m, product.n, device="cuda").half()
     columns = _some(product.n)
     expected, magnitude = x.double() @ wide.t(), x.double().abs() @ wide.abs().t()
-    bound = (product.k + 8) * 2.0**-24 * magnitude + 1.01 * 2.0**-11 * expected.abs() + 2.0**-24
+    # Sums in fp32 of weights that may be rounded once, and one rounding of the result.
+    bound = ((product.k + 8) * 2.0**-24 + 2.0**-11) * magnitude
+    bound += 1.01 * 2.0**-11 * expected.abs() + 2.0**-24
     chosen = library.select(product, device)
     configs = {each.key: each for each in candidates(product, device, chosen)}
     most = max(config.workspace_bytes for config in configs.values())

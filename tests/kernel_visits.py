@@ -100,7 +100,7 @@ def find_w4_visits(explain: Callable[[int, int, int], str]) -> tuple[Visit, ...]
                     visit = Visit(kernel_of(explain(m, n, k)), m, n, k)
                     key = re.sub(r", \d+ (stages|warps)", "", visit.kernel)
                     if "rows" in key:  # it names them all, and is compiled for every 8
-                        key = re.sub(r"tile \d+x\d+", f"{-(-m // 8)} tiles", key)
+                        key = re.sub(r"tile \d+x(\d+)", rf"{-(-m // 8)} tiles, \1", key)
                     yield key, visit
 
     return least(problems())

@@ -100,6 +100,11 @@ def test_few_rows(most: bool, layout: str) -> None:
                 workspace_bytes=8 * min(m, n) * (max(m, n) + 3),
             )  # fmt: skip
             check(config, (m, n, k), layout, "ieee", index)
+            config = Config(
+                "fp32", block_m, columns, 0,
+                cluster=4, ctas=4 * tiles, splits=4,
+            )  # fmt: skip
+            check(config, (m, n, k), layout, "ieee", index)
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
@@ -114,12 +119,14 @@ def test_copies_along_rows(layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("tile", [(64, 64), (32, 128), (32, 32)], ids=str)
+@pytest.mark.parametrize("tile", [(64, 64, 3), (32, 128, 3), (32, 32, 2), (32, 32, 3)], ids=str)
 @pytest.mark.parametrize("copies", [True, False])
-def test_tiles_of_the_fp64_tensor_cores(copies: bool, tile: tuple[int, int], layout: str) -> None:
+def test_tiles_of_the_fp64_tensor_cores(
+    copies: bool, tile: tuple[int, int, int], layout: str
+) -> None:
     """Whole, split over K, and both; K of less than a stage and of more than the ring; operands
     along k and along their rows, aligned, copied before or by the threads."""
-    block_m, block_n = tile
+    block_m, block_n, stages = tile
     for index, (m, n, k, whole, splits) in enumerate(
         (
             (130, 260, 20, None, 1), (256, 132, 160, 0, 3), (300, 7, 133, 1, 2),
@@ -129,7 +136,7 @@ def test_tiles_of_the_fp64_tensor_cores(copies: bool, tile: tuple[int, int], lay
         tiles = tiles_of(m, n, block_m, block_n)
         split_tiles = 0 if whole is None else tiles - whole
         config = Config(
-            "fp32_sm90", block_m, block_n, 3,
+            "fp32_sm90", block_m, block_n, stages,
             splits=splits, ctas=tiles + split_tiles * (splits - 1),
             copy_a=copies and ((k if layout[0] == "n" else m) % 4 != 0 or index == 1),
             copy_b=copies and (n if layout[1] == "n" else k) % 4 != 0,

@@ -60,6 +60,26 @@ def test_splits(m: int, cluster: int) -> None:
         )
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("cluster", [1, 2, 8])
+def test_wide_tiles(dtype: torch.dtype, cluster: int) -> None:
+    """64 columns; in the last turn 16, 32 or all of them."""
+    k = 1100
+    for index, (m, n, clusters) in enumerate([(1, 200, 2), (2, 330, 5), (5, 90, 1), (8, 257, 3)]):
+        q = random_weight(n, k, 128, scale_dtype=dtype, seed=index)
+        check(
+            randn((m, k), dtype),
+            q,
+            bias=randn((n,), dtype, 1) if index % 2 else None,
+            machine=machine_of(index, 2 * cluster),
+            block_n=64,
+            cluster=cluster,
+            warps=(1, 3, 9, 16)[index] if cluster == 1 else 1 + index % 2,
+            stages=1 + index % 3,
+            ctas=cluster * clusters,
+        )
+
+
 @pytest.mark.parametrize("layout", ["transposed", "padded", "strided", "expanded", "offset"])
 def test_strides(layout: str) -> None:
     q = random_weight(50, 260, 128)

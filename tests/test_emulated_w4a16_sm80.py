@@ -55,6 +55,17 @@ def test_tiles(rows: int, columns: int, dtype: torch.dtype) -> None:
         check(randn((rows + 3, 424), dtype), q, machine=MACHINES[2], **tile)
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("group_size", [32, 64, 128, -1])
+def test_scales_multiplied_into_the_weights(group_size: int, dtype: torch.dtype) -> None:
+    """The tile that does so, whole and with K in parts; not all of its columns and k exist."""
+    q = random_weight(330, 424, group_size, "none", dtype)
+    x, bias = randn((70, 424), dtype), randn((330,), dtype, 1)
+    for splits in (1, 3):
+        tile = {"block_m": 64, "block_n": 256, "stages": 2, "splits": splits}
+        check(x, q, bias, "silu", MACHINES[splits % 3], workspace_bytes=1 << 20, **tile)
+
+
 @pytest.mark.parametrize("layout", ["transposed", "padded", "strided", "expanded", "offset"])
 def test_strides(layout: str) -> None:
     q = random_weight(33, 130, 64, act_order=layout == "padded")

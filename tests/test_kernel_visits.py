@@ -77,6 +77,7 @@ def test_every_kernel_for_packed_weights_is_visited(cpp):
     visits = find_w4_visits(explain)
     rows = {-(-visit.m // 8) for visit in visits if visit.kernel.startswith("sm90 rows")}
     assert rows == {1, 2, 3}
+    assert any(re.search(r"rows.*, tile \d+x64,", visit.kernel) for visit in visits)
     wide = [visit.kernel for visit in visits if visit.kernel.startswith("sm90 wgmma")]
     for part in ("x copied first", "clusters of 2", "K in parts"):
         assert any(part in kernel for kernel in wide)

@@ -328,6 +328,17 @@ def test_small_products_have_a_kernel_of_their_own_on_hopper(
         assert (kernel == "SM90_SMALL") == (device[0] == 90)
 
 
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_offsets_of_32_bits_reach_over_a_tile_of_aligned_operands(
+    cpp: ModuleType, layout: str
+) -> None:
+    """Its threads have no more; a tile for all operands has less than 256 columns."""
+    for lead, wide in ((2**25 - 8, True), (2**25, False)):
+        far = matrix(8192, 8192, layout, padding=lead - 8192)
+        case = Case(far, matrix(8192, 8192), matrix(8192, 8192))
+        assert (check(cpp, case, (80, 108)).block_n == 256) == wide
+
+
 @pytest.mark.parametrize("side", ["a", "b"])
 @pytest.mark.parametrize(
     "change", [{"offset": 1}, {"offset": 4}, {"padding": 1}, {"padding": 4}, {"layout": "strided"}]

@@ -193,9 +193,23 @@ def test_few_rows_get_a_flat_tile(cpp: ModuleType) -> None:
         assert (config.block_m, config.block_n) == (16, 128)
 
 
-def test_small_matrices_get_a_warp_each(cpp: ModuleType) -> None:
-    config = check(cpp, product(32, 24, 100), "ieee", HOPPER)
-    assert (config.kernel.name, config.block_m, config.block_n) == ("FP32_SM90", 32, 32)
+def test_batches_of_small_matrices_get_a_warp_each(cpp: ModuleType) -> None:
+    for (m, n, k), count, stages in (
+        ((20, 16, 24), 5000, 2),
+        ((32, 24, 100), 1, 3),  # four warps share one's K
+        ((512, 512, 512), 1, 3),
+    ):
+        batch = ((count, m * k, k * n, m * n),) if count > 1 else ()
+        config = check(cpp, product(m, n, k, batch=batch), "ieee", HOPPER)
+        tile = (config.kernel.name, config.block_m, config.block_n, config.stages)
+        assert tile == ("FP32_SM90", 32, 32, stages)
+
+
+def test_few_long_columns_are_shared_by_a_cluster(cpp: ModuleType) -> None:
+    config = check(cpp, product(1, 982, 5964), "ieee", HOPPER)
+    assert config.cluster == config.splits > 1
+    config = check(cpp, product(1, 982, 5964), "ieee", (80, 108))
+    assert config.cluster == 1
 
 
 def test_alignment_matters_and_addresses_do_not(cpp: ModuleType) -> None:

@@ -46,13 +46,17 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
         ((1 << 20, 128), (1,), kernel.SHORT_ROWS),
         ((1 << 22, 8), (1,), kernel.SHORT_ROWS),
         ((50257, 768), (1,), kernel.TEAM_ROWS),
-        ((333, 7777), (1,), kernel.ROWS),
+        ((333, 7777), (1,), kernel.LONE_ROWS),
+        ((333, 20_000), (1,), kernel.ROWS),  # more loads than lone rows have
+        ((40_000, 4100), (1,), kernel.ROWS),  # too few of them
         ((1000, 30), (1,), kernel.RAGGED_ROWS),
-        ((1000, 3), (1,), kernel.THIN),
+        ((1000, 3), (1,), kernel.FEW_ROWS),
+        ((1000, 9), (1,), kernel.THIN),
         ((82191, 1254), (1,), kernel.TEAM_ROWS),
         ((1 << 20, 128), (0,), kernel.COLUMNS),
         ((16384, 16384), (0,), kernel.COLUMNS),
-        ((333, 7777), (0,), kernel.SHIFTED),
+        ((333, 7777), (0,), kernel.WARP_COLUMNS),
+        ((500, 7777), (0,), kernel.SHIFTED),
         ((64, 256, 3136), (0, 2), kernel.RUNS),
         ((64, 256, 3135), (0, 2), kernel.RUNS),
         ((64, 256, 3), (0, 2), kernel.STRIDED),
@@ -61,8 +65,9 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
         ((2, 1 << 20, 2), (1,), kernel.NARROW),
         ((2, 1 << 20, 5), (1,), kernel.SHIFTED),
         ((2, 1 << 20, 3), (1,), kernel.STRIDED),
-        ((7, 100_003), (0,), kernel.THIN),
-        ((1, 100_000), (0,), kernel.THIN),
+        ((7, 100_003), (0,), kernel.FEW_ROWS),
+        ((9, 100_003), (0,), kernel.THIN),
+        ((1, 100_000), (0,), kernel.COPY),
     ):
         choice = select(cpp, shape, dims)
         assert choice.kernel == expected, f"{shape} over {dims}: {choice}"
@@ -73,6 +78,10 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
         ("argmax", (1 << 20, 128), (1,), kernel.SHORT_ROWS),
     ):
         assert select(cpp, shape, dims, op, FLOAT32).kernel == expected, f"{op} of {shape}"
+    for op, expected in (("mean", kernel.COPY), ("argmax", kernel.COPY), ("norm", kernel.FEW_ROWS)):
+        assert select(cpp, (1, 512), (0,), op).kernel == expected, op
+    assert select(cpp, (1, 512), (0,), dtype=INT8).kernel == kernel.THIN  # to int64
+    assert select(cpp, (1, 512), (0,), strides=(1024, 2)).kernel == kernel.FEW_ROWS
     assert select(cpp, (512, 512), (1,), strides=(1, 512)).kernel == kernel.COLUMNS
     assert select(cpp, (512, 512), (1,), strides=(2048, 2)).kernel == kernel.STRIDED
     for rare in ({"op": "norm", "p": 3.0}, {"op": "prod", "dtype": INT8}):  # few kernels
@@ -82,7 +91,7 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
         assert select(cpp, (64, 256, 3136), (0, 2), **rare).kernel == kernel.STRIDED
     assert select(cpp, (512, 0), (1,)).kernel == kernel.STRIDED
     assert select(cpp, (512, 4096), (0,), address=4098).kernel == kernel.SHIFTED
-    assert select(cpp, (5, 4096), (1,), address=4098).kernel == kernel.ROWS
+    assert select(cpp, (5, 4096), (1,), address=4098).kernel == kernel.LONE_ROWS
 
 
 def test_dimensions_are_merged(cpp: ModuleType) -> None:
@@ -159,6 +168,10 @@ def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
         where = f"{shape} over {dims}, {options}: {choice}"
         outputs = math.prod(size for d, size in enumerate(shape) if d not in dims)
         extent = math.prod(shape[d] for d in dims)
+        if choice.kernel == cpp.ReduceKernel.COPY:
+            assert extent == 1, where
+            assert options["op"] != "norm", where
+            continue
         assert choice.threads in (32, 64, 128, 256, 512), where
         assert choice.lanes in (1, 2, 4, 8, 16, 32, 64, 128, 256), where
         assert choice.lanes <= max(choice.threads, 32), where
@@ -185,6 +198,10 @@ def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
             assert choice.pieces == 1, where
             assert 2 * vector <= choice.lanes <= 32, where
             assert choice.tiles * (choice.threads // choice.lanes) >= outputs, where
+        elif kernel == cpp.ReduceKernel.LONE_ROWS:
+            assert choice.pieces == 1, where
+            assert choice.tiles == outputs < 2**31, where
+            assert extent // vector + 2 <= 4 * choice.threads + 2, where
         elif kernel in (cpp.ReduceKernel.ROWS, cpp.ReduceKernel.RUNS):
             assert choice.tiles == outputs, where
             assert extent // vector + 2 < 2**31, where
@@ -203,6 +220,13 @@ def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
             assert choice.pieces == 1, where
             assert extent <= 4096, where
             assert outputs <= choice.tiles * choice.threads, where
+        elif kernel == cpp.ReduceKernel.FEW_ROWS:
+            assert choice.pieces == 1, where
+            assert extent <= 8, where
+            assert outputs <= choice.tiles * choice.threads < 2**31, where
+        elif kernel == cpp.ReduceKernel.WARP_COLUMNS:
+            assert choice.pieces == 1, where
+            assert outputs <= 32 * choice.tiles < 2**31, where
         elif kernel == cpp.ReduceKernel.NARROW:
             assert not positions, where
             assert choice.tiles * vector > outputs, where

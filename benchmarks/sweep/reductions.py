@@ -20,8 +20,8 @@ LIBRARY = ROOT / "build" / "sweep" / "libxgemm_reduce.so"
 MOST_WORKSPACE = 64 << 20
 SHARED_BYTES = 48 << 10  # of a block
 KERNELS = (
-    "short_rows", "ragged_rows", "team_rows", "rows", "runs", "columns", "shifted", "flat",
-    "thin", "narrow", "strided",
+    "short_rows", "ragged_rows", "team_rows", "lone_rows", "rows", "runs", "columns", "shifted",
+    "flat", "thin", "few_rows", "warp_columns", "narrow", "strided", "copy",
 )  # fmt: skip
 OPS = ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin")  # enum ReduceOp
 DTYPES = ("float16", "bfloat16", "float32")  # enum DType
@@ -180,6 +180,7 @@ class Candidates:
     @cached_property
     def all(self) -> list[Config]:
         found = [self.chosen]
+        found += self.small()
         if self.of.inner == 1:
             found += [*self.rows(), *self.team_rows(), *self.short_rows(), *self.thin()]
         else:
@@ -230,6 +231,23 @@ class Candidates:
             if self.of.outputs <= 1 << 22 and threads <= 2 * vectors:
                 yield from self.in_pieces(config, ceil_div(vectors, threads), 1)
 
+    def small(self) -> Iterator[Config]:
+        """What is compiled for a few ops only, and for one dimension that is kept."""
+        of = self.of
+        norm_of_half = (of.op, of.dtype) == ("norm", "float16")
+        if of.op not in ("sum", "mean", "amax", "amin") and not norm_of_half:
+            return
+        if of.inner > 1 and of.outputs > of.inner:
+            return
+        for threads in (128, 256, 512):
+            if of.inner == 1 and ceil_div(of.extent, of.vector) < 4 * threads:
+                yield Config("lone_rows", threads, tiles=of.outputs)
+        for threads in (64, 128, 256):
+            if of.extent <= 8:
+                yield Config("few_rows", threads, tiles=ceil_div(of.outputs, threads))
+        if of.inner > 1 and of.extent <= 4096:
+            yield Config("warp_columns", 512, tiles=ceil_div(of.outputs, 32))
+
     def team_rows(self) -> Iterator[Config]:
         vectors = ceil_div(self.of.extent, self.of.vector)
         for lanes in (8, 16, 32):
@@ -260,7 +278,7 @@ class Candidates:
         aligned = of.inner % of.vector == 0
         across = ceil_div(of.inner, of.vector)
         for lanes in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-            for threads in (64, 128, 256):
+            for threads in (64, 128, 256, 512):
                 if lanes >= 2 * across or lanes > threads:
                     continue
                 rows = threads // lanes
@@ -296,7 +314,7 @@ class Candidates:
         elements = of.extent * of.inner
         if of.inner >= of.vector or of.vector % of.inner or elements % of.vector:
             return
-        for threads in (64, 128, 256):
+        for threads in (64, 128, 256, 512):
             config = Config(
                 "narrow", threads, tiles=of.outputs // of.inner, sm90=self.device.capability == 90
             )

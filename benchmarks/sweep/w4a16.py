@@ -67,11 +67,11 @@ class Tile:
 
 def tiles() -> list[Tile]:
     text = (ROOT / "csrc/cuda/w4a16/sm80/tile.h").read_text()
-    found = re.findall(r"= TileConfig<(.*)>;", text)
+    found = re.findall(r"= TileConfig<(.*)>;", text)  # `true`: it multiplies scales into weights
     return [
         Tile(8 * rows8 * warps_m, STRIP_COLUMNS * strips * warps_n, warps_k, ctas)
         for rows8, strips, warps_m, warps_n, warps_k, ctas in (
-            map(int, each.split(",")) for each in found
+            map(int, each.removesuffix(", true").split(",")) for each in found
         )
     ]
 

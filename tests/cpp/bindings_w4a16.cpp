@@ -41,11 +41,9 @@ w4a16::Problem make_problem(int64_t m, int64_t n, int64_t k, int64_t group_size,
 py::dict constants() {
   py::dict all;
   all["MOST_ROWS"] = rows::kMostRows;
-  all["TILE_COLUMNS"] = rows::kTileColumns;
   all["MOST_STAGES"] = rows::kMostStages;
   all["MOST_BUFFERS"] = rows::kMostBuffers;
   all["SMEM_BYTES"] = rows::kSmemBytes;
-  all["SUM_PITCH"] = rows::kSumPitch;
   all["X_PADDING"] = rows::kXPadding;
   all["BARRIER_BYTES"] = sizeof(rows::Barriers);
   all["INBOX_BYTES"] = rows::kInboxBytes;
@@ -111,6 +109,7 @@ void bind_w4a16(py::module_& m) {
       .def_readonly("warps", &rows::Split::warps)
       .def_readonly("stages", &rows::Split::stages)
       .def_readonly("cluster", &rows::Split::cluster)
+      .def_readonly("strips", &rows::Split::strips)
       .def_readonly("units", &rows::Split::units)
       .def_readonly("piece_bytes", &rows::Split::piece_bytes)
       .def_property_readonly("most_units", &rows::Split::most_units)
@@ -120,11 +119,12 @@ void bind_w4a16(py::module_& m) {
       .def("plan", &rows::Split::plan);
   m.def(
       "w4_rows_share_tiles",
-      [](int strips, int clusters) {
-        const rows::Turns turns = rows::share_tiles(strips, clusters);
-        return std::make_tuple(turns.each, turns.extra, turns.half);
+      [](int strips, int clusters, int tile_strips) {
+        const rows::Turns turns = rows::share_tiles(strips, clusters, tile_strips);
+        return std::make_tuple(turns.each, turns.extra, turns.extra_strips);
       },
-      py::arg("strips"), py::arg("clusters"));
+      py::arg("strips"), py::arg("clusters"), py::arg("tile_strips"));
+  m.def("w4_rows_sum_pitch", &rows::sum_pitch, py::arg("strips"));
   m.def("w4_rows_split", &rows::split_of, py::arg("problem"), py::arg("config"));
   m.def("w4_rows_most_warps", &rows::most_warps, py::arg("mma_tiles"), py::arg("fine"));
   m.attr("W4_ROWS") = constants();

@@ -48,12 +48,18 @@ struct Best {
   }
 };
 
+// Rows or columns of the smaller side from which on tiles are ahead of `sm90 rows` (on an H200 in
+// 39 of 40 products of 500 to 640, by 19 %), which thinks less of them than they are.
+constexpr int64_t kTooManyForRows = 500;
+
 // The kernels that read by TMA, for a problem that it can read.
 void consider_tma(const Problem& p, const DeviceInfo& device, Best* best) {
   double us = 0;
   Config config = sm90::select(p, device, &us);
   best->consider(config, us);
-  if (sm90::rows::select(p, device, &config, &us)) best->consider(config, us);
+  if (std::min(p.m, p.n) < kTooManyForRows && sm90::rows::select(p, device, &config, &us)) {
+    best->consider(config, us);
+  }
   if (sm90::small::select(p, device, &config, &us)) best->consider(config, us);
 }
 

@@ -75,6 +75,13 @@ __device__ inline float4 ld_shared_in_order(uint32_t smem) {
   return v;
 }
 
+// The same of two floats; `smem` is a multiple of 8.
+__device__ inline float2 ld_shared2_in_order(uint32_t smem) {
+  float2 v;
+  asm volatile("ld.volatile.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(smem));
+  return v;
+}
+
 // To the shared-memory address `smem`, a multiple of 16.
 __device__ inline void st_shared(uint32_t smem, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(v.x), "r"(v.y), "r"(v.z),

@@ -76,7 +76,7 @@ __device__ inline uint4 load_shifted(const void* pointer, uint32_t count, uint64
 }
 
 template <typename Op, bool kSm90, bool kShifted>
-__global__ void __launch_bounds__(256, 2) columns_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(512, 1) columns_kernel(const __grid_constant__ Params p) {
   using T = typename Op::Element;
   constexpr int V = kVector<T>, U = sizeof(T) == 1 ? 4 : 8;  // rows in flight
   const Place place = place_of(p);
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(256, 3) flat_columns_kernel(const __grid_const
   using T = typename Op::Element;
   constexpr int V = kVector<T>, U = 4;  // rows in flight
   const int64_t vector = (p.first_tile + blockIdx.x) * blockDim.x + threadIdx.x;
-  if (vector >= p.flat_vectors) return;  // below 2^31
+  if (vector >= p.busy_threads) return;  // below 2^31
   uint32_t inner_vector;
   const uint32_t outer = p.kept_inner.divide(static_cast<uint32_t>(vector), &inner_vector);
   const Offsets offsets = kept_offsets(p.kept, p.kept_count, outer);
@@ -225,17 +225,12 @@ __global__ void __launch_bounds__(256, 4) thin_columns_kernel(const __grid_const
     uint32_t column;  // along the innermost kept dimension
     const uint32_t outer = p.kept_inner.divide(at, &column);
     const KeptDim& kept = p.kept[Params::kMaxKept - 1];
-    outputs = p.flat_vectors, offsets = kept_offsets(p.kept, p.kept_count, outer);
+    outputs = p.busy_threads, offsets = kept_offsets(p.kept, p.kept_count, outer);
     offsets.in += column * kept.in_stride, offsets.out += column * kept.out_stride;
   }
   if (at >= outputs) return;
   const T* in = static_cast<const T*>(p.in) + offsets.in;
-  Bits<T> filler;
-  if constexpr (sizeof(T) == 8) {
-    filler = {p.filler_low, p.filler_high};
-  } else {
-    filler = static_cast<Bits<T>>(p.filler_low);
-  }
+  const Bits<T> filler = filler_bits<T>(p);
   typename Op::Lane best = Op::identity();
   const auto fold_all = [&](const auto& address_of) {
     const auto end = static_cast<uint32_t>(p.extent);  // below 2^31
@@ -264,6 +259,71 @@ __global__ void __launch_bounds__(256, 4) thin_columns_kernel(const __grid_const
     });
   }
   static_cast<typename Op::Out*>(p.out)[offsets.out] = Op::finish_lane(best, p);
+}
+
+// The elements of one column: p.extent of them at first, first + step, ... of its rows, U at once.
+template <typename Op, int U>
+__device__ inline typename Op::Lane take_rows(const ElementsParams& p,
+                                              const typename Op::Element* in, uint32_t first,
+                                              uint32_t step, typename Op::Lane lane) {
+  using T = typename Op::Element;
+  Bits<T> bits[U];
+#pragma unroll
+  for (int i = 0; i < U; ++i) {
+    if (first + i * step < p.extent)
+      bits[i] = load_streamed_bits(in + i * (step * p.reduced_stride));
+  }
+  const Bits<T> filler = filler_bits<T>(p.base);  // late: it lies in another line of constants
+  Number<T> x[U];
+#pragma unroll
+  for (int i = 0; i < U; ++i) {
+    x[i] = to_number<T, Op::kTransforms>(p.base.transform,
+                                         first + i * step < p.extent ? bits[i] : filler);
+  }
+  return take<Op>(p.base, lane, x, first, step);
+}
+
+// The same of few rows, with nothing to execute but their loads.
+template <typename Op>
+__global__ void __launch_bounds__(256) few_rows_kernel(const __grid_constant__ ElementsParams p) {
+  const uint32_t at = blockIdx.x * blockDim.x + threadIdx.x;  // of all outputs, below 2^31
+  if (at >= p.outputs) return;
+  const auto* in = static_cast<const typename Op::Element*>(p.in) + at * p.kept_stride;
+  const auto lane = take_rows<Op, kMostFewRows>(p, in, 0, 1, Op::identity());
+  static_cast<typename Op::Out*>(p.out)[at * p.kept_out_stride] = Op::finish_lane(lane, p.base);
+}
+
+// 32 columns by a block, of whose warps each takes other rows.
+template <typename Op>
+__global__ void __launch_bounds__(kWarpColumnsThreads)
+    warp_columns_kernel(const __grid_constant__ ElementsParams p) {
+  using Lane = typename Op::Lane;
+  constexpr int U = 8, kWarps = kWarpColumnsThreads / 32;
+  struct Storage {
+    Lane of_warp[kWarps][32];
+  };
+  XGEMM_STATIC_SHARED(Storage, shared);
+  const uint32_t in_warp = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const uint32_t at = blockIdx.x * 32 + in_warp;  // of all outputs, below 2^31
+  const auto* in =
+      static_cast<const typename Op::Element*>(p.in) + at * p.kept_stride + warp * p.reduced_stride;
+  Lane lane = Op::identity();
+  if (at < p.outputs) {
+#pragma unroll 1
+    for (uint32_t row = warp; row < p.extent; row += U * kWarps) {
+      lane = take_rows<Op, U>(p, in, row, kWarps, lane);
+      in += U * kWarps * p.reduced_stride;
+    }
+  }
+  shared.of_warp[warp][in_warp] = lane;
+  __syncthreads();
+  if (warp != 0 || at >= p.outputs) return;
+  typename Op::Acc acc = Op::widen(lane, 0);
+#pragma unroll
+  for (int other = 1; other < kWarps; ++other) {
+    acc = Op::combine(acc, Op::widen(shared.of_warp[other][in_warp], 0));
+  }
+  static_cast<typename Op::Out*>(p.out)[at * p.kept_out_stride] = Op::finish(acc, p.base);
 }
 
 }  // namespace xgemm::cuda::reduce

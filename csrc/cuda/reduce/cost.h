@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 
 namespace xgemm::cuda::reduce {
 
@@ -18,16 +19,16 @@ inline constexpr Costs kOfRows = {0.83, 0.092, 0.028}, kOfTiles = {0.53, 0.145, 
 
 // How a problem is cut: `tiles` of outputs, each in `pieces` of the reduced extent.
 struct Cut {
-  int threads, lanes;
-  int64_t tiles, pieces;
-  int64_t loads;            // 16-byte ones of a thread
-  int64_t outputs_of_tile;  // to bring together
-  int batch;                // loads in flight
-  int resident;             // threads of an SM
-  int64_t run;              // bytes that lie behind one another
-  int best_threads = 128;   // all else being equal
-  double slower = 1;        // at reading a byte
-  int words_of_slot = 1;    // 8 bytes: positions have two
+  int threads = 0, lanes = 1;
+  int64_t tiles = 0, pieces = 1;
+  int64_t loads = 0;            // 16-byte ones of a thread
+  int64_t outputs_of_tile = 0;  // to bring together
+  int batch = 0;                // loads in flight
+  int resident = 0;             // threads of an SM
+  int64_t run = 0;              // bytes that lie behind one another
+  int best_threads = 128;       // all else being equal
+  double slower = 1;            // at reading a byte
+  int words_of_slot = 1;        // collected mail, in 8 bytes: positions have two
   bool one_shift = false;
   bool tiled = false;  // columns, not narrow ones
   bool large = false;  // tiles of whole lines, and so many bytes that latencies hide behind them
@@ -64,6 +65,9 @@ inline constexpr double kCollectors = 0.42,
 inline constexpr int kFewestOfCollector = 8;           // outputs
 inline constexpr int kMostOfSm = 2, kMostOfTile = 32;  // collectors
 
+inline constexpr double kCannot = std::numeric_limits<double>::infinity();
+// At reading a byte, with blocks of less than 512 threads: one run, and tiles of whole lines.
+inline constexpr double kSmallBlocksOfRun = 1.04, kSmallBlocksOfTiles = 1.015;
 inline double cube(double x) { return x * x * x; }
 
 // `bytes` are those of the whole input.
@@ -94,12 +98,12 @@ inline double estimate(const Cut& cut, double bytes, int sm_count) {
 inline double meeting_in_mail(const Cut& cut, int sm_count, int collectors) {
   const int64_t share = cut.outputs_of_tile / std::max(collectors, 1);
   const int64_t slots = cut.pieces * share;
-  if (share > cut.threads || slots > kMostMail) return 1e30;
+  if (share > cut.threads || slots > kMostMail) return kCannot;
   if (collectors > 0) {
-    if (share == 0 || (collectors > 1 && share < kFewestOfCollector)) return 1e30;
-    if (cut.tiles * collectors > kMostOfSm * sm_count) return 1e30;
+    if (share == 0 || (collectors > 1 && share < kFewestOfCollector)) return kCannot;
+    if (cut.tiles * collectors > kMostOfSm * sm_count) return kCannot;
   }
-  // (Of positions the last piece's mail fits as it is; collectors lost to a launch.)
+  // (The last piece's mail takes positions no longer than what was fitted for numbers.)
   const int64_t words = collectors > 0 ? slots * cut.words_of_slot : slots;
   const double of_thread = static_cast<double>(words) / cut.threads;
   const double shared =

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "cuda/ptx/ld_st.h"
+#include "cuda/ptx/ld_streaming.h"
 #include "cuda/reduce/params.h"
 
 namespace xgemm::cuda::reduce {
@@ -87,6 +88,21 @@ using Bits =
 template <typename T>
 __device__ inline Bits<T> load_bits(const T* pointer) {
   return __ldg(reinterpret_cast<const Bits<T>*>(pointer));
+}
+
+// The same of elements of 2 and 4 bytes that are read once.
+template <typename T>
+__device__ inline Bits<T> load_streamed_bits(const T* pointer) {
+  return ptx::ld_global_streaming(reinterpret_cast<const Bits<T>*>(pointer));
+}
+
+template <typename T>
+__device__ inline Bits<T> filler_bits(const Params& p) {
+  if constexpr (sizeof(T) == 8) {
+    return {p.filler_low, p.filler_high};
+  } else {
+    return static_cast<Bits<T>>(p.filler_low);
+  }
 }
 
 template <typename T, bool kTransforms>

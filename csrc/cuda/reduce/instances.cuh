@@ -12,6 +12,27 @@ namespace xgemm::cuda::reduce {
 constexpr Status kNoSuchKernel = {cudaErrorInvalidValue, "choosing a reduction kernel"};
 constexpr const char* kWhere = "the reduction kernel";
 
+inline ElementsParams elements_params(const Params& p) {
+  return {.in = p.in,
+          .out = p.out,
+          .reduced_stride = p.inner_stride,
+          .kept_stride = p.row_stride,
+          .kept_out_stride = p.row_out_stride,
+          .extent = static_cast<uint32_t>(p.extent),
+          .outputs = static_cast<uint32_t>(p.outputs),
+          .base = p};
+}
+
+inline LoneRowsParams lone_rows_params(const Params& p) {
+  return {.in = p.in,
+          .out = p.out,
+          .row_stride = p.row_stride,
+          .row_out_stride = p.row_out_stride,
+          .l2_policy = p.l2_policy,
+          .extent = static_cast<uint32_t>(p.extent),
+          .base = p};
+}
+
 // Kernels that few_kernels leaves out.
 template <typename Op>
 Status launch_frequent(Step step, const StridedParams& params, const Grid& grid) {
@@ -30,6 +51,18 @@ Status launch_frequent(Step step, const StridedParams& params, const Grid& grid)
     default:
       return kNoSuchKernel;
   }
+}
+
+// What has_small says.
+template <typename Op>
+Status launch_small(Step step, const Params& params, const Grid& grid) {
+  if (step == Step::kLoneRows) {
+    return launch_grid(kWhere, grid, lone_rows_kernel<Op>, lone_rows_params(params));
+  }
+  if (step == Step::kFewRows) {
+    return launch_grid(kWhere, grid, few_rows_kernel<Op>, elements_params(params));
+  }
+  return launch_grid(kWhere, grid, warp_columns_kernel<Op>, elements_params(params));
 }
 
 template <typename Op, bool kSm90, bool kFew>
@@ -51,9 +84,16 @@ Status launch_op(Step step, const StridedParams& params, const Grid& grid) {
     } else if (step == Step::kThin) {
       return launch_grid(kWhere, grid, thin_columns_kernel<Op>, params.base);
     } else if (step == Step::kStrided) {
-      return launch_grid(kWhere, grid, strided_kernel < Op, Op::kPortableOnly ? 2 : 8 >, params);
+      return launch_grid(kWhere, grid, strided_kernel < Op, kRare<Op> ? 2 : 8 >, params);
     }
-    if constexpr (!kFew) return launch_frequent<Op>(step, params, grid);
+    if constexpr (!kFew) {
+      if constexpr (kIsFloat<typename Op::Element> && sizeof(typename Op::Lane) == 4) {
+        if (step == Step::kLoneRows || step == Step::kFewRows || step == Step::kWarpColumns) {
+          return launch_small<Op>(step, params.base, grid);
+        }
+      }
+      return launch_frequent<Op>(step, params, grid);
+    }
   }
   return kNoSuchKernel;
 }

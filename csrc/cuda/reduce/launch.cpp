@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "common/math.h"
 #include "cuda/nonce.h"
@@ -99,17 +98,20 @@ void set_dims(const ReduceProblem& problem, const Plan& plan, const Config& conf
   p.kept_count = kept.count - (columns ? 1 : 0);
   for (int d = 0; d < p.kept_count; ++d) p.kept[d] = kept_dim(kept[d]);
   p.row_stride = kept[0].in_stride, p.row_out_stride = kept[0].out_stride;
-  p.columns = runs ? inner.size : kept.innermost().size;
-  if (runs) p.flat_vectors = plan.extent / inner.size * config.row_loads;
+  p.columns = kept.innermost().size;
+  if (runs) {
+    params->run_length = static_cast<uint32_t>(inner.size);
+    params->row_loads = static_cast<uint32_t>(plan.extent / inner.size * config.row_loads);
+  }
   if (columns) {
     p.kept[Params::kMaxKept - 1] = kept_dim(kept.innermost());
     const int vector_of_columns = static_cast<int>(16 / element);
-    const int64_t tile = kernel == Kernel::kFlat   ? vector_of_columns
-                         : kernel == Kernel::kThin ? 1
-                                                   : tile_columns(config, vector_of_columns);
+    const int64_t tile = kernel == Kernel::kFlat ? vector_of_columns
+                         : of_elements(kernel)   ? 1
+                                                 : tile_columns(config, vector_of_columns);
     const int64_t tiles = ceil_div(p.columns, tile);
     p.kept_inner = FastDivmod(static_cast<uint32_t>(tiles));
-    p.flat_vectors = plan.outputs / p.columns * tiles;
+    p.busy_threads = plan.outputs / p.columns * tiles;
     p.in_vector = static_cast<uint16_t>(16 / element);
     p.one_shift = config.one_shift, p.one_dim = reduced.count == 1;
     if (kernel == Kernel::kNarrow) {
@@ -196,27 +198,15 @@ Status launch_pieces(const ReduceProblem& problem, const Plan& plan, StridedPara
   });
 }
 
-// Results lie behind one another always; so do the elements.
-bool is_dense(const Plan& plan) {
-  const ReduceDims& kept = plan.kept;
-  return kept.count == 1 && kept[0].in_stride == 1 && kept[0].out_stride == 1;
-}
-
-// What reductions of one element each are, where that is less than a kernel: zeros, or a copy.
-std::optional<Status> copy(const ReduceProblem& problem, const Plan& plan, cudaStream_t stream) {
-  const auto elements = static_cast<size_t>(plan.outputs);
+// Of outputs and elements that lie behind one another.
+Status copy(const ReduceProblem& problem, const Plan& plan, cudaStream_t stream) {
+  const DType dtype = reduce_output_dtype(problem.op, problem.in_dtype);
+  const auto bytes = static_cast<size_t>(plan.outputs * element_size(dtype));
   if (finds_positions(problem.op)) {
-    return Status{cudaMemsetAsync(problem.out, 0, elements * sizeof(int64_t), stream),
-                  "setting positions"};
+    return {cudaMemsetAsync(problem.out, 0, bytes, stream), "setting positions"};
   }
-  if (problem.op == ReduceOp::kNorm ||
-      reduce_output_dtype(problem.op, problem.in_dtype) != problem.in_dtype) {
-    return {};
-  }
-  return Status{cudaMemcpyAsync(problem.out, problem.in,
-                                elements * static_cast<size_t>(element_size(problem.in_dtype)),
-                                cudaMemcpyDeviceToDevice, stream),
-                "copying"};
+  return {cudaMemcpyAsync(problem.out, problem.in, bytes, cudaMemcpyDeviceToDevice, stream),
+          "copying"};
 }
 
 }  // namespace
@@ -225,9 +215,7 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
               cudaStream_t stream) {
   if (plan.outputs == 0) return {};
   const Kind kind = kind_of(problem);
-  if (plan.extent == 1 && is_dense(plan)) {
-    if (const std::optional<Status> status = copy(problem, plan, stream)) return *status;
-  }
+  if (config.kernel == Kernel::kCopy) return copy(problem, plan, stream);
   StridedParams params;
   Params& p = params.base;
   p.in = problem.in, p.out = problem.out, p.partials = workspace;

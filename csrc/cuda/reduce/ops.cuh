@@ -37,7 +37,6 @@ struct Additive {
   using Acc = std::conditional_t<kIsFloat<T>, double, uint64_t>;  // integers wrap, as in torch
   using Out = std::conditional_t<kIsFloat<T>, T, int64_t>;
   static constexpr bool kTransforms = false;
-  static constexpr bool kPortableOnly = false;
   __device__ static Lane identity() { return 0; }
   __device__ static Lane meet(Lane a, Lane b) { return a + b; }
   __device__ static Acc widen(Lane lane, int64_t) { return lane; }
@@ -141,7 +140,6 @@ __device__ __noinline__ inline float power_in_fp32(float x, float p) { return po
 // load's is so large or small that some may have overflowed or vanished.
 template <typename T>
 struct Powers : Additive<T, double> {
-  static constexpr bool kPortableOnly = true;  // Hopper has no build of its own (has_sm90)
   template <int N>
   __device__ static float fold_in_fp32(const float (&x)[N], const Params& p) {
     float powers[N];
@@ -168,6 +166,12 @@ struct Powers : Additive<T, double> {
   __device__ static T finish_lane(double lane, const Params& p) { return finish(lane, p); }
 };
 
+// Not worth many registers, nor a build for Hopper (has_sm90).
+template <typename Op>
+inline constexpr bool kRare = false;
+template <typename T>
+inline constexpr bool kRare<Powers<T>> = true;
+
 template <typename T>
 struct Prod {
   using Element = T;
@@ -175,7 +179,6 @@ struct Prod {
   using Acc = Lane;
   using Out = std::conditional_t<kIsFloat<T>, T, int64_t>;
   static constexpr bool kTransforms = false;
-  static constexpr bool kPortableOnly = false;
   __device__ static Lane identity() { return 1; }
   __device__ static Lane meet(Lane a, Lane b) { return a * b; }
   __device__ static Acc widen(Lane lane, int64_t) { return lane; }
@@ -243,7 +246,6 @@ struct Extreme {
   using Acc = Lane;
   using Out = T;
   static constexpr bool kTransforms = true;
-  static constexpr bool kPortableOnly = false;
   __device__ static Lane identity() { return lowest<Lane>(); }
   __device__ static Lane meet(Lane a, Lane b) {
     if constexpr (std::is_same_v<Lane, float>) {
@@ -281,7 +283,6 @@ struct Arg {
   using Acc = Best<C, int64_t>;
   using Out = int64_t;
   static constexpr bool kTransforms = true;
-  static constexpr bool kPortableOnly = false;
   static constexpr uint32_t kNowhere = ~0u;
 
   // NaN beats everything but NaN.

@@ -50,7 +50,7 @@ struct Params {
   uint16_t in_vector;     // columns: after how many elements of 16 bytes they repeat
   bool one_shift;         // shifted columns: see has_one_shift
   bool one_dim;           // columns: the reduced extent is one dimension
-  int64_t columns;        // runs: elements of one
+  int64_t columns;        // of the innermost kept dimension
   int64_t inner_stride;   // elements; see `runs`
   uint32_t vectors;       // short rows: a power of 2
   uint32_t row_loads;     // short rows: 16-byte loads that cover any of them
@@ -62,8 +62,7 @@ struct Params {
 
   static constexpr int kMaxKept = 4;
   KeptDim kept[kMaxKept];  // outermost first
-  int64_t flat_vectors;    // flat columns: 16 bytes of columns, through all tiles; thin ones:
-                           // columns; runs: loads of a row
+  int64_t busy_threads;    // flat, thin columns: those that have outputs
   // The reduced extent as runs: element (outer, inner) at outer * outer_stride + inner *
   // inner_stride. Rows that are runs count `inner` in loads.
   FastDivmod runs;
@@ -73,10 +72,12 @@ struct Params {
   double p;              // order of the norm
 };
 
-// For the strided kernel, which takes any number of dimensions.
+// For the strided kernel, which takes any number of dimensions, and for runs.
 struct StridedParams {
   Params base;
   int64_t piece_length;
+  uint32_t run_length;  // runs: elements of one
+  uint32_t row_loads;   // runs: of all of a row
   int kept_count, reduced_count;
   KeptDim kept[ReduceDims::kMaxDims];  // outermost first
   struct {
@@ -85,5 +86,23 @@ struct StridedParams {
   } reduced[ReduceDims::kMaxDims];  // outermost first
 };
 static_assert(sizeof(StridedParams) <= 4096, "what a kernel's parameters may take");
+
+// For kernels that live for little more than their first load: all that it waits for is in one line
+// of constants.
+struct ElementsParams {  // few rows, warp columns
+  const void* in;
+  void* out;
+  int64_t reduced_stride, kept_stride, kept_out_stride;
+  uint32_t extent, outputs;
+  Params base;
+};
+struct LoneRowsParams {
+  const void* in;
+  void* out;
+  int64_t row_stride, row_out_stride;
+  uint64_t l2_policy;
+  uint32_t extent;
+  Params base;
+};
 
 }  // namespace xgemm::cuda::reduce

@@ -1,9 +1,26 @@
-// What a reduction is made of, before the GPU comes into it.
+// What a reduction is made of, before the GPU comes into it; and a configuration in words.
 #include <cmath>
+#include <string>
 
 #include "cuda/reduce/problem.h"
 
 namespace xgemm::cuda::reduce {
+namespace {
+
+std::string blocks_of(const Config& config) {
+  std::string text = ", " + std::to_string(config.tiles) + " x " + std::to_string(config.pieces) +
+                     " blocks of " + std::to_string(config.threads) + " threads";
+  if (config.kernel != Kernel::kRows && config.kernel != Kernel::kRuns)
+    text += ", " + std::to_string(config.lanes) + " lanes";
+  if (config.kernel == Kernel::kShortRows || config.kernel == Kernel::kRaggedRows) {
+    text += ", " + std::to_string(config.vectors) + " loads a row";
+  }
+  if (config.collectors > 0) text += ", " + std::to_string(config.collectors) + " to collect";
+  if (config.cluster > 1) text += ", clusters of " + std::to_string(config.cluster);
+  return text;
+}
+
+}  // namespace
 
 Kind kind_of(const ReduceProblem& problem) {
   switch (problem.op) {
@@ -33,6 +50,20 @@ Plan make_plan(const ReduceProblem& problem) {
   plan.outputs = plan.kept.elements();
   plan.extent = plan.reduced.elements();
   return plan;
+}
+
+std::string explain(const Plan& plan, const Config& config) {
+  constexpr const char* kNames[] = {
+      "short rows", "ragged rows",  "team rows",       "lone rows",    "rows",
+      "runs",       "columns",      "shifted columns", "flat columns", "thin columns",
+      "few rows",   "warp columns", "narrow columns",  "strided",      "copy"};
+  std::string text = "kernel: ";
+  text += kNames[static_cast<int>(config.kernel)];
+  if (config.kernel != Kernel::kCopy) text += blocks_of(config);
+  text += "\noutputs: " + std::to_string(plan.outputs) + " of " + std::to_string(plan.extent) +
+          " elements each";
+  text += std::string("\nwhy: ") + config.reason + "\n";
+  return text;
 }
 
 }  // namespace xgemm::cuda::reduce

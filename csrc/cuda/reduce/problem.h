@@ -17,22 +17,30 @@ struct Plan {
 };
 
 enum class Kernel : int8_t {
-  kShortRows,   // a row by one lane, several or a warp; several rows a warp
-  kRaggedRows,  // the same of any length and at any alignment
-  kTeamRows,    // a row by 8, 16 or 32 lanes, at any alignment
-  kRows,        // a row, or a piece of one, by a block
-  kRuns,        // the same of rows that are several runs of contiguous elements each
-  kColumns,     // 16 bytes of adjacent outputs by a thread
-  kShifted,     // the same at any alignment, and of rows in two dimensions
-  kFlat,        // the same where a thread has all of its columns
-  kThin,        // the same of a column each, element by element
-  kNarrow,      // columns within 16 bytes, which hold several rows of them
-  kStrided,     // any strides, element by element
+  kShortRows,    // a row by one lane, several or a warp; several rows a warp
+  kRaggedRows,   // the same of any length and at any alignment
+  kTeamRows,     // a row by 8, 16 or 32 lanes, at any alignment
+  kLoneRows,     // a row by a block, a few loads a thread
+  kRows,         // a row, or a piece of one, by a block
+  kRuns,         // the same of rows that are several runs of contiguous elements each
+  kColumns,      // 16 bytes of adjacent outputs by a thread
+  kShifted,      // the same at any alignment, and of rows in two dimensions
+  kFlat,         // the same where a thread has all of its columns
+  kThin,         // the same of a column each, element by element
+  kFewRows,      // the same of up to 8 rows, in one dimension each
+  kWarpColumns,  // 32 columns by a block, a warp each some rows, element by element
+  kNarrow,       // columns within 16 bytes, which hold several rows of them
+  kStrided,      // any strides, element by element
+  kCopy,         // one element for each output, which is the result, or whose position is 0
 };
 
+// Element by element, so that neither alignment nor the strides of columns matter.
+constexpr bool of_elements(Kernel kernel) {
+  return kernel == Kernel::kThin || kernel == Kernel::kFewRows || kernel == Kernel::kWarpColumns;
+}
 constexpr bool of_columns(Kernel kernel) {
   return kernel == Kernel::kColumns || kernel == Kernel::kShifted || kernel == Kernel::kNarrow ||
-         kernel == Kernel::kFlat || kernel == Kernel::kThin;
+         kernel == Kernel::kFlat || of_elements(kernel);
 }
 
 struct Config {
@@ -43,12 +51,11 @@ struct Config {
   int64_t tiles = 0;      // of outputs: one for each block, or for each of its pieces
   int64_t row_loads = 0;  // short rows, runs: 16-byte loads that cover any of them
   int64_t pieces = 1;     // of the reduced extent
-  int cluster = 1;    // pieces that meet in a cluster: all of them, or 1 where they meet in memory
-  bool mail = false;  // they meet there in the same launch, and not in a second one
-  int collectors =
-      0;  // mail: blocks more for each tile, which share its outputs; 0: the last piece
-  bool streams = true;     // L2 drops what was read first, and keeps what else it holds
-  bool sm90 = false;       // of the build for Hopper
+  int cluster = 1;        // pieces that meet in a cluster: all, or 1 where they meet in memory
+  bool mail = false;      // they meet there in the same launch, and not in a second one
+  int collectors = 0;   // mail: blocks more that share a tile's outputs; 0: its last piece has them
+  bool streams = true;  // L2 drops what was read first, and keeps what else it holds
+  bool sm90 = false;    // of the build for Hopper
   bool one_shift = false;  // shifted columns: see has_one_shift
   int64_t workspace_bytes = 0;
   const char* reason = "";
@@ -75,6 +82,17 @@ constexpr bool has_sm90(Kind kind, DType dtype) {
          (dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32);
 }
 
+// Whether an Op's Lane (ops.cuh) is a 32-bit number.
+constexpr bool four_byte_lanes(Kind kind, DType dtype) {
+  if (kind == Kind::kSquares) return dtype == DType::kF16;
+  if (kind == Kind::kSum) return is_floating(dtype) && element_size(dtype) < 8;
+  return kind == Kind::kExtreme && element_size(dtype) < 8;
+}
+// Lone rows, few rows and warp columns are compiled for these only: of others few are small.
+constexpr bool has_small(Kind kind, DType dtype) {
+  return four_byte_lanes(kind, dtype) && has_sm90(kind, dtype);
+}
+
 // Of larger elements a thread for each column is faster.
 constexpr bool has_flat(DType dtype) { return element_size(dtype) < 4; }
 
@@ -85,6 +103,8 @@ constexpr int in_flight(Kernel kernel, Kind kind, DType dtype) {
   return element_size(dtype) == 1 || kernel == Kernel::kFlat || powers_of_rows ? 4 : 8;
 }
 
+constexpr int kMostFewRows = 8, kWarpColumnsThreads = 512;
+constexpr int kLoneRowLoads = 4;   // of a thread
 constexpr int kMostRowWarps = 16;  // of a block that has a row
 
 // Short rows: how many a warp has.

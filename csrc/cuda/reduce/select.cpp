@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "common/math.h"
 #include "cuda/reduce/cost.h"
@@ -13,7 +14,8 @@ namespace xgemm::cuda::reduce {
 namespace {
 
 constexpr int64_t k31Bits = int64_t{1} << 31;
-constexpr int kShortThreads = 64, kTeamThreads = 128, kColumnThreads = 256, kStridedThreads = 256;
+constexpr int kShortThreads = 64, kTeamThreads = 128, kFlatThreads = 256, kStridedThreads = 256;
+constexpr int kColumnThreads = 512, kWidestLanes = 256;  // of a block; along its rows
 constexpr int kMostRowThreads = 32 * kMostRowWarps, kRowsResident = 1024;
 constexpr int kMostVectors = 8;  // of a row that a lane of short rows takes at once
 constexpr int kMostCluster = 8;  // what every GPU with clusters has
@@ -21,6 +23,11 @@ constexpr int kNarrowest = 32;   // the least part of the widest lanes that is c
 constexpr int64_t kMostFlatExtent = 4096;
 // Elements that a thread should have to itself, of ragged rows and at any strides.
 constexpr int64_t kThinRow = 10, kThinStrided = 16;
+// Of the limits of lone rows and warp columns, and of where blocks of 512 threads are considered
+// for columns: 120 random problems, and 80 near the limits, beside what was chosen before.
+constexpr double kManyBytesOfLoneRows = 40e6, kLargeBlockBytes = 2e6;
+constexpr int64_t kFewestWarpRows = 128, kMostWarpRows = 400;
+constexpr int kWarpColumnsBlocks = 2048 / kWarpColumnsThreads;  // of an SM
 constexpr int64_t kSharedBytes = 48 * 1024;
 constexpr double kClusteredBytes = 100e6;  // from here on clusters of columns lose
 constexpr int64_t kFewBatches = 4;
@@ -48,6 +55,11 @@ struct View {
 
   const ReduceDim& kept() const { return plan.kept.innermost(); }
   const ReduceDim& reduced() const { return plan.reduced.innermost(); }
+  double estimate(const Cut& cut) const { return reduce::estimate(cut, bytes, device.sm_count); }
+  bool four_byte_lanes() const { return reduce::four_byte_lanes(kind, problem.in_dtype); }
+  bool large_blocks() const { return four_byte_lanes() && bytes >= kLargeBlockBytes; }
+  // The kernels of small problems read as if nothing else should stay in L2.
+  bool small() const { return has_small(kind, problem.in_dtype) && bytes < kStreamedBytes; }
   bool few_kernels() const { return reduce::few_kernels(kind, problem.in_dtype); }
   bool clusters() const { return device.capability == 90 && has_sm90(kind, problem.in_dtype); }
 
@@ -75,6 +87,15 @@ struct View {
   int64_t vectors_of_row() const { return plan.extent / reduced().size * vectors_of_run(); }
 };
 
+// One element each, which is the result or whose position is, and all behind one another. (Results
+// always are.)
+bool fits_copy(const View& v) {
+  const ReduceOp op = v.problem.op;
+  if (v.plan.extent != 1 || v.plan.kept.count != 1 || v.kept().in_stride != 1) return false;
+  if (finds_positions(op)) return true;
+  return op != ReduceOp::kNorm && reduce_output_dtype(op, v.problem.in_dtype) == v.problem.in_dtype;
+}
+
 bool fits_rows(const View& v) {
   const Plan& plan = v.plan;
   if (v.reduced().in_stride != 1 || v.reduced().size == 1) return false;
@@ -85,13 +106,6 @@ bool fits_rows(const View& v) {
   return plan.reduced.count == 1 || 2 * v.reduced().size >= v.vector;
 }
 
-// Whether an Op's Lane (ops.cuh) is a 32-bit number.
-bool four_byte_lanes(const View& v) {
-  if (v.kind == Kind::kSquares) return v.problem.in_dtype == DType::kF16;
-  if (v.kind == Kind::kSum) return is_floating(v.problem.in_dtype) && v.element < 8;
-  return v.kind == Kind::kExtreme && v.element < 8;
-}
-
 // The limits are those of the sweep: 16 loads where rows are few, 32 where they are many.
 bool fits_short_rows(const View& v) {
   const Plan& plan = v.plan;
@@ -99,7 +113,7 @@ bool fits_short_rows(const View& v) {
   if (plan.kept.count == 2 && plan.outputs >= k31Bits) return false;
   const bool many_whole = !v.few_rows() && v.all_aligned(false) && plan.extent % v.vector == 0;
   const bool fp64_of_fp32 =
-      v.problem.in_dtype == DType::kF32 && v.kind != Kind::kArg && !four_byte_lanes(v);
+      v.problem.in_dtype == DType::kF32 && v.kind != Kind::kArg && !v.four_byte_lanes();
   return v.vectors_of_row() <= (many_whole && !fp64_of_fp32 ? 32 : v.few_rows() ? 8 : 16);
 }
 
@@ -135,7 +149,7 @@ bool fits_narrow(const View& v) {
 // The cheapest way so far.
 struct Choice {
   Config config;
-  double cost = 1e300;
+  double cost = std::numeric_limits<double>::infinity();
 
   void consider(const Cut& cut, int cluster, bool mail, double cost_of_cut, int collectors = 0) {
     if (cost_of_cut >= cost) return;
@@ -153,20 +167,20 @@ void consider_pieces(const View& v, Cut cut, int64_t most, bool clusters, const 
                      Choice* choice) {
   const int64_t sms = v.device.sm_count, tiles = std::max<int64_t>(cut.tiles, 1);
   cut.pieces = 1, cut.loads = loads(1);
-  choice->consider(cut, 1, false, estimate(cut, v.bytes, v.device.sm_count));
+  choice->consider(cut, 1, false, v.estimate(cut));
   const int64_t slots = sms * std::min(cut.resident / cut.threads, kMostBlocksOfSm);
   for (int c = 2; clusters && c <= std::min<int64_t>(kMostCluster, most); c *= 2) {
     cut.pieces = c, cut.loads = loads(c);
     const double waves = static_cast<double>(tiles * c) / static_cast<double>(slots);
     const double meeting = kCluster + kClusterWave * std::max(waves - 1, 0.0);
-    choice->consider(cut, c, false, estimate(cut, v.bytes, v.device.sm_count) + meeting);
+    choice->consider(cut, c, false, v.estimate(cut) + meeting);
   }
   int64_t last = 1;
   for (const int64_t quarters : {1, 2, 4, 8, 12, 24}) {
     cut.pieces = std::min(most, sms * quarters / 4 / tiles);
     if (cut.pieces <= last) continue;
     last = cut.pieces, cut.loads = loads(cut.pieces);
-    const double whole = estimate(cut, v.bytes, v.device.sm_count);
+    const double whole = v.estimate(cut);
     if (whole >= choice->cost) continue;  // however they meet: a call should not search for long
     choice->consider(cut, 1, false, whole + meeting_in_a_launch(cut));
     choice->consider(cut, 1, true, whole + meeting_in_mail(cut, v.device.sm_count, 0));
@@ -185,14 +199,18 @@ bool fits_thin(const View& v) {
 // A thread for each output, if that is cheaper than what was chosen.
 void consider_thin(const View& v, Choice* choice) {
   if (!fits_thin(v)) return;
-  Cut cut{.lanes = 1, .pieces = 1, .loads = v.plan.extent, .batch = 8, .resident = 1536};
+  const bool few = v.small() && v.plan.extent <= kMostFewRows && v.plan.kept.count == 1 &&
+                   v.plan.reduced.count == 1;
+  Cut cut{.loads = v.plan.extent, .batch = 8, .resident = 1536};
+  if (few) cut.best_threads = kFlatThreads;
   cut.slower = std::max(kThinBytes / static_cast<double>(v.element), 1.0);
-  Choice thin{.config = {.kernel = Kernel::kThin, .reason = "few elements: a thread each"},
+  Choice thin{.config = {.kernel = few ? Kernel::kFewRows : Kernel::kThin,
+                         .reason = "few elements: a thread each"},
               .cost = choice->cost};
-  for (cut.threads = kFewestThreads; cut.threads <= kColumnThreads; cut.threads *= 2) {
+  for (cut.threads = kFewestThreads; cut.threads <= kFlatThreads; cut.threads *= 2) {
     cut.tiles = ceil_div<int64_t>(v.plan.outputs, cut.threads);
     cut.run = v.element * std::min<int64_t>(v.kept().size, cut.threads);
-    thin.consider(cut, 1, false, estimate(cut, v.bytes, v.device.sm_count) + kThinEnd);
+    thin.consider(cut, 1, false, v.estimate(cut) + kThinEnd);
   }
   if (thin.cost < choice->cost) *choice = thin;
 }
@@ -216,7 +234,7 @@ Config short_rows(const View& v) {
     config.lanes = std::max(slots / (whole ? 4 : config.vectors), 1);
   } else {
     // One load of each of 8 rows, or more of fewer where what lanes hand each other is 8 bytes.
-    if (four_byte_lanes(v)) {
+    if (v.four_byte_lanes()) {
       config.vectors = vectors == slots && slots <= 16 ? 1 : std::min(slots, 2);
     } else {
       config.vectors =
@@ -251,6 +269,20 @@ Config team_rows(const View& v) {
   return config;
 }
 
+// Threads of a lone row.
+int lone_row_threads(int64_t vectors) {
+  return vectors <= 256 ? 128 : vectors <= 1024 ? 256 : kMostRowThreads;
+}
+
+// Where there is much to read most of a thread's loads should be there.
+bool fits_lone_rows(const View& v) {
+  if (!has_small(v.kind, v.problem.in_dtype) || v.plan.reduced.count > 1) return false;
+  if (v.plan.kept.count > 1 || v.plan.outputs >= k31Bits - 1) return false;
+  const int64_t vectors = v.vectors_of_row();
+  const int64_t loads = kLoneRowLoads * lone_row_threads(vectors);
+  return vectors <= loads && (v.bytes < kManyBytesOfLoneRows || 10 * vectors >= 7 * loads);
+}
+
 Config rows(const View& v) {
   const bool runs = v.plan.reduced.count > 1;
   Choice choice{.config = {.kernel = runs ? Kernel::kRuns : Kernel::kRows}};
@@ -274,6 +306,10 @@ Config rows(const View& v) {
         [&](int64_t pieces) { return ceil_div(vectors, pieces * threads); }, &choice);
   }
   Config& config = choice.config;
+  if (config.pieces == 1 && fits_lone_rows(v)) {
+    config.kernel = Kernel::kLoneRows;
+    config.threads = lone_row_threads(vectors);
+  }
   config.reason = config.pieces == 1   ? "rows: a block each"
                   : config.cluster > 1 ? "rows: a cluster each"
                                        : "few long rows: in pieces";
@@ -284,14 +320,16 @@ Config rows(const View& v) {
 Config narrow_columns(const View& v) {
   Choice choice{.config = {.kernel = Kernel::kNarrow}};
   const int64_t rows = v.plan.extent * v.kept().size / v.vector;
-  for (int threads = kFewestThreads; threads <= kColumnThreads; threads *= 2) {
+  const int most_threads = v.large_blocks() ? kColumnThreads : kWidestLanes;
+  for (int threads = kFewestThreads; threads <= most_threads; threads *= 2) {
     const Cut cut{.threads = threads,
                   .lanes = 1,
                   .tiles = v.plan.outputs / v.kept().size,
                   .outputs_of_tile = v.vector,
                   .batch = v.batch,
                   .resident = v.vector > 4 ? 768 : 1024,
-                  .run = threads * 16};
+                  .run = threads * 16,
+                  .slower = threads > kWidestLanes ? 1 : kSmallBlocksOfRun};
     consider_pieces(
         v, cut, ceil_div<int64_t>(rows, threads), v.clusters(),
         [&](int64_t pieces) { return ceil_div(rows, pieces * threads); }, &choice);
@@ -311,26 +349,26 @@ Config columns(const View& v) {
   if (has_flat(v.problem.in_dtype) && !v.few_kernels() && outer * across < k31Bits &&
       v.plan.extent <= kMostFlatExtent) {
     choice.config.kernel = Kernel::kFlat;
-    for (cut.threads = kFewestThreads; cut.threads <= kColumnThreads; cut.threads *= 2) {
+    for (cut.threads = kFewestThreads; cut.threads <= kFlatThreads; cut.threads *= 2) {
       cut.lanes = 1, cut.tiles = ceil_div<int64_t>(outer * across, cut.threads), cut.pieces = 1;
       cut.loads = v.plan.extent + kFlatLoads;
       cut.run = 16 * std::min<int64_t>(across, cut.threads);
-      choice.consider(cut, 1, false, estimate(cut, v.bytes, v.device.sm_count));
+      choice.consider(cut, 1, false, v.estimate(cut));
     }
   }
   Choice tiled{.config = {.kernel = shifted ? Kernel::kShifted : Kernel::kColumns},
                .cost = choice.cost};
   // (What is 8 bytes takes blocks long to bring together, which only tall columns hide.)
   cut.large = v.bytes >= kLargeBytes && v.all_aligned(true, kLine) &&
-              v.plan.extent >= (four_byte_lanes(v) ? kTallColumn : kTallestColumn);
+              v.plan.extent >= (v.four_byte_lanes() ? kTallColumn : kTallestColumn);
   cut.tiled = true;
   cut.words_of_slot = v.kind == Kind::kArg ? 2 : 1;
   if (shifted) cut.best_threads = 256, cut.resident = v.vector > 4 ? 512 : 1024;
-  const auto widest = static_cast<int>(std::min<int64_t>(pow2_ceil(across), kColumnThreads));
+  const auto widest = static_cast<int>(std::min<int64_t>(pow2_ceil(across), kWidestLanes));
   const int narrowest =
       std::max(cut.large ? std::min<int>(kLine / 16, widest) : 1, widest / kNarrowest);
   for (int lanes = widest; lanes >= narrowest; lanes /= 2) {
-    const int fewest_threads = cut.large ? kColumnThreads : std::max(lanes, kFewestThreads);
+    const int fewest_threads = cut.large ? kWidestLanes : std::max(lanes, kFewestThreads);
     for (int threads = fewest_threads; threads <= kColumnThreads; threads *= 2) {
       const auto vector = static_cast<int>(v.vector);
       Config alone{.kernel = tiled.config.kernel, .threads = threads, .lanes = lanes};
@@ -343,6 +381,11 @@ Config columns(const View& v) {
                             shared_bytes(largest, v.kind, vector) <= kSharedBytes;
       // A tile that is as wide as the rows is read in one run.
       const bool whole_rows = !shifted && lanes == across && v.reduced().in_stride == v.kept().size;
+      // Where so much is read that blocks of 512 threads do so 1 to 8 % faster. (Elsewhere they
+      // gain nothing, and in wide rows they lose.)
+      const bool stream = v.large_blocks() && !shifted &&
+                          (whole_rows || (cut.large && v.plan.extent >= kTallestColumn));
+      if (threads > kWidestLanes && !stream) continue;
       cut.threads = threads, cut.lanes = lanes, cut.run = 16 * (whole_rows ? threads : lanes);
       // Two loads and a shift for each 16 bytes take as long as four loads, of which fewer are
       // under way.
@@ -350,6 +393,9 @@ Config columns(const View& v) {
       cut.batch = in_flight(alone.kernel, v.kind, v.problem.in_dtype) / (twice ? 2 : 1);
       const int64_t each = twice ? 4 : 1;
       cut.one_shift = alone.one_shift;
+      cut.slower = threads > kWidestLanes || !stream ? 1
+                   : whole_rows                      ? kSmallBlocksOfRun
+                                                     : kSmallBlocksOfTiles;
       cut.tiles = outer * ceil_div<int64_t>(v.kept().size, tile_columns(alone, vector));
       cut.outputs_of_tile = lanes * v.vector;
       const int64_t groups = threads / lanes;
@@ -366,6 +412,22 @@ Config columns(const View& v) {
                                                  : "few columns: in pieces";
   consider_thin(v, &choice);
   return config;
+}
+
+// Rows at odd strides, of which the warps of one wave of blocks load all that there is at once.
+bool fits_warp_columns(const View& v) {
+  const int64_t tiles = ceil_div<int64_t>(v.plan.outputs, 32);
+  return v.small() && v.element == 2 && v.plan.kept.count == 1 && v.plan.reduced.count == 1 &&
+         !v.all_aligned(true) && kFewestWarpRows < v.plan.extent &&
+         v.plan.extent <= kMostWarpRows && tiles >= v.device.sm_count &&
+         tiles <= kWarpColumnsBlocks * v.device.sm_count;
+}
+
+Config warp_columns(const View& v) {
+  return {.kernel = Kernel::kWarpColumns,
+          .threads = kWarpColumnsThreads,
+          .tiles = ceil_div<int64_t>(v.plan.outputs, 32),
+          .reason = "columns at an odd stride: a warp has 32"};
 }
 
 Config strided(const View& v) {
@@ -400,6 +462,7 @@ Config strided(const View& v) {
 Config choose(const View& v) {
   const int64_t extent = v.plan.extent;
   if (extent == 0) return strided(v);
+  if (fits_copy(v)) return {.kernel = Kernel::kCopy, .reason = "one element each"};
   const bool whole = v.all_aligned(false) && extent % v.vector == 0;
   if (fits_thin(v) && (extent == 1 || (fits_rows(v) && !whole && extent <= kThinRow))) {
     return thin(v);
@@ -412,6 +475,7 @@ Config choose(const View& v) {
   if (!fits_columns(v) || few_columns) {
     return fits_thin(v) && extent <= kThinStrided ? thin(v) : strided(v);
   }
+  if (fits_warp_columns(v)) return warp_columns(v);
   return fits_narrow(v) ? narrow_columns(v) : columns(v);
 }
 
@@ -430,27 +494,6 @@ Config select_config(const ReduceProblem& problem, const Plan& plan, const Devic
   config.streams = short_ones || view.bytes < kStreamedBytes;
   config.workspace_bytes = workspace_bytes(problem, plan, config);
   return config;
-}
-
-std::string explain(const Plan& plan, const Config& config) {
-  constexpr const char* kNames[] = {
-      "short rows",      "ragged rows",  "team rows",    "rows",           "runs",   "columns",
-      "shifted columns", "flat columns", "thin columns", "narrow columns", "strided"};
-  std::string text = "kernel: ";
-  text += kNames[static_cast<int>(config.kernel)];
-  text += ", " + std::to_string(config.tiles) + " x " + std::to_string(config.pieces) +
-          " blocks of " + std::to_string(config.threads) + " threads";
-  if (config.kernel != Kernel::kRows && config.kernel != Kernel::kRuns)
-    text += ", " + std::to_string(config.lanes) + " lanes";
-  if (config.kernel == Kernel::kShortRows || config.kernel == Kernel::kRaggedRows) {
-    text += ", " + std::to_string(config.vectors) + " loads a row";
-  }
-  if (config.collectors > 0) text += ", " + std::to_string(config.collectors) + " to collect";
-  if (config.cluster > 1) text += ", clusters of " + std::to_string(config.cluster);
-  text += "\noutputs: " + std::to_string(plan.outputs) + " of " + std::to_string(plan.extent) +
-          " elements each";
-  text += std::string("\nwhy: ") + config.reason + "\n";
-  return text;
 }
 
 }  // namespace xgemm::cuda::reduce

@@ -4,6 +4,8 @@
 
 #include "cuda/gemm/fp32/epilogue.cuh"
 #include "cuda/gemm/fp32/tile.cuh"
+#include "cuda/ptx/ld_st.h"
+#include "cuda/ptx/mbarrier.h"
 #include "cuda/shared_memory.h"
 
 namespace xgemm::cuda::gemm::fp32 {
@@ -38,19 +40,31 @@ struct GemvWork {
   int depth;  // of its part of K
   const float *a, *b;
 
+  // kCluster: the parts of K of a tile follow each other.
+  template <bool kCluster>
   __device__ static GemvWork at(const Params& params, int64_t index) {
     // 64-bit divisions take long, and few products have so many CTAs.
     constexpr int64_t kMost = INT32_MAX;
-    int64_t plane, batch;
+    int64_t tile, batch, split;
     if (index < kMost) {
       const auto tiles = static_cast<uint32_t>(min(params.tiles_n, kMost));
-      plane = static_cast<uint32_t>(index) / tiles;
-      batch = static_cast<uint32_t>(plane) / static_cast<uint32_t>(params.splits);
+      const auto splits = static_cast<uint32_t>(params.splits);
+      auto i = static_cast<uint32_t>(index);
+      if constexpr (kCluster) split = i % splits, i /= splits;
+      uint32_t plane = i / tiles;
+      tile = i - plane * tiles;
+      if constexpr (!kCluster) split = plane % splits, plane /= splits;
+      batch = plane;
     } else {
-      plane = index / params.tiles_n, batch = plane / params.splits;
+      int64_t i = index;
+      if constexpr (kCluster) split = i % params.splits, i /= params.splits;
+      int64_t plane = i / params.tiles_n;
+      tile = i - plane * params.tiles_n;
+      if constexpr (!kCluster) split = plane % params.splits, plane /= params.splits;
+      batch = plane;
     }
-    const int64_t split = plane - batch * params.splits, k = split * params.k_per_split;
-    return {(index - plane * params.tiles_n) * params.few_columns,
+    const int64_t k = split * params.k_per_split;
+    return {tile * params.few_columns,
             batch,
             split * params.batches + batch,
             static_cast<int>(min(params.k_per_split, params.k - k)),
@@ -240,14 +254,15 @@ class WideGemv {
   }
 };
 
-template <typename Gemv, int kFew>
+// kCluster: the parts of K are the CTAs of a cluster.
+template <typename Gemv, int kFew, bool kCluster>
 __global__ void __launch_bounds__(kGemvMostThreads, 1)
     gemv_kernel(const __grid_constant__ Params params) {
   struct Storage {
     alignas(16) float sums[kGemvMostWarps * kFew * kMostFewColumns];  // [part][row][few_columns]
   };
   XGEMM_STATIC_SHARED(Storage, smem);
-  const GemvWork work = GemvWork::at(params, params.first_work + blockIdx.x);
+  const GemvWork work = GemvWork::at<kCluster>(params, params.first_work + blockIdx.x);
   const int lane = threadIdx.x % 32, of_part = kFew * params.few_columns;
   const Gemv gemv(params, threadIdx.x / 32, blockDim.x / 32);
   GemvSums<kFew> sums;
@@ -265,12 +280,46 @@ __global__ void __launch_bounds__(kGemvMostThreads, 1)
       const float4 x = *reinterpret_cast<const float4*>(smem.sums + part * of_part + i * 4);
       total.x += x.x, total.y += x.y, total.z += x.z, total.w += x.w;
     }
-    if (params.splits > 1) {
+    if constexpr (kCluster) {
+      *reinterpret_cast<float4*>(smem.sums + i * 4) = total;
+    } else if (params.splits > 1) {
       *partial_row4(params, work.plane, row, column) = total;
     } else {
-      finish_row4(params, work.batch, total, row, column);
+      finish_few_row4(params, work.batch, total, row, column);
     }
   }
+  if constexpr (kCluster) {
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    if (ptx::cluster_cta_rank() == 0) {
+#pragma unroll 1
+      for (int i = threadIdx.x; i < kFew * quads; i += blockDim.x) {
+        const int row = i / quads;
+        const int64_t column = work.column + i % quads * 4;
+        if (row >= params.m || column >= params.n) continue;
+        const auto* x = reinterpret_cast<const float*>(smem.sums) + i * 4;
+        float4 total = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 4
+        for (int split = 0; split < params.splits; ++split) {
+          total.x += ptx::ld_shared_cluster(x, split);
+          total.y += ptx::ld_shared_cluster(x + 1, split);
+          total.z += ptx::ld_shared_cluster(x + 2, split);
+          total.w += ptx::ld_shared_cluster(x + 3, split);
+        }
+        finish_few_row4(params, work.batch, total, row, column);
+      }
+    }
+    ptx::cluster_arrive_relaxed();  // nobody leaves while its sums are read
+    ptx::cluster_wait();
+  }
+}
+
+// The kernel for a B that lies so, and so many columns of a CTA.
+template <int kFew, bool kCluster>
+inline auto find_gemv(const Params& params, int columns) {
+  return params.b.access == Access::kAlongK ? gemv_kernel<KMajorGemv<kFew>, kFew, kCluster>
+         : columns == kMostFewColumns       ? gemv_kernel<WideGemv<kFew, 32>, kFew, kCluster>
+                                            : gemv_kernel<WideGemv<kFew, 8>, kFew, kCluster>;
 }
 
 }  // namespace xgemm::cuda::gemm::fp32

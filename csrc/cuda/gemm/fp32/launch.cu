@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kReduceThreads)
       const float4 part = *partial_row4(params, split * params.batches + batch, row, column);
       sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
     }
-    finish_row4(params, batch, sum, row, column);
+    finish_few_row4(params, batch, sum, row, column);
   }
 }
 
@@ -65,9 +65,7 @@ Status launch_tile(const Params& params, cudaStream_t stream) {
 template <int kFew>
 Status launch_few(Params params, const Config& config, cudaStream_t stream) {
   params.few_columns = config.block_n;
-  const Kernel kernel = params.b.access == Access::kAlongK  ? gemv_kernel<KMajorGemv<kFew>, kFew>
-                        : config.block_n == kMostFewColumns ? gemv_kernel<WideGemv<kFew, 32>, kFew>
-                                                            : gemv_kernel<WideGemv<kFew, 8>, kFew>;
+  const Kernel kernel = find_gemv<kFew, false>(params, config.block_n);
   return launch_ctas(params, kernel, few_warps(params, config.block_n) * 32, 0, stream);
 }
 
@@ -102,6 +100,7 @@ Status launch(const Problem& given, const Config& config, void* workspace, cudaS
   params.tiles_n = ceil_div<int64_t>(params.n, config.block_n);
   if (config.kernel == gemm::Kernel::kFp32Sm90) return sm90::launch(params, config, free, stream);
   set_splits(&params, config.splits, free);
+  if (config.cluster > 1) return sm90::launch_few(params, config, stream);
   const Status status = launch_config(params, config, stream);
   if (!status.ok() || params.splits == 1) return status;
   return reduce(params, stream);

@@ -24,33 +24,36 @@ struct OperandParams {
 
 // The problem as the kernel sees it: transposed where D is column-major, so that D's columns are
 // (nearly) contiguous; for few rows where D has fewer columns than rows.
+//
+// What every kernel reads comes first: kernels that take few microseconds wait for each line of it.
 struct Params {
   int64_t m, n, k;
-  bool transposed;  // m is the problem's n
   OperandParams a, b;
+  int64_t tiles_m, tiles_n;
+  int64_t batches;
+  int64_t k_per_split;  // a multiple of the kernel's block of k
+  int64_t first_work;   // of this launch: a grid has less than 2^31 CTAs
+  int splits;           // of K
+  int whole;            // of the kernel that TMA feeds: tiles that are not split, the first ones
+  int few_columns;      // of a CTA of the kernels for few rows
+  int batch_dims;
   float* d;
   int64_t d_row_stride, d_col_stride;
-  bool d_vector;   // four columns of D are one aligned 16-byte store
-  const float* c;  // read where beta is not 0
-  int64_t c_row_stride, c_col_stride;
-  float alpha, beta;
-  const float* bias;  // or null; one of its strides is 0
-  int64_t bias_row_stride, bias_col_stride;
-  Activation activation;
-  bool plain;         // D is alpha times the sums, its columns contiguous
+  float alpha;
   float store_scale;  // of sums on their way to D or to the partial sums
-  int batch_dims;
-  BatchDim batch[kMaxBatchDims];
-  int64_t batches;
-
-  int splits;              // of K
-  int64_t k_per_split;     // a multiple of the kernel's block of k
+  bool transposed;    // m is the problem's n
+  bool d_vector;      // four columns of D are one aligned 16-byte store
+  bool scaled_sums;   // D is alpha times the sums, and alpha is not 0
+  bool plain;         // the same, its columns contiguous, K not split
+  Activation activation;
+  float beta;
   float* partials;         // [splits, batches, m, partial_stride], for splits > 1
   int64_t partial_stride;  // n, rounded up to 4
-  int64_t tiles_m, tiles_n;
-  int few_columns;     // of a CTA of the kernels for few rows
-  int64_t first_work;  // of this launch: a grid has less than 2^31 CTAs
-  int whole;           // of the kernel that TMA feeds: tiles that are not split, the first ones
+  const float* c;          // read where beta is not 0
+  int64_t c_row_stride, c_col_stride;
+  const float* bias;  // or null; one of its strides is 0
+  int64_t bias_row_stride, bias_col_stride;
+  BatchDim batch[kMaxBatchDims];
 };
 
 }  // namespace xgemm::cuda::gemm::fp32

@@ -80,8 +80,9 @@ Params make_params(const Problem& p) {
   if (params.transposed) transpose(&params);
   params.d_vector =
       params.d_col_stride == 1 && aligned(p, p.d, params.d_row_stride, params.m, &BatchDim::d);
-  params.plain = params.alpha != 0.0f && params.beta == 0.0f && params.bias == nullptr &&
-                 params.activation == Activation::kNone && params.d_col_stride == 1;
+  params.scaled_sums = params.alpha != 0.0f && params.beta == 0.0f && params.bias == nullptr &&
+                       params.activation == Activation::kNone;
+  params.plain = params.scaled_sums && params.d_col_stride == 1;
   params.store_scale = params.plain ? params.alpha : 1.0f;
   params.partial_stride = round_up<int64_t>(params.n, 4);
   return params;

@@ -4,6 +4,7 @@
 
 #include "cuda/gemm/fp32/epilogue.cuh"
 #include "cuda/gemm/fp32/tile.cuh"
+#include "cuda/gemm/fp32/work.cuh"
 #include "cuda/ptx/ld_st.h"
 
 namespace xgemm::cuda::gemm::fp32 {
@@ -63,48 +64,6 @@ class ThreadTile {
  private:
   float a_[2][kM], b_[2][kN];
 };
-
-// What a CTA works on: the tile at (m, n) of a batch, and the part [k, k_end) of K.
-struct Work {
-  int64_t m, n, batch, k, k_end, plane;
-
-  template <typename Tile>
-  __device__ static Work at(const Params& params, int64_t index) {
-    Work work;
-    const int64_t per_plane = params.tiles_m * params.tiles_n;
-    const int64_t plane = index / per_plane;
-    work.place<Tile>(params, index % per_plane);
-    work.batch = plane / params.splits;
-    const int64_t split = plane % params.splits;
-    work.plane = split * params.batches + work.batch;
-    work.k = split * params.k_per_split;
-    work.k_end = min(work.k + params.k_per_split, params.k);
-    return work;
-  }
-
-  // Groups of rows, column by column: CTAs that run at the same time share operands in L2.
-  template <typename Tile, typename Index>
-  __device__ void place(const Params& params, Index in_plane) {
-    constexpr Index kGroupRows = 2048 / Tile::kBlockM;
-    const Index tiles_m = static_cast<Index>(params.tiles_m);
-    const Index tiles_n = static_cast<Index>(params.tiles_n);
-    const Index first = in_plane / (kGroupRows * tiles_n) * kGroupRows;
-    const Index height = min(static_cast<Index>(tiles_m - first), kGroupRows);
-    const Index in_group = in_plane - first * tiles_n;
-    m = int64_t{first + in_group % height} * Tile::kBlockM;
-    n = int64_t{in_group / height} * Tile::kBlockN;
-  }
-
-  __device__ int k_tiles(int block_k = kBlockK) const {
-    return ceil_div(static_cast<int>(max(k_end - k, int64_t{0})), block_k);
-  }
-};
-
-// A product, not a copy: sums that are stored as they are would have to be
-// in aligned quads of registers all along, which are the wrong banks for the FMAs.
-__device__ inline float4 scale4(float scale, float4 sums) {
-  return {scale * sums.x, scale * sums.y, scale * sums.z, scale * sums.w};
-}
 
 __device__ inline void store_result4(const Params& params, int64_t batch, float4 sums, int64_t row,
                                      int64_t column) {

@@ -13,16 +13,15 @@ inline constexpr int kTileStride = kRows + 4;
 
 // What the kernel is compiled for: a thread has kThreadM x kThreadN of D, in quads of rows and of
 // columns that lie a warp's width apart.
-template <int kBlockM_, int kBlockN_, int kThreadM_, int kThreadN_, int kStages_, int kCtasPerSm_,
-          bool kPadded = true>
+template <int kBlockM_, int kBlockN_, int kThreadM_, int kThreadN_, int kStages_, int kCtasPerSm_>
 struct TileConfig {
   static constexpr int kBlockM = kBlockM_, kBlockN = kBlockN_;
   static constexpr int kThreadM = kThreadM_, kThreadN = kThreadN_;
   static constexpr int kStages = kStages_, kCtasPerSm = kCtasPerSm_;
   // Lanes of a warp along D's rows, and along its columns.
   static constexpr int kLanesM = kThreadN > kThreadM ? 8 : 4, kLanesN = 32 / kLanesM;
-  static constexpr int kStrideA = kPadded ? kTileStride<kBlockM> : kBlockM;
-  static constexpr int kStrideB = kPadded ? kTileStride<kBlockN> : kBlockN;
+  static constexpr int kStrideA = kTileStride<kBlockM>;
+  static constexpr int kStrideB = kTileStride<kBlockN>;
   static constexpr int kWarpM = kThreadM * kLanesM, kWarpN = kThreadN * kLanesN;
   static constexpr int kWarpsM = kBlockM / kWarpM, kWarpsN = kBlockN / kWarpN;
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN;

@@ -58,14 +58,14 @@ __device__ inline void finish_row4(const Params& params, T* d, float (&x)[4], in
   }
 }
 
-// A warp's [kRows, kColumns] of D, 16 rows at a time. Each warp has its own staging buffer, beside
-// the ring: warps do not wait for each other, and the next tile's copies go on. Rows go out whole,
-// whatever their alignment.
-template <typename T, int kRows, int kColumns>
+// A warp's [kRows, kColumns] of D, kStagedRows at a time: a row of fragments, or half of it. Each
+// warp has its own staging buffer, beside the ring: warps do not wait for each other, and the next
+// tile's copies go on. Rows go out whole, whatever their alignment.
+template <typename T, int kRows, int kColumns, int kStagedRows>
 class Epilogue {
  public:
-  static constexpr int kGroup = 8;                       // columns that swizzling keeps together
-  static constexpr int kQuads = 16 * kColumns / 4 / 32;  // of a lane
+  static constexpr int kGroup = 8;  // columns that swizzling keeps together
+  static constexpr int kQuads = kStagedRows * kColumns / 4 / 32;  // of a lane
 
   __device__ Epilogue(const Params& params, float* staging, int lane)
       : params_(params), staging_(staging), lane_(lane) {}
@@ -77,10 +77,15 @@ class Epilogue {
     const bool inside = row + kRows <= params_.m && column + kColumns <= params_.n;
     const bool plain = params_.bias == nullptr && params_.activation == Activation::kNone;
 #pragma unroll 1  // the code for storing is there once; registers are indexed by constants only
-    for (int i = 0; i < kRows / 16; ++i, row += 16) {
+    for (int i = 0; i < kRows / kStagedRows; ++i, row += kStagedRows) {
 #pragma unroll
-      for (int constant = 0; constant < kRows / 16; ++constant) {
-        if (i == constant) stage(acc[constant]);
+      for (int constant = 0; constant < kRows / kStagedRows; ++constant) {
+        if (i != constant) continue;
+#pragma unroll
+        for (int row8 = 0; row8 < kStagedRows; row8 += 8) {
+          const int first = constant * kStagedRows + row8;
+          stage(acc[first / 16], first % 16 / 8, row8);
+        }
       }
       __syncwarp();
       if (params_.splits > 1) {
@@ -109,12 +114,12 @@ class Epilogue {
     return *reinterpret_cast<const float4*>(&staging_[at(quad_row(i), quad_column(i))]);
   }
 
-  __device__ void stage(const float (&acc)[kColumns / 8][4]) {
+  // The upper or the lower 8 rows of fragments, to the staging buffer's rows from `row8` on.
+  __device__ void stage(const float (&acc)[kColumns / 8][4], int half, int row8) {
 #pragma unroll
     for (int j = 0; j < kColumns / 8; ++j) {
-      const int row = lane_ / 4, column = j * 8 + lane_ % 4 * 2;
-      *reinterpret_cast<float2*>(&staging_[at(row, column)]) = {acc[j][0], acc[j][1]};
-      *reinterpret_cast<float2*>(&staging_[at(row + 8, column)]) = {acc[j][2], acc[j][3]};
+      *reinterpret_cast<float2*>(&staging_[at(row8 + lane_ / 4, j * 8 + lane_ % 4 * 2)]) = {
+          acc[j][2 * half], acc[j][2 * half + 1]};
     }
   }
 
@@ -128,7 +133,7 @@ class Epilogue {
     }
   }
 
-  // What most tiles are. `d`: of the first of the 16 rows.
+  // What most tiles are. `d`: of the first staged row.
   __device__ void store_plain(T* d) {
 #pragma unroll 4
     for (int i = 0; i < kQuads; ++i) {
@@ -154,7 +159,7 @@ class Epilogue {
   __device__ void store_elements(T* d, int64_t row0, int64_t column0) {
     const T* bias = static_cast<const T*>(params_.bias);
 #pragma unroll 1
-    for (int i = lane_; i < 16 * kColumns; i += 32) {
+    for (int i = lane_; i < kStagedRows * kColumns; i += 32) {
       const int64_t row = row0 + i / kColumns, column = column0 + i % kColumns;
       if (row >= params_.m || column >= params_.n) continue;
       float x = staging_[at(i / kColumns, i % kColumns)];

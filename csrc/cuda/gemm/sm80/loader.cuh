@@ -18,9 +18,9 @@ struct Range {
 };
 
 // A thread's chunks of an operand's tile: as many lines apart in each pass over a panel, and at the
-// same place of all panels. Walks over k. kContiguous: chunks are.
-template <typename Layout, int kThreads, bool kContiguous>
-class ChunkWalk {
+// same place of all panels.
+template <typename Layout, int kThreads>
+class Chunks {
  public:
   static constexpr int kLinesPerPass = kThreads / Layout::kChunks;
   static constexpr int kPasses = Layout::kLines / kLinesPerPass;
@@ -28,31 +28,19 @@ class ChunkWalk {
   static_assert(kPasses * kLinesPerPass == Layout::kLines, "whole chunks");
   static_assert(kLinesPerPass % 8 == 0, "all chunks of a thread have the same swizzle");
 
-  // `batch_offset`: of the batch's element (0, 0), in elements.
-  __device__ void start(const OperandParams& operand, int64_t batch_offset, const Range& range,
-                        int thread) {
-    const int line = thread / Layout::kChunks, inner = thread % Layout::kChunks * kChunkElements;
-    const int row = Layout::kMnMajor ? inner : line, k = Layout::kMnMajor ? line : inner;
-    smem_offset_ = Layout::offset(line, thread % Layout::kChunks);
-    const int64_t row_stride = kContiguous && Layout::kMnMajor ? 1 : operand.row_stride;
-    const int64_t k_stride = kContiguous && !Layout::kMnMajor ? 1 : operand.k_stride;
-    k_step_ = Layout::kBlockK * k_stride * 2;
-    const char* first =
-        static_cast<const char*>(operand.data) +
-        (batch_offset + (range.row + row) * row_stride + (range.k + k) * k_stride) * 2;
-#pragma unroll
-    for (int s = 0; s < kSources; ++s) {
-      const int i = kContiguous ? s * Layout::kPanels : s;
-      source_[s] = first + (row_offset(i) * row_stride + k_offset(i) * k_stride) * 2 - k_step_;
-    }
-    rows_left_ = static_cast<int>(min(range.rows - range.row, int64_t{Layout::kRows})) - row;
-    k_left_ = static_cast<int>(range.k_end - range.k) - k + Layout::kBlockK;
-  }
-
   // Whatever is copied from here on is zeros.
   __device__ void stop() { k_left_ = 0; }
 
  protected:
+  __device__ void start(const Range& range, int line, int chunk) {
+    const int inner = chunk * kChunkElements;
+    smem_offset_ = Layout::offset(line, chunk);
+    rows_left_ = static_cast<int>(min(range.rows - range.row, int64_t{Layout::kRows})) -
+                 (Layout::kMnMajor ? inner : line);
+    k_left_ = static_cast<int>(range.k_end - range.k) - (Layout::kMnMajor ? line : inner) +
+              Layout::kBlockK;
+  }
+
   // Where chunk i lies beside chunk 0.
   __device__ static constexpr int row_offset(int i) {
     return Layout::kMnMajor ? i % Layout::kPanels * Layout::kPanelRows : i * kLinesPerPass;
@@ -64,40 +52,52 @@ class ChunkWalk {
     return smem_offset_ + i / Layout::kPanels * kLinesPerPass * Layout::kLineBytes +
            i % Layout::kPanels * Layout::kPanelBytes;
   }
-  __device__ const char* source(int i) const {
-    if constexpr (kContiguous) {
-      return source_[i / Layout::kPanels] + i % Layout::kPanels * Layout::kLineBytes;
-    } else {
-      return source_[i];
-    }
-  }
-  // To the next tile; the first time to the first one. It comes before a tile's copies, not behind
-  // them: they are slow to read the registers that hold their addresses.
-  __device__ void advance() {
-#pragma unroll
-    for (int s = 0; s < kSources; ++s) source_[s] += k_step_;
-    k_left_ -= Layout::kBlockK;
-  }
+  // To the next tile; the first time to the first one.
+  __device__ void advance() { k_left_ -= Layout::kBlockK; }
 
-  static constexpr int kSources = kContiguous ? kPasses : kPerThread;
-  const char* source_[kSources];
-  int64_t k_step_;          // bytes
   int rows_left_, k_left_;  // from chunk 0 on
   uint32_t smem_offset_;
 };
 
-// Operands of Access::kWhole16.
+// Operands of Access::kWhole16. All threads take the same steps from chunk to chunk and from tile
+// to tile: those are in uniform registers, and a thread has nothing but its first chunk's offset.
 template <typename Layout, int kThreads>
-class AlignedLoader : public ChunkWalk<Layout, kThreads, true> {
+class AlignedLoader : public Chunks<Layout, kThreads> {
+  using Base = Chunks<Layout, kThreads>;
+
  public:
-  __device__ void next_tile() { this->advance(); }
+  // `batch_offset`: of the batch's element (0, 0), in elements.
+  __device__ void start(const OperandParams& operand, int64_t batch_offset, const Range& range,
+                        int thread) {
+    const int line = thread / Layout::kChunks, chunk = thread % Layout::kChunks;
+    Base::start(range, line, chunk);
+    const int64_t row_bytes = Layout::kMnMajor ? 2 : operand.row_stride * 2;
+    const int64_t k_bytes = Layout::kMnMajor ? operand.k_stride * 2 : 2;
+    const int64_t line_bytes = Layout::kMnMajor ? k_bytes : row_bytes;
+    offset_ = line * static_cast<uint32_t>(line_bytes) + chunk * 16;  // kMostLineStride
+    pass_step_ = Base::kLinesPerPass * line_bytes;
+    k_step_ = Layout::kBlockK * k_bytes;
+    tile_ = static_cast<const char*>(operand.data) + batch_offset * 2 + range.row * row_bytes +
+            range.k * k_bytes - k_step_;
+  }
+
+  __device__ void next_tile() {
+    tile_ += k_step_;
+    this->advance();
+  }
 
   // Starts the copy of chunk i of the tile to `tile` in shared memory.
   __device__ void copy(uint32_t tile, int i) const {
+    const char* pass = tile_ + i / Layout::kPanels * pass_step_;
     ptx::cp_async_16_or_zero(
-        tile + this->smem_offset(i), this->source(i),
+        tile + this->smem_offset(i), pass + i % Layout::kPanels * Layout::kLineBytes + offset_,
         this->rows_left_ > this->row_offset(i) && this->k_left_ > this->k_offset(i));
   }
+
+ private:
+  const char* tile_;
+  int64_t pass_step_, k_step_;  // bytes
+  uint32_t offset_;
 };
 
 // Every other operand, by what Access says. Without 4-byte alignment there is no cp.async: fetch
@@ -106,25 +106,38 @@ class AlignedLoader : public ChunkWalk<Layout, kThreads, true> {
 // Only k needs zeros past its end: rows past the operand's last one make rows or columns of D that
 // nobody stores. So they are read as the last ones, and most tiles need no check for each chunk.
 template <typename Layout, int kThreads>
-class GeneralLoader : public ChunkWalk<Layout, kThreads, false> {
-  using Walk = ChunkWalk<Layout, kThreads, false>;
+class GeneralLoader : public Chunks<Layout, kThreads> {
+  using Base = Chunks<Layout, kThreads>;
 
  public:
-  using Walk::kPerThread;
+  using Base::kPerThread;
   static_assert(kPerThread <= 2, "more chunks in registers would spill");
 
+  // `batch_offset`: of the batch's element (0, 0), in elements.
   __device__ void start(const OperandParams& operand, int64_t batch_offset, const Range& range,
                         int thread) {
-    Walk::start(operand, batch_offset, range, thread);
+    const int line = thread / Layout::kChunks, chunk = thread % Layout::kChunks;
+    Base::start(range, line, chunk);
+    const int inner = chunk * kChunkElements;
+    const int row = Layout::kMnMajor ? inner : line, k = Layout::kMnMajor ? line : inner;
     access_ = operand.access;
     inner_stride_ = Layout::kMnMajor ? operand.row_stride : operand.k_stride;
+    k_step_ = Layout::kBlockK * operand.k_stride * 2;
+    const char* first =
+        static_cast<const char*>(operand.data) +
+        (batch_offset + (range.row + row) * operand.row_stride + (range.k + k) * operand.k_stride) *
+            2;
     whole_rows_ = true;
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
+      source_[i] =
+          first +
+          (this->row_offset(i) * operand.row_stride + this->k_offset(i) * operand.k_stride) * 2 -
+          k_step_;
       int rows = this->rows_left_ - this->row_offset(i);
       if (rows <= 0) {
         const int back = Layout::kMnMajor ? round_up(1 - rows, kChunkElements) : 1 - rows;
-        this->source_[i] -= back * operand.row_stride * 2;
+        source_[i] -= back * operand.row_stride * 2;
         rows += back;
       }
       chunk_rows_[i] = min(rows, kChunkElements);
@@ -139,8 +152,12 @@ class GeneralLoader : public ChunkWalk<Layout, kThreads, false> {
         reinterpret_cast<uintptr_t>(data + max(last_row, int64_t{0}) + max(last_k, int64_t{0}) + 1);
   }
 
+  // Pointers move on before a tile's copies, not behind them: those are slow to read the registers
+  // that hold their addresses.
   __device__ void fetch(uint32_t tile) {
     this->advance();
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) source_[i] += k_step_;
     switch (access_) {
       case Access::kWhole16:
       case Access::kCopy16:
@@ -192,7 +209,7 @@ class GeneralLoader : public ChunkWalk<Layout, kThreads, false> {
       const int bytes = whole ? 16 : valid(i) * 2;
 #pragma unroll
       for (int at = 0; at < 16; at += kBytes) {
-        ptx::cp_async<kBytes>(tile + this->smem_offset(i) + at, this->source_[i] + at,
+        ptx::cp_async<kBytes>(tile + this->smem_offset(i) + at, source_[i] + at,
                               max(min(bytes - at, kBytes), 0));
       }
     }
@@ -201,18 +218,18 @@ class GeneralLoader : public ChunkWalk<Layout, kThreads, false> {
   // The two aligned pieces of 16 bytes that a chunk lies in. What they hold beside the chunk is
   // read too, so all must lie within the operand; else the chunk is read by its elements.
   __device__ void load_pieces() {
-    const uintptr_t first = aligned(this->source_[0]);
-    const uintptr_t last = aligned(this->source_[kPerThread - 1]);
+    const uintptr_t first = aligned(source_[0]);
+    const uintptr_t last = aligned(source_[kPerThread - 1]);
     if (!whole_in_k() || min(first, last) < begin_ || max(first, last) + 32 > end_) {
       load_elements();
       return;
     }
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
-      const auto* piece = reinterpret_cast<const uint4*>(aligned(this->source_[i]));
+      const auto* piece = reinterpret_cast<const uint4*>(aligned(source_[i]));
       pieces_[i][0] = __ldg(piece);
       pieces_[i][1] = __ldg(piece + 1);
-      shift_[i] = static_cast<int>(reinterpret_cast<uintptr_t>(this->source_[i]) % 16);
+      shift_[i] = static_cast<int>(reinterpret_cast<uintptr_t>(source_[i]) % 16);
     }
   }
 
@@ -223,7 +240,7 @@ class GeneralLoader : public ChunkWalk<Layout, kThreads, false> {
   __device__ void load_elements() {
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
-      const auto* source = reinterpret_cast<const uint16_t*>(this->source_[i]);
+      const auto* source = reinterpret_cast<const uint16_t*>(source_[i]);
       const int count = valid(i);
       uint32_t words[4];
 #pragma unroll
@@ -251,6 +268,8 @@ class GeneralLoader : public ChunkWalk<Layout, kThreads, false> {
   }
 
   Access access_;
+  const char* source_[kPerThread];
+  int64_t k_step_;         // bytes
   int64_t inner_stride_;   // elements
   uintptr_t begin_, end_;  // of the operand's elements in this batch
   uint4 pieces_[kPerThread][2] = {};

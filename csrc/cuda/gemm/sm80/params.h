@@ -5,9 +5,14 @@
 
 namespace xgemm::cuda::gemm::sm80 {
 
+// A thread's first chunk in a tile is at most 64 lines from the tile's first one: a 32-bit number
+// of bytes, where lines are nearer to each other than this.
+inline constexpr int64_t kMostLineStride = int64_t{1} << 25;  // elements
+
 // How the 8 elements of a 16-byte chunk of an operand's tile get to shared memory.
 enum class Access {
-  kWhole16,  // cp.async: 16-byte aligned, and an extent of 8 n leaves no chunk incomplete
+  kWhole16,  // cp.async: 16-byte aligned, an extent of 8 n leaves no chunk incomplete, and lines
+             // are less than kMostLineStride apart
   kCopy16,   // cp.async: 16-byte aligned
   kCopy8,    // two of 8 bytes
   kCopy4,    // four of 4 bytes

@@ -21,10 +21,12 @@ int alignment(const Problem& p, const void* data, int64_t stride, int64_t extent
   return static_cast<int>(bits & ~(bits - 1));
 }
 
-Access access_for(int alignment_bytes, int64_t contiguous) {
+// `stride`: between contiguous runs of `contiguous` elements, of which there are `runs`.
+Access access_for(int alignment_bytes, int64_t contiguous, int64_t stride, int64_t runs) {
+  const bool near = runs <= 1 || (stride >= 0 && stride < kMostLineStride);
   switch (alignment_bytes) {
     case 16:
-      return contiguous % 8 == 0 ? Access::kWhole16 : Access::kCopy16;
+      return contiguous % 8 == 0 && near ? Access::kWhole16 : Access::kCopy16;
     case 8:
       return Access::kCopy8;
     case 4:
@@ -41,9 +43,11 @@ OperandParams make_operand(const Problem& p, const void* data, int64_t rows, int
   OperandParams operand{data, row_stride, k_stride, Access::kStrided, false};
   const bool along_k = k_stride == 1 || k <= 1, along_rows = row_stride == 1 || rows <= 1;
   const Access by_k =
-      along_k ? access_for(alignment(p, data, row_stride, rows, batch), k) : Access::kStrided;
-  const Access by_rows =
-      along_rows ? access_for(alignment(p, data, k_stride, k, batch), rows) : Access::kStrided;
+      along_k ? access_for(alignment(p, data, row_stride, rows, batch), k, row_stride, rows)
+              : Access::kStrided;
+  const Access by_rows = along_rows
+                             ? access_for(alignment(p, data, k_stride, k, batch), rows, k_stride, k)
+                             : Access::kStrided;
   if (by_k != by_rows) {
     operand.mn_major = by_rows < by_k;
   } else if (by_k == Access::kStrided) {

@@ -5,8 +5,8 @@
 
 namespace xgemm::cuda::gemm::sm80 {
 
-// How many columns of k a tile has, of every kernel.
-inline constexpr int kBlockK = 32;
+// Parts of K are multiples of the k that any tile has.
+inline constexpr int kBlockK = 64;
 
 // All but splits, partials and tiles, which depend on the Config.
 Params make_params(const Problem& problem);

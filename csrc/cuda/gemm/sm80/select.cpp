@@ -10,26 +10,26 @@ namespace xgemm::cuda::gemm::sm80 {
 namespace {
 
 // A tile, how many CTAs of it an SM holds, and the share of mma.sync's rate that one, and that all
-// of them reach. With the times below fitted to 496 products on an H200 from a cold L2 cache, of
-// 8-aligned extents from 64 to 28672, each in all tiles and in 1 to 32 parts (more follow the same
-// rule, not measured): the choice takes 0.8 % longer than the best of them, at most 24 % (before:
-// 3 %, 41 %; constants fitted to half of the products take 1.1 % longer for the other half). Those
-// of the general tiles are estimates.
+// of them reach. With the times below fitted to 919 products on an H200 from a cold L2 cache, of
+// 8-aligned extents from 64 to 28672: 457 in all tiles and in 1 to 32 parts (more follow the same
+// rule, not measured), where the choice takes 1.1 % longer than the best (before: 1.6 %), at most
+// 36 %, the others as two fits before this one would take them. Those of the general tiles are
+// estimates.
 struct Tile {
   int block_m, block_n, stages, ctas_per_sm;
   double efficiency_one, efficiency_full;
-  double round_us = 5.1;  // filling the ring, the epilogue
+  double round_us;  // filling the ring, the epilogue
 };
-constexpr Tile kLarge{128, 256, 5, 1, 0.850, 0.816};
-constexpr Tile kMedium{128, 128, 4, 2, 0.506, 0.721};
-constexpr Tile kGeneral{128, 128, 4, 1, 0.17, 0.17, 3.6};
-constexpr Tile kSmall{64, 64, 4, 3, 0.218, 0.392};
-constexpr Tile kSmallGeneral{64, 64, 4, 2, 0.07, 0.10, 3.6};
+constexpr Tile kLarge{128, 256, 3, 1, 0.865, 0.865, 6.43};
+constexpr Tile kMedium{128, 128, 4, 2, 0.601, 0.769, 6.38};
+constexpr Tile kGeneral{128, 128, 4, 1, 0.17, 0.17, 2.1};
+constexpr Tile kSmall{64, 64, 4, 3, 0.207, 0.316, 1.90};
+constexpr Tile kSmallGeneral{64, 64, 4, 2, 0.07, 0.10, 2.1};
 
 constexpr double kSmFlopsPerMicrosecond = 4.9e6;  // mma.sync, one SM
-constexpr double kLaunchMicroseconds = 2.9;       // and until a CTA's first operands are there
-constexpr double kReduceMicroseconds = 1.65;      // the second launch of split-K
-constexpr double kReduceBytesPerMicrosecond = 3.6e6;
+constexpr double kLaunchMicroseconds = 4.4;       // and until a CTA's first operands are there
+constexpr double kReduceMicroseconds = 2.36;      // the second launch of split-K
+constexpr double kReduceBytesPerMicrosecond = 6.0e6;
 constexpr int kSplits[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
 constexpr int64_t kLeastKPerSplit = 128;
 constexpr int64_t kMostKPerSplit = int64_t{1} << 30;  // a CTA counts its part in 32 bits
@@ -57,9 +57,12 @@ void consider(const Tile& tile, int64_t tiles, int64_t parts, const Params& p, i
       splits == 1 ? 0 : int64_t{4} * splits * p.batches * p.m * p.partial_stride;
   if (workspace > kMostWorkspace && parts > least_parts(p)) return;
   const int64_t per_sm = ceil_div<int64_t>(tiles * splits, sm_count);
-  const double efficiency = per_sm == 1 ? tile.efficiency_one : tile.efficiency_full;
-  const double flops = 2.0 * tile.block_m * tile.block_n * static_cast<double>(k_per_split);
-  double cost = static_cast<double>(per_sm) * flops / (kSmFlopsPerMicrosecond * efficiency) +
+  // The last CTA of an SM may have it to itself.
+  const int64_t alone = per_sm % tile.ctas_per_sm == 1 ? 1 : 0;
+  const double cta_us =
+      2.0 * tile.block_m * tile.block_n * static_cast<double>(k_per_split) / kSmFlopsPerMicrosecond;
+  double cost = static_cast<double>(per_sm - alone) * cta_us / tile.efficiency_full +
+                static_cast<double>(alone) * cta_us / tile.efficiency_one +
                 static_cast<double>(ceil_div<int64_t>(per_sm, tile.ctas_per_sm)) * tile.round_us;
   if (splits > 1) {
     cost += kReduceMicroseconds + 2.0 * static_cast<double>(workspace) / kReduceBytesPerMicrosecond;

@@ -8,21 +8,25 @@ namespace xgemm::cuda::gemm::sm80 {
 inline constexpr int kChunkElements = 8;  // 16 bytes: a row of ldmatrix, a swizzled unit
 
 // What the kernel is compiled for.
-template <int kBlockM_, int kBlockN_, int kBlockK_, int kWarpsM_, int kWarpsN_, int kStages_>
+template <int kBlockM_, int kBlockN_, int kBlockK_, int kWarpsM_, int kWarpsN_, int kStages_,
+          int kStagedRows_ = 16>
 struct TileConfig {
   static constexpr int kBlockM = kBlockM_, kBlockN = kBlockN_, kBlockK = kBlockK_;
   static constexpr int kWarpsM = kWarpsM_, kWarpsN = kWarpsN_;
   static constexpr int kStages = kStages_;
+  static constexpr int kStagedRows = kStagedRows_;  // that a warp stores at a time
   static constexpr int kWarpM = kBlockM / kWarpsM, kWarpN = kBlockN / kWarpsN;
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
   static_assert(kBlockK % 32 == 0, "fragments are double-buffered over an even number of k16");
   static_assert(kWarpM % 16 == 0 && kWarpN % 32 == 0, "a warp has whole m16 and n16 fragments");
   static_assert(kWarpM <= 64 && kWarpN <= 64, "the swizzle's XOR reaches over 8 chunks");
-  static_assert(kStages >= 4, "a tile is flushed from registers two tiles before it is read");
+  static_assert(kStagedRows == 8 || kStagedRows == 16, "half of a fragment's rows, or all");
+  static_assert(kStages >= 3, "a tile is fetched while one is read and one has landed");
 };
 
-// At most 99 KB of shared memory, except for the large one: sm_86 and sm_89 have no more.
-using TileLarge = TileConfig<128, 256, 32, 2, 4, 5>;
+// At most 99 KB of shared memory, as sm_86 and sm_89 have no more, but for the large one: at most
+// the 163 KB of sm_80. Its k is a whole line of L2.
+using TileLarge = TileConfig<128, 256, 64, 2, 4, 3, 8>;
 using TileMedium = TileConfig<128, 128, 32, 2, 2, 4>;   // two CTAs on an SM
 using TileGeneral = TileConfig<128, 128, 32, 2, 4, 4>;  // registers to spare for the loads
 using TileSmall = TileConfig<64, 64, 32, 2, 2, 4>;

@@ -46,6 +46,7 @@ template <typename T, typename Tile, typename LayoutA, typename LayoutB>
 class WarpMma {
  public:
   static constexpr int kTilesM = Tile::kWarpM / 16, kTilesN = Tile::kWarpN / 8;
+  static constexpr int kProducts = kTilesM * kTilesN;  // of 16 k
   float acc[kTilesM][kTilesN][4] = {};
 
   __device__ WarpMma(uint32_t a, uint32_t b, int warp, int lane)
@@ -70,22 +71,17 @@ class WarpMma {
     for (int j = 0; j < kTilesN / 2; ++j) b_reader_.load(b_[set][j], stage_offset, j, k16);
   }
 
-  // `between(i)`, for i from 0 to kPieces - 1, is spread over the second half of the products.
-  template <int kPieces, typename Between>
-  __device__ void multiply(int set, Between between) {
-    constexpr int kProducts = kTilesM * kTilesN;
-    constexpr int kEvery = kPieces == 0 ? kProducts : kProducts / 2 / kPieces;
-    static_assert(kEvery > 0, "a piece goes behind a product of its own");
-    int piece = 0;
+  // `behind(i)` is called behind product i. B's fragment is the one that stays from a product to
+  // the next, and of A's the last one of a column.
+  template <typename Behind>
+  __device__ void multiply(int set, Behind behind) {
 #pragma unroll
-    for (int i = 0; i < kTilesM; ++i) {
-#pragma unroll
-      for (int j = 0; j < kTilesN; ++j) {
-        const uint32_t (&b)[4] = b_[set][j / 2];
-        ptx::mma_m16n8k16<T>(acc[i][j], a_[set][i], b[j % 2 * 2], b[j % 2 * 2 + 1]);
-        const int behind = i * kTilesN + j - kProducts / 2;
-        if (behind >= 0 && behind % kEvery == 0 && piece < kPieces) between(piece++);
-      }
+    for (int product = 0; product < kProducts; ++product) {
+      const int j = product / kTilesM, down = product % kTilesM;
+      const int i = j % 2 == 0 ? down : kTilesM - 1 - down;
+      const uint32_t (&b)[4] = b_[set][j / 2];
+      ptx::mma_m16n8k16<T>(acc[i][j], a_[set][i], b[j % 2 * 2], b[j % 2 * 2 + 1]);
+      behind(product);
     }
   }
 

@@ -39,8 +39,10 @@ constexpr int64_t shared_tiles_of(int64_t tiles, int64_t clusters) {
   TILE(256, 4, 2)              \
   TILE(256, 4, 1)              \
   TILE(224, 4, 2)              \
+  TILE(224, 4, 1)              \
   TILE(192, 5, 2)              \
   TILE(192, 5, 1)              \
   TILE(160, 5, 2)              \
+  TILE(160, 5, 1)              \
   TILE(128, 6, 2)              \
   TILE(128, 6, 1)

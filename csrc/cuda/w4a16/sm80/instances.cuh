@@ -40,7 +40,8 @@ Status launch_tile(const Params& params, int block_m, int block_n, cudaStream_t 
       return wide ? launch_kernel<T, Tile32Wide>(params, stream)
                   : launch_kernel<T, Tile32>(params, stream);
     default:
-      return launch_kernel<T, Tile64>(params, stream);
+      return block_n == Tile64Wide::kBlockN ? launch_kernel<T, Tile64Wide>(params, stream)
+                                            : launch_kernel<T, Tile64>(params, stream);
   }
 }
 

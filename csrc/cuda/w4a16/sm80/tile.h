@@ -19,11 +19,14 @@ inline constexpr int kXRowBytes = kUnitK * 2;  // of X, along a unit's k
 // A warp multiplies kStrips strips of a unit (64 columns x 128 k) by kRows8 x 8 rows of X. Of a
 // CTA's warps, kWarpsM have different rows, kWarpsN different columns, and kWarpsK take the units
 // along k in turns.
-template <int kRows8_, int kStrips_, int kWarpsM_, int kWarpsN_, int kWarpsK_, int kCtasPerSm_>
+template <int kRows8_, int kStrips_, int kWarpsM_, int kWarpsN_, int kWarpsK_, int kCtasPerSm_,
+          bool kScaledWeights_ = false>
 struct TileConfig {
   static constexpr int kRows8 = kRows8_, kStrips = kStrips_;
   static constexpr int kWarpsM = kWarpsM_, kWarpsN = kWarpsN_, kWarpsK = kWarpsK_;
   static constexpr int kCtasPerSm = kCtasPerSm_;
+  // Scales are multiplied into the weights, else into the sums of a group.
+  static constexpr bool kScaledWeights = kScaledWeights_;
   static constexpr int kWarps = kWarpsM * kWarpsN * kWarpsK, kThreads = 32 * kWarps;
   static constexpr int kWarpRows = kRows8 * 8, kBlockM = kWarpRows * kWarpsM;
   static constexpr int kWarpColumns = kStripColumns * kStrips, kBlockN = kWarpColumns * kWarpsN;
@@ -57,6 +60,9 @@ using Tile16Wide = TileConfig<2, 4, 1, 2, 2, 2>;
 using Tile32 = TileConfig<4, 4, 1, 1, 4, 2>;
 using Tile32Wide = TileConfig<4, 4, 1, 2, 2, 2>;
 using Tile64 = TileConfig<8, 2, 1, 4, 1, 2>;  // half the strips: a code becomes a weight once
+// All strips, so that a row of X is read half as often: for formats without zeros whose scales are
+// of the activations' type.
+using Tile64Wide = TileConfig<8, 4, 1, 4, 1, 2, true>;
 
 inline constexpr int kLeastStages = 2;  // and four at the most: wait_for_copies of kernel.cuh
 

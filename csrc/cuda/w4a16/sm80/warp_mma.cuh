@@ -30,7 +30,9 @@ class WarpMma {
 
   // `x`: the shared-memory address of X's [kBlockM, 128], `unit`: the bytes of the warp's strips.
   __device__ void multiply(uint32_t x, const char* unit) {
-    if (!params_.zeros && 1 << params_.group_quarters_log2 == kQuarters) {
+    if constexpr (Tile::kScaledWeights) {
+      multiply_scaled(x, unit);
+    } else if (!params_.zeros && 1 << params_.group_quarters_log2 == kQuarters) {
       multiply_unit<true>(x, unit);
     } else {
       multiply_unit<false>(x, unit);
@@ -39,9 +41,78 @@ class WarpMma {
 
  private:
   static constexpr int kQuarters = kUnitK / 32;
+  static constexpr uint32_t kMinusZeros = 0x80008000;
   // Two fragments of rows by an ldmatrix, 16 k of each, instead of 32 k of one: half as many
   // registers wait for their products.
-  static constexpr bool kPaired = kRows8 == 8;
+  static constexpr bool kPaired = kRows8 == 8 || Tile::kScaledWeights;
+
+  // Products of weights that have their scale: there are no sums of a group, whose registers go to
+  // a product twice as wide, for which a row of X is read half as often.
+  __device__ void multiply_scaled(uint32_t x, const char* unit) {
+    const bool whole = 1 << params_.group_quarters_log2 == kQuarters;
+    uint32_t scales[kStrips][2];
+    load_scales(unit, 0, scales);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint4 codes[kStrips];
+#pragma unroll
+      for (int s = 0; s < kStrips; ++s) codes[s] = load_codes(unit, s, half);
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        const int quarter = half * 2 + part;
+        if (quarter > 0 && !whole) {
+          load_scales(unit, quarter >> params_.group_quarters_log2, scales);
+        }
+#pragma unroll
+        for (int k16 = 0; k16 < 2; ++k16) {
+          uint32_t b[kRows8 / 2][4];  // two fragments of 8 rows each
+#pragma unroll
+          for (int r = 0; r < kRows8 / 2; ++r) {
+            ptx::ldmatrix_x4(b[r],
+                             x + (x_offset_ ^ (quarter * 64 + k16 * 32)) + r * 16 * kXRowBytes);
+          }
+#pragma unroll
+          for (int s = 0; s < kStrips; ++s) {
+            uint32_t a[4];
+            dequantize_fragment<T>(word_of(codes[s], part * 2 + k16), a);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              a[i] =
+                  ptx::fma_x2<T>(a[i], scales[s][i % 2], kMinusZeros);  // a product keeps its sign
+            }
+#pragma unroll
+            for (int r = 0; r < kRows8; ++r) {
+              ptx::mma_m16n8k16<T>(acc[s][r], a[0], a[1], a[2], a[3], b[r / 2][r % 2 * 2],
+                                   b[r / 2][r % 2 * 2 + 1]);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // Of a group: each strip's columns gid and gid + 8, twice in a register.
+  __device__ void load_scales(const char* unit, int group, uint32_t (&scales)[kStrips][2]) const {
+    const char* from = params_.per_channel ? reinterpret_cast<const char*>(channel_scales_)
+                                           : unit + w4::kStripCodeBytes + group * 32;
+    const int step = params_.per_channel ? 32 : params_.strip_bytes;
+#pragma unroll
+    for (int s = 0; s < kStrips; ++s) {
+      const auto* bits = reinterpret_cast<const uint16_t*>(from + s * step) + lane_ / 4;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) scales[s][i] = bits[i * 8] * 0x10001u;
+    }
+  }
+
+  // 64 k of a strip: the lane's words, one for each 16 k.
+  __device__ uint4 load_codes(const char* unit, int strip, int half) const {
+    return *reinterpret_cast<const uint4*>(unit + strip * params_.strip_bytes + half * 512 +
+                                           lane_ * 16);
+  }
+
+  __device__ static uint32_t word_of(const uint4& codes, int k16) {
+    return k16 < 2 ? (k16 == 0 ? codes.x : codes.y) : (k16 == 2 ? codes.z : codes.w);
+  }
 
   // kWhole: a group, without zeros, is the unit. Then nothing branches between its products, and
   // codes become fragments under the products of others.
@@ -64,10 +135,7 @@ class WarpMma {
   __device__ void multiply_half(uint32_t x, const char* unit, int half) {
     uint4 codes[kStrips];
 #pragma unroll
-    for (int s = 0; s < kStrips; ++s) {
-      codes[s] =
-          *reinterpret_cast<const uint4*>(unit + s * params_.strip_bytes + half * 512 + lane_ * 16);
-    }
+    for (int s = 0; s < kStrips; ++s) codes[s] = load_codes(unit, s, half);
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       const int quarter = half * 2 + part;
@@ -95,9 +163,8 @@ class WarpMma {
         }
 #pragma unroll
         for (int s = 0; s < kStrips; ++s) {
-          const uint4& c = codes[s];
           uint32_t a[4];
-          dequantize_fragment<T>(part == 0 ? (k16 == 0 ? c.x : c.y) : (k16 == 0 ? c.z : c.w), a);
+          dequantize_fragment<T>(word_of(codes[s], part * 2 + k16), a);
 #pragma unroll
           for (int r = 0; r < kRows8; ++r) {
             const uint32_t b0 = b[r][2 * k16], b1 = b[r][2 * k16 + 1];
@@ -173,7 +240,7 @@ class WarpMma {
   const Params& params_;
   const uint16_t* channel_scales_;
   int lane_, x_offset_;
-  float partial_[kStrips][kRows8][4] = {}, x_sum_[kRows8][4] = {};
+  float partial_[kStrips][kRows8][4] = {}, x_sum_[kRows8][4] = {};  // not with kScaledWeights
 };
 
 }  // namespace xgemm::cuda::w4a16::sm80

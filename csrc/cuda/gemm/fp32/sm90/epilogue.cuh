@@ -1,32 +1,35 @@
 // From the warps' sums to D, or to the sums of parts of K.
 #pragma once
 
+#include "cuda/gemm/fp32/epilogue.cuh"
 #include "cuda/gemm/fp32/sm90/fragment.cuh"
 #include "cuda/gemm/fp32/sm90/unit.cuh"
 #include "cuda/ptx/griddep.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
-// A warp's sums in shared memory, on their way to whole lines of D.
+// A tile's sums in shared memory, on their way to whole lines of D.
 template <typename Tile>
 struct StagedSums {
-  static constexpr int kRows = Tile::kWarpM, kColumns = Tile::kWarpN;
-  static_assert(kColumns == 32, "a lane for each column, eight for the quads of a row");
-  float at[kRows][kColumns + 4];
+  static constexpr int kStride = Tile::kBlockN + 4;
+  static constexpr int kRowsOfWarp = Tile::kBlockM / Tile::kWarps;
+  static constexpr int kRowLanes = Tile::kBlockN / 4;  // that share a row, a quad each
+  static_assert(kRowLanes <= 32 && Tile::kBlockM % Tile::kWarps == 0);
+  float at[Tile::kSlices][Tile::kBlockM][kStride];
 
   // Blocks of eight columns lie so that a lane has quads of neighbouring ones.
   template <bool kAAlongK, bool kBAlongK>
   __device__ void put(const WarpTile<Tile, kAAlongK, kBAlongK>& mine) {
     const int t = mine.lane % 4;
 #pragma unroll
-    for (int block = 0; block < kRows / 8; ++block) {
-      float* row = at[place<kAAlongK>(block, mine.lane / 4)];
+    for (int block = 0; block < Tile::kWarpM / 8; ++block) {
+      float* row = at[mine.slice][mine.row + place<kAAlongK>(block, mine.lane / 4)] + mine.column;
       const auto sum = [&](int column_block, int i) {
         return static_cast<float>(mine.sums[block / 2][column_block][block % 2 * 2 + i]);
       };
       const auto put4 = [&](int column, float4 x) { *reinterpret_cast<float4*>(row + column) = x; };
 #pragma unroll
-      for (int j = 0; j < kColumns / 8; j += kBAlongK ? 2 : 4) {
+      for (int j = 0; j < Tile::kWarpN / 8; j += kBAlongK ? 2 : 4) {
         const int column = place<kBAlongK>(j, t * 2);
         if constexpr (kBAlongK) {
           put4(column, {sum(j, 0), sum(j + 1, 0), sum(j, 1), sum(j + 1, 1)});
@@ -38,60 +41,96 @@ struct StagedSums {
     }
   }
 
-  // use(row, column, quad) of each quad that the lane has.
-  template <typename Use>
-  __device__ void for_quads(int lane, int rows, Use use) const {
-    const int column = lane % 8 * 4;
-#pragma unroll 4
-    for (int row = lane / 8; row < rows; row += 4) {
-      use(row, column, *reinterpret_cast<const float4*>(&at[row][column]));
+  // Of an element of the first slice and the same ones of the others.
+  __device__ static float sum_of_slices(const float* first) {
+    float sum = *first;
+#pragma unroll
+    for (int slice = 1; slice < Tile::kSlices; ++slice) {
+      sum += first[slice * Tile::kBlockM * kStride];
     }
+    return sum;
+  }
+
+  __device__ float4 quad(int row, int column) const {
+    float4 sum = *reinterpret_cast<const float4*>(&at[0][row][column]);
+#pragma unroll
+    for (int slice = 1; slice < Tile::kSlices; ++slice) {
+      const float4 x = *reinterpret_cast<const float4*>(&at[slice][row][column]);
+      sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+    }
+    return sum;
+  }
+
+  // use(row, column) of each quad that the lane has of the warp's rows below `rows`.
+  template <typename Use>
+  __device__ static void for_quads(int warp, int lane, int rows, Use use) {
+    const int first = warp * kRowsOfWarp, column = lane % kRowLanes * 4;
+    const int end = min(rows, first + kRowsOfWarp);
+#pragma unroll 4
+    for (int row = first + lane / kRowLanes; row < end; row += 32 / kRowLanes) use(row, column);
   }
 };
 
 // The code is short, as it runs once: where K is small most of a CTA's time was fetching it.
-template <typename Tile, bool kAAlongK, bool kBAlongK>
+template <typename Tile>
 __device__ inline void store_sums(const Params& params, const Unit& unit,
-                                  const WarpTile<Tile, kAAlongK, kBAlongK>& mine,
-                                  StagedSums<Tile>& staged) {
-  staged.put(mine);
-  __syncwarp();
-  const int lane = mine.lane;
-  const int64_t first_row = unit.work.m + mine.row, first_column = unit.work.n + mine.column;
-  const int rows = static_cast<int>(min(params.m - first_row, int64_t{Tile::kWarpM}));
-  const int columns = static_cast<int>(min(params.n - first_column, int64_t{Tile::kWarpN}));
+                                  const StagedSums<Tile>& staged, int warp, int lane) {
+  using Staged = StagedSums<Tile>;
+  const int rows = static_cast<int>(min(params.m - unit.work.m, int64_t{Tile::kBlockM}));
+  const int columns = static_cast<int>(min(params.n - unit.work.n, int64_t{Tile::kBlockN}));
   if (unit.part >= 0) {
-    float* d = params.partials + int64_t{unit.part} * (Tile::kBlockM * Tile::kBlockN) +
-               mine.row * Tile::kBlockN + mine.column;
-    staged.for_quads(lane, rows, [&](int row, int column, float4 x) {
-      *reinterpret_cast<float4*>(d + row * Tile::kBlockN + column) = x;
+    float* d = params.partials + int64_t{unit.part} * (Tile::kBlockM * Tile::kBlockN);
+    Staged::for_quads(warp, lane, rows, [&](int row, int column) {
+      *reinterpret_cast<float4*>(d + row * Tile::kBlockN + column) = staged.quad(row, column);
     });
     return;
   }
-  float* d = params.d + unit.work.batch * params.batch[0].d + first_row * params.d_row_stride +
-             first_column;
+  float* d = params.d + unit.work.batch * params.batch[0].d + unit.work.m * params.d_row_stride +
+             unit.work.n * params.d_col_stride;
   if (params.plain && params.d_vector && columns % 4 == 0) {
-    staged.for_quads(lane, rows, [&](int row, int column, float4 x) {
-      if (column < columns) {
-        *reinterpret_cast<float4*>(d + row * params.d_row_stride + column) =
-            scale4(params.store_scale, x);
-      }
+    Staged::for_quads(warp, lane, rows, [&](int row, int column) {
+      if (column >= columns) return;
+      *reinterpret_cast<float4*>(d + row * params.d_row_stride + column) =
+          scale4(params.store_scale, staged.quad(row, column));
     });
-  } else if (params.plain) {
-    if (lane >= columns) return;
-    d += lane;
+  } else if (params.scaled_sums && (params.d_col_stride == 1 || params.d_row_stride == 1)) {
+    // 32 neighbours at a time: of a row that is not aligned, or of a column.
+    const bool along_rows = params.d_col_stride == 1;
+    const int across = (along_rows ? Tile::kBlockN : Tile::kBlockM) / 32;
+    const int lines = (along_rows ? Tile::kBlockM : Tile::kBlockN) * across / Tile::kWarps;
+    const int at = warp % across * 32 + lane, first = warp / across * lines;
+    if (at >= (along_rows ? columns : rows)) return;
+    const int row = along_rows ? first : at, column = along_rows ? at : first;
+    const int64_t d_step = along_rows ? params.d_row_stride : params.d_col_stride;
+    const int step = along_rows ? Staged::kStride : 1;
+    const float* from = &staged.at[0][row][column];
+    d += row * params.d_row_stride + column * params.d_col_stride;
+    const int count = min((along_rows ? rows : columns) - first, lines);
 #pragma unroll 8
-    for (int row = 0; row < rows; ++row, d += params.d_row_stride) {
-      *d = params.store_scale * staged.at[row][lane];
+    for (int line = 0; line < count; ++line, from += step, d += d_step) {
+      *d = params.alpha * Staged::sum_of_slices(from);
     }
   } else {
+    // C of some rows at a time: one latency for all of them.
+    constexpr int kGroup = 4, kStep = 32 / Staged::kRowLanes;
+    const int first = warp * Staged::kRowsOfWarp, end = min(rows, first + Staged::kRowsOfWarp);
+    const int column = lane % Staged::kRowLanes * 4;
+    if (column >= columns) return;
 #pragma unroll 1
-    for (int row = lane / 8; row < rows; row += 4) {
-      const int column = lane % 8 * 4;
-      if (column >= columns) break;
-      finish_row4(params, unit.work.batch,
-                  *reinterpret_cast<const float4*>(&staged.at[row][column]), first_row + row,
-                  first_column + column);
+    for (int row = first + lane / Staged::kRowLanes; row < end; row += kGroup * kStep) {
+      float4 c[kGroup];
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        c[i] = load_c4(params, unit.work.batch, unit.work.m + min(row + i * kStep, end - 1),
+                       unit.work.n + column);
+      }
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        const int at = row + i * kStep;
+        if (at >= end) break;
+        finish_row4(params, unit.work.batch, staged.quad(at, column), c[i], unit.work.m + at,
+                    unit.work.n + column);
+      }
     }
   }
 }
@@ -122,7 +161,7 @@ __global__ void __launch_bounds__(kReduceThreads)
     sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
     from += kPart;
   }
-  finish_row4(params, unit.work.batch, sum, d_row, d_column);
+  finish_few_row4(params, unit.work.batch, sum, d_row, d_column);
 }
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "cuda/gemm/fp32/sm90/tile.cuh"
-#include "cuda/ptx/ld_shared2.h"
 #include "cuda/ptx/ld_st.h"
 #include "cuda/ptx/mma_f64.h"
 
@@ -17,26 +16,31 @@ __device__ constexpr int place(int block, int x) {
 
 // Reads two steps of four k at a time, a pair of steps; lane 4 g + t has k 2 t and 2 t + 1 of the
 // pair's eight.
-template <int kRows, bool kAlongK>
+//
+// kBoxBytes: where each of the warp's pairs is in another box of the stage (the slice-th of it),
+// how far they are apart; else 0.
+template <int kRows, bool kAlongK, int kBoxBytes>
 class FragmentReader {
  public:
   static constexpr int kBlocks = kRows / 8;
 
   // tile: shared-memory address of the operand's tile in the first stage.
-  __device__ FragmentReader(uint32_t tile, int row, int lane) {
+  __device__ FragmentReader(uint32_t tile, int row, int slice, int lane) {
     const int g = lane / 4, t = lane % 4;
-    const int line = kAlongK ? row + 2 * g : row / 32 * kDepth + 2 * t;
-    const int chunk = kAlongK ? t / 2 : g;
+    const int line = kAlongK ? row + 2 * g : row / 32 * kDepth + slice * kPairOfSteps + 2 * t;
+    const int chunk = kAlongK ? slice * 2 + t / 2 : g;
     even_ = tile + line * 128 + (chunk ^ line % 8) * 16 + (kAlongK ? t % 2 * 8 : 0);
     odd_ = (even_ ^ 16) + 128;
   }
 
   // stage: the offset of the stage.
   __device__ void load(float (&to)[2][kBlocks], uint32_t stage, int pair) const {
+    const int along_k = kBoxBytes > 0 ? 0 : pair * 32, along_rows = kBoxBytes > 0 ? 0 : pair * 8;
+    if constexpr (kBoxBytes > 0) stage += pair * kBoxBytes;
     if constexpr (kAlongK) {
 #pragma unroll
       for (int i = 0; i < kBlocks; ++i) {
-        const uint32_t at = ((i % 2 == 0 ? even_ : odd_) ^ pair * 32) + stage;
+        const uint32_t at = ((i % 2 == 0 ? even_ : odd_) ^ along_k) + stage;
         const float2 x = ptx::ld_shared2_in_order(at + i / 2 * 16 * 128);
         to[0][i] = x.x, to[1][i] = x.y;
       }
@@ -46,7 +50,7 @@ class FragmentReader {
 #pragma unroll
         for (int i = 0; i < kBlocks; i += 4) {
           const uint32_t at = (step == 0 ? even_ : odd_) + stage;
-          const float4 x = ptx::ld_shared_in_order(at + (i * 8 + pair * 8) * 128);
+          const float4 x = ptx::ld_shared_in_order(at + (i * 8 + along_rows) * 128);
           to[step][i] = x.x, to[step][i + 1] = x.y, to[step][i + 2] = x.z, to[step][i + 3] = x.w;
         }
       }
@@ -60,17 +64,18 @@ class FragmentReader {
 template <typename Tile, bool kAAlongK, bool kBAlongK>
 struct WarpTile {
   static constexpr int kBlocksM = Tile::kWarpM / 8, kBlocksN = Tile::kWarpN / 8;
-  static constexpr int kPairs = kDepth / 8;
 
   double sums[kBlocksM / 2][kBlocksN][4];
   int row, column, lane;  // the warp's first ones in the tile
+  int slice;              // of the k of each box
 
   __device__ WarpTile(const SharedStorage<Tile>& smem, int warp, int lane)
-      : row(warp / Tile::kWarpsN * Tile::kWarpM),
-        column(warp % Tile::kWarpsN * Tile::kWarpN),
+      : row(kSliced ? 0 : warp / Tile::kWarpsN * Tile::kWarpM),
+        column(kSliced ? 0 : warp % Tile::kWarpsN * Tile::kWarpN),
         lane(lane),
-        read_a_(ptx::smem_address(smem.ring[0].a), row, lane),
-        read_b_(ptx::smem_address(smem.ring[0].b), column, lane) {
+        slice(kSliced ? warp : 0),
+        read_a_(ptx::smem_address(smem.ring[0].a), row, slice, lane),
+        read_b_(ptx::smem_address(smem.ring[0].b), column, slice, lane) {
 #pragma unroll
     for (auto& block : sums) {
 #pragma unroll
@@ -115,8 +120,9 @@ struct WarpTile {
   }
 
  private:
-  FragmentReader<Tile::kWarpM, kAAlongK> read_a_;
-  FragmentReader<Tile::kWarpN, kBAlongK> read_b_;
+  static constexpr bool kSliced = Tile::kSlices > 1;
+  FragmentReader<Tile::kWarpM, kAAlongK, kSliced ? kDepth * Tile::kBlockM * 4 : 0> read_a_;
+  FragmentReader<Tile::kWarpN, kBAlongK, kSliced ? kDepth * Tile::kBlockN * 4 : 0> read_b_;
   float a_[2][2][kBlocksM], b_[2][2][kBlocksN];  // [pair][step]
   double wide_a_[kBlocksM], wide_b_[2][kBlocksN];
 };

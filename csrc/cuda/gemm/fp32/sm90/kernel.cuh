@@ -26,32 +26,35 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
     ptx::prefetch_tensormap(&params.a.map), ptx::prefetch_tensormap(&params.b.map);
   }
   const Unit unit = Unit::at<Tile>(params.problem, static_cast<int>(blockIdx.x));
-  const int k_tiles = unit.work.k_tiles(kDepth);
-  const int pairs_of_last = unit.work.k_tiles(kDepth / Mine::kPairs) - (k_tiles - 1) * Mine::kPairs;
+  const int k_tiles = unit.work.k_tiles(Tile::kStageDepth);
+  const int depth_of_last =
+      static_cast<int>(unit.work.k_end - unit.work.k) - (k_tiles - 1) * Tile::kStageDepth;
+  const int pairs_of_last = ceil_div(depth_of_last, kPairOfSteps * Tile::kSlices);
   Loader loader(params, smem, unit.work, thread);
   loader.start();
   Mine mine(smem, thread / 32, thread % 32);
   loader.wait(0, 0, 0);
   mine.load(0, 0);
   mine.convert_first();
+  constexpr int kPairs = Tile::kPairs;
   constexpr uint32_t kStageBytes = sizeof(smem.ring[0]);
   int stage = 0;
   uint32_t parity = 0;
 #pragma unroll 1
   for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
     int next = stage;
-    const int pairs = k_tile == k_tiles - 1 ? pairs_of_last : Mine::kPairs;
+    const int pairs = k_tile == k_tiles - 1 ? pairs_of_last : kPairs;
 #pragma unroll
-    for (int pair = 0; pair < Mine::kPairs; ++pair) {
+    for (int pair = 0; pair < kPairs; ++pair) {
       if (pair > 0 && pair >= pairs) break;
-      if (pair == Mine::kPairs - 1) {
+      if (pair == kPairs - 1) {
         next = stage == Tile::kStages - 1 ? 0 : stage + 1;
         if (next == 0) parity ^= 1;
         loader.wait(k_tile + 1, next, parity);
       }
-      mine.load(next * kStageBytes, (pair + 1) % Mine::kPairs);
+      mine.load(next * kStageBytes, (pair + 1) % kPairs);
       mine.multiply(pair, 0);
-      if (pair == Mine::kPairs - 1) loader.fetch(k_tile + Tile::kStages, stage);
+      if (pair == kPairs - 1) loader.fetch(k_tile + Tile::kStages, stage);
       mine.multiply(pair, 1);
     }
     stage = next;
@@ -59,9 +62,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
   ptx::griddep_launch_dependents();
   // Of the ring, once everybody has left it.
   __syncthreads();
-  auto* staged = reinterpret_cast<StagedSums<Tile>*>(smem.ring);
-  static_assert(sizeof(*staged) * Tile::kThreads / 32 <= sizeof(smem.ring));
-  store_sums<Tile>(params.problem, unit, mine, staged[thread / 32]);
+  auto& staged = *reinterpret_cast<StagedSums<Tile>*>(smem.ring);
+  static_assert(sizeof(staged) <= sizeof(smem.ring));
+  staged.put(mine);
+  __syncthreads();
+  store_sums<Tile>(params.problem, unit, staged, thread / 32, mine.lane);
 #endif
 }
 

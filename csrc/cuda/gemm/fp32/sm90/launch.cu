@@ -85,7 +85,7 @@ Status launch_tile(Params p, const Config& config, void* workspace, cudaStream_t
   const int tiles = static_cast<int>(p.tiles_m * p.tiles_n * p.batches), splits = config.splits;
   set_splits(&p, 1, workspace);
   p.splits = splits;
-  p.k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, splits), kDepth);
+  p.k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, splits), Tile::kStageDepth);
   p.whole = whole_tiles(tiles, splits, config.ctas);
   TmaParams params{};
   params.problem = p;
@@ -107,13 +107,15 @@ Status launch_tile(Params p, const Config& config, void* workspace, cudaStream_t
 template <bool kTma>
 Status launch_config(const Params& params, const Config& config, void* workspace,
                      cudaStream_t stream) {
-  if (config.block_m == Tile64x64<kTma>::kBlockM) {
-    return launch_tile<Tile64x64<kTma>, kTma>(params, config, workspace, stream);
-  }
-  if (config.block_n == Tile32x128::kBlockN) {
-    return launch_tile<Tile32x128, kTma>(params, config, workspace, stream);
-  }
-  return launch_tile<Tile32x32, kTma>(params, config, workspace, stream);
+  const auto is = [&](const TileShape& tile) {
+    return config.block_m == tile.block_m && config.block_n == tile.block_n &&
+           config.stages == tile.stages;
+  };
+  const auto run = is(kTile64x64)    ? launch_tile<Tile<kTile64x64, kTma>, kTma>
+                   : is(kTile32x128) ? launch_tile<Tile<kTile32x128, kTma>, kTma>
+                   : is(kTileSliced) ? launch_tile<Tile<kTileSliced, kTma>, kTma>
+                                     : launch_tile<Tile<kTileOfWarp, kTma>, kTma>;
+  return run(params, config, workspace, stream);
 }
 
 }  // namespace

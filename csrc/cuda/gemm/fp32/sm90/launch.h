@@ -11,4 +11,7 @@ namespace xgemm::cuda::gemm::fp32::sm90 {
 // parts of the others. `workspace`: a tile of floats for each of these parts.
 Status launch(const Params& params, const Config& config, void* workspace, cudaStream_t stream);
 
+// The kernels for few rows whose parts of K are a cluster of config.cluster CTAs.
+Status launch_few(const Params& params, const Config& config, cudaStream_t stream);
+
 }  // namespace xgemm::cuda::gemm::fp32::sm90

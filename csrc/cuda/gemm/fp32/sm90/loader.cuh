@@ -23,7 +23,7 @@ class TmaLoader {
         m_(static_cast<int>(work.m)),
         n_(static_cast<int>(work.n)),
         k_(static_cast<int>(work.k)),
-        k_tiles_(work.k_tiles(kDepth)),
+        k_tiles_(work.k_tiles(Tile::kStageDepth)),
         a_batch_(params.a.batched ? static_cast<int>(work.batch) : 0),
         b_batch_(params.b.batched ? static_cast<int>(work.batch) : 0),
         // From lane 0, so that the compiler knows it to be the same for the whole warp.
@@ -45,17 +45,19 @@ class TmaLoader {
     if (tile >= k_tiles_ || !ptx::elect_one()) return;
     uint64_t* full = &smem_.full[stage];
     auto& to = smem_.ring[stage];
-    const int k = k_ + tile * kDepth;
 #pragma unroll
-    for (int first = 0; first < kGroups; first += Tile::kThreads / 32) {
-      const int group = first + warp_, group_of_b = group - kGroupsOfA;
-      if (group >= kGroups) break;
+    for (int first = 0; first < kGroups; first += Tile::kWarps) {
+      if (first + warp_ >= kGroups) break;
+      const int box = (first + warp_) / kGroupsOfBox,
+                k = k_ + tile * Tile::kStageDepth + box * kDepth;
+      const int group = (first + warp_) % kGroupsOfBox, group_of_b = group - kGroupsOfA;
       ptx::mbarrier_arrive_expect_tx(full, kGroup * sizeof(float));
       if (group_of_b < 0) {
-        fetch<kAAlongK>(to.a + group * kGroup, params_.a.map, full, m_ + group * 32, k, a_batch_);
+        fetch<kAAlongK>(to.a[box] + group * kGroup, params_.a.map, full, m_ + group * 32, k,
+                        a_batch_);
       } else {
-        fetch<kBAlongK>(to.b + group_of_b * kGroup, params_.b.map, full, n_ + group_of_b * 32, k,
-                        b_batch_);
+        fetch<kBAlongK>(to.b[box] + group_of_b * kGroup, params_.b.map, full, n_ + group_of_b * 32,
+                        k, b_batch_);
       }
     }
   }
@@ -69,7 +71,8 @@ class TmaLoader {
  private:
   static constexpr int kGroup = 32 * kDepth;  // elements
   static constexpr int kGroupsOfA = Tile::kBlockM / 32;
-  static constexpr int kGroups = kGroupsOfA + Tile::kBlockN / 32;
+  static constexpr int kGroupsOfBox = kGroupsOfA + Tile::kBlockN / 32;
+  static constexpr int kGroups = kGroupsOfBox * Tile::kBoxes;
 
   template <bool kAlongK>
   __device__ static void fetch(float* to, const CUtensorMap& map, uint64_t* full, int row, int k,
@@ -173,7 +176,7 @@ class CopyLoader {
         b_(params.problem.b, work.batch * params.problem.batch[0].b, work.n, params.problem.n, work,
            thread),
         smem_(smem),
-        k_tiles_(work.k_tiles(kDepth)) {}
+        k_tiles_(work.k_tiles(Tile::kStageDepth)) {}
 
   __device__ void start() {
     ptx::griddep_wait();
@@ -183,8 +186,11 @@ class CopyLoader {
 
   __device__ void fetch(int tile, int stage) {
     if (tile < k_tiles_) {
-      a_.fetch(ptx::smem_address(smem_.ring[stage].a));
-      b_.fetch(ptx::smem_address(smem_.ring[stage].b));
+#pragma unroll
+      for (int box = 0; box < Tile::kBoxes; ++box) {
+        a_.fetch(ptx::smem_address(smem_.ring[stage].a[box]));
+        b_.fetch(ptx::smem_address(smem_.ring[stage].b[box]));
+      }
     }
     ptx::cp_async_commit_group();
   }

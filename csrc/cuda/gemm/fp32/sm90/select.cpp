@@ -5,36 +5,40 @@
 
 #include "common/math.h"
 #include "cuda/gemm/fp32/plan.h"
+#include "cuda/gemm/fp32/sm90/tiles.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 namespace {
 
-// A tile, its warps, how many CTAs of it an SM holds where TMA loads and where threads copy
-// (tile.cuh), and what share its main loop takes of the first one's time.
+// A tile and the rates that its CTAs reach.
 struct Tile {
-  int block_m, block_n, warps, ctas_of_tma, ctas_of_copies;
-  double slower;
+  TileShape shape;
+  // The share of the FP64 tensor cores' rate that four, eight ... warps of an SM reach in their
+  // main loops, where TMA loads and where threads copy.
+  double of_tma[4], of_copies[3];
+  double bytes_per_us;  // of all that is read and stored
 };
-constexpr Tile kTiles[] = {
-    {64, 64, 4, 4, 3, 1.0}, {32, 128, 4, 3, 3, 1.18}, {32, 32, 1, 12, 12, 1.0}};
-constexpr int64_t kMostRowsOfFlat = 96, kMostRowsOfSmall = 32;
+constexpr Tile kTiles[] = {{kTile64x64, {0.744, 0.873, 0.892, 0.975}, {0.635, 0.70, 0.70}, 3.9e6},
+                           {kTile32x128, {0.631, 0.740, 0.756}, {0.538, 0.593, 0.593}, 3.9e6},
+                           {kTileOfWarp, {0.744, 0.873, 0.892}, {0.635, 0.70, 0.70}, 3.0e6},
+                           {kTileSliced, {0.6, 0.78, 0.8, 0.87}, {0.39, 0.47, 0.47}, 2.7e6}};
+constexpr int64_t kMostRowsOfFlat = 96;
+constexpr int64_t kMostRowsOfWarp = 32, kMostColumnsOfWarp = 128;  // its sides, or the other way
+// Few rows by a large matrix, which the flat tile reads in longer runs.
+constexpr int64_t kStreamRows = 32, kLeastStream = 1024;
 
 // A model of rounds of as many CTAs as the SMs hold, and of a last one of fewer. Constants: a fit
-// of an H200's times of 1,081 shapes, 9,865 tiles, splits and copies of them; over these the choice
-// takes 1.1 % longer than the best.
-// The share of the FP64 tensor cores' rate that four, eight ... warps reach in their main loops,
-// and an SM's time for the start and the end of a round, and of four warps in it.
-constexpr double kOfTma[] = {0.744, 0.873, 0.892, 0.975};
-constexpr double kOfCopies[] = {0.635, 0.70, 0.70};
+// of an H200's times of 1,081 shapes, 9,865 tiles, splits and copies of them, those of the tile
+// that warps share of 3,700 shapes: over these the choice takes 0.5 % longer than the best. An SM's
+// time for the start and the end of a round, and of four warps in it.
 constexpr double kRoundUs = 0.28, kFourWarpsUs = 0.18;
 constexpr double kCyclesPerUs = 1980, kFmasPerCycle = 128;  // of an SM
 constexpr double kStartUs = 5.4;  // the launch, and until the first tile has come
-constexpr double kBytesPerUs = 3.9e6, kStoreBytesPerUs = 6.5e6;  // of all that is read and stored
+constexpr double kStoreBytesPerUs = 6.5e6;
 constexpr double kPartsUs = 3.4, kPartsBytesPerUs = 3.3e6;  // the sum of parts, a second launch
 constexpr double kPartUs = 0.046;                           // more, for each part of a tile over 8
 constexpr double kCopyUs = 2.95, kCopyBytesPerUs = 4.4e6;   // one launch for both operands
 
-constexpr int64_t kDepth = 32, kPairOfSteps = 8;      // k of a stage; what is multiplied at least
 constexpr int64_t kMostWorkspace = int64_t{1} << 28;  // of parts
 constexpr int64_t kMostParts = 12, kMostPartsOfFew = 64;
 
@@ -59,30 +63,32 @@ class Search {
   Search(const Params& p, const Tile& tile, int sm_count, Choice* best)
       : p_(p),
         tile_(tile),
+        shape_(tile.shape),
         sm_count_(sm_count),
-        tiles_(ceil_div<int64_t>(p.m, tile.block_m) * ceil_div<int64_t>(p.n, tile.block_n) *
+        tiles_(ceil_div<int64_t>(p.m, shape_.block_m) * ceil_div<int64_t>(p.n, shape_.block_n) *
                p.batches),
+        k_tiles_(ceil_div<int64_t>(p.k, shape_.stage_depth())),
         store_bytes_(4.0 * static_cast<double>(p.m) * static_cast<double>(p.n) *
                      static_cast<double>(p.batches)),
         stream_us_((store_bytes_ + 4.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) *
                                        static_cast<double>(p.batches)) /
-                   kBytesPerUs),
+                   tile.bytes_per_us),
         best_(best) {}
 
   void consider(const Operands& operands) {
     operands_ = operands;
-    per_sm_ = operands.by_threads ? tile_.ctas_of_copies : tile_.ctas_of_tma;
+    per_sm_ = operands.by_threads ? shape_.ctas_of_copies : shape_.ctas_of_tma;
     slots_ = int64_t{sm_count_} * per_sm_;
     consider_parts(tiles_, 1);
     // The tiles of the last round, of the last two, and all.
-    const int64_t rounds = tiles_ / slots_, k_tiles = ceil_div<int64_t>(p_.k, kDepth);
+    const int64_t rounds = tiles_ / slots_;
     for (int64_t last = 0; last <= std::min<int64_t>(rounds, 2); ++last) {
       const int64_t whole = (rounds - last) * slots_;
       if (whole == tiles_ || (last == 2 && whole > 0)) continue;
       const int64_t split_tiles = tiles_ - whole;
       const auto consider_splits = [&](int64_t splits) {
         // None of them empty.
-        if (ceil_div(k_tiles, ceil_div(k_tiles, splits)) == splits) consider_parts(whole, splits);
+        if (ceil_div(k_tiles_, ceil_div(k_tiles_, splits)) == splits) consider_parts(whole, splits);
       };
       for (int64_t splits = 2; splits <= kMostParts && split_tiles * splits <= 4 * slots_;
            ++splits) {
@@ -91,9 +97,10 @@ class Search {
       if (whole > 0) continue;
       // Few tiles: as many parts as give each SM from one to all that it holds.
       for (int per_sm = 1; per_sm <= per_sm_; ++per_sm) {
-        const int64_t per_part = ceil_div(
-            k_tiles, std::clamp<int64_t>(int64_t{sm_count_} * per_sm / tiles_, 1, kMostPartsOfFew));
-        const int64_t splits = ceil_div(k_tiles, per_part);
+        const int64_t per_part =
+            ceil_div(k_tiles_,
+                     std::clamp<int64_t>(int64_t{sm_count_} * per_sm / tiles_, 1, kMostPartsOfFew));
+        const int64_t splits = ceil_div(k_tiles_, per_part);
         if (splits > kMostParts) consider_parts(0, splits);
       }
     }
@@ -102,27 +109,27 @@ class Search {
  private:
   // Of `count` CTAs of so many k.
   double rounds_us(int64_t count, int64_t k) const {
-    // Four warps' products of a step.
-    const double us = tile_.slower * 4 / tile_.warps * tile_.block_m * tile_.block_n *
-                      static_cast<double>(round_up(std::min(k, p_.k), kPairOfSteps)) /
+    const int warps = shape_.warps();
+    const int64_t depth = round_up<int64_t>(std::min(k, p_.k), kPairOfSteps * shape_.slices);
+    // Four warps' products.
+    const double us = 4.0 / warps * shape_.block_m * shape_.block_n * static_cast<double>(depth) /
                       (kFmasPerCycle * kCyclesPerUs);
-    const double* of = operands_.by_threads ? kOfCopies : kOfTma;
+    const double* of = operands_.by_threads ? tile_.of_copies : tile_.of_tma;
     const auto round_us = [&](int ctas) {
       if (ctas == 0) return 0.0;
-      const int fours = ceil_div(ctas * tile_.warps, 4);
-      return fours * us / of[fours - 1] + kFourWarpsUs * ctas * tile_.warps / 4 + kRoundUs;
+      const int fours = ceil_div(ctas * warps, 4);
+      return fours * us / of[fours - 1] + kFourWarpsUs * ctas * warps / 4 + kRoundUs;
     };
     const auto last = static_cast<int>(ceil_div<int64_t>(count % slots_, sm_count_));
     return static_cast<double>(count / slots_) * round_us(per_sm_) + round_us(last);
   }
 
   void consider_parts(int64_t whole, int64_t splits) {
-    const int64_t k_tiles = ceil_div<int64_t>(p_.k, kDepth);
     const int64_t parts = splits > 1 ? (tiles_ - whole) * splits : 0;
-    const int64_t bytes = parts * tile_.block_m * tile_.block_n * 4;
+    const int64_t bytes = parts * shape_.block_m * shape_.block_n * 4;
     double us = 0;
     if (whole > 0) us += rounds_us(whole, p_.k);
-    if (parts > 0) us += rounds_us(parts, ceil_div(k_tiles, splits) * kDepth);
+    if (parts > 0) us += rounds_us(parts, ceil_div(k_tiles_, splits) * shape_.stage_depth());
     us = kStartUs + operands_.us + std::max(us, stream_us_) + store_bytes_ / kStoreBytesPerUs;
     if (parts > 0) {
       us += kPartsUs + static_cast<double>(bytes) / kPartsBytesPerUs +
@@ -134,8 +141,9 @@ class Search {
 
   const Params& p_;
   const Tile& tile_;
+  const TileShape& shape_;
   int sm_count_, per_sm_ = 0;
-  int64_t slots_ = 0, tiles_;
+  int64_t slots_ = 0, tiles_, k_tiles_;
   double store_bytes_, stream_us_;
   Operands operands_;
   Choice* best_;
@@ -171,10 +179,15 @@ bool select(const Problem& problem, const Params& p, const DeviceInfo& device, C
   const Params few = make_few_params(problem);
   Choice best;
   for (const Tile& tile : kTiles) {
-    const bool flat = tile.block_m < tile.block_n;
+    const TileShape& shape = tile.shape;
+    const bool flat = shape.block_m < shape.block_n;
     const Params& q = flat ? few : p;
     if (flat && q.m > kMostRowsOfFlat) continue;
-    if (tile.warps == 1 && std::max(q.m, q.n) > kMostRowsOfSmall) continue;
+    const int64_t shorter = std::min(q.m, q.n), longer = std::max(q.m, q.n);
+    if (shape.warps() == 1 && (shorter > kMostRowsOfWarp || longer > kMostColumnsOfWarp)) continue;
+    if (shape.slices > 1 && shorter <= kStreamRows && std::min(longer, q.k) >= kLeastStream) {
+      continue;
+    }
     Search search(q, tile, sm_count, &best);
     Operands operands;
     if (plan_copies(problem, q, &operands)) search.consider(operands);
@@ -186,9 +199,9 @@ bool select(const Problem& problem, const Params& p, const DeviceInfo& device, C
   const bool copy_a = best.operands.copy_a, copy_b = best.operands.copy_b;
   *estimate_us = best.us;
   *config = {.kernel = Kernel::kFp32Sm90,
-             .block_m = best.tile->block_m,
-             .block_n = best.tile->block_n,
-             .stages = best.tile->warps == 1 ? 2 : 3,
+             .block_m = best.tile->shape.block_m,
+             .block_n = best.tile->shape.block_n,
+             .stages = best.tile->shape.stages,
              .splits = static_cast<int>(best.splits),
              .ctas = static_cast<int>(best.ctas),
              .copy_a = best.transposed ? copy_b : copy_a,

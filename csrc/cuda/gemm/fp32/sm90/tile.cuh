@@ -1,39 +1,37 @@
-// The tiles of the kernels on the FP64 tensor cores, and how operands lie in shared memory.
+// A tile as the kernels on the FP64 tensor cores are compiled for it, and how operands lie in
+// shared memory.
 #pragma once
 
+#include <cstdint>
+
 #include "cuda/gemm/fp32/sm90/params.h"
+#include "cuda/gemm/fp32/sm90/tiles.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
-inline constexpr int kDepth = 32;  // k of a stage: a row of them is the swizzle's 128 bytes
-
-template <int kBlockM_, int kBlockN_, int kWarpM_, int kWarpN_, int kStages_, int kCtasPerSm_>
+template <TileShape kShape, bool kTma>
 struct Tile {
-  static constexpr int kBlockM = kBlockM_, kBlockN = kBlockN_;
-  static constexpr int kWarpM = kWarpM_, kWarpN = kWarpN_;
-  static constexpr int kStages = kStages_, kCtasPerSm = kCtasPerSm_;
+  static constexpr int kBlockM = kShape.block_m, kBlockN = kShape.block_n;
+  static constexpr int kWarpM = 32, kWarpN = 32;
+  static constexpr int kStages = kShape.stages;
+  static constexpr int kCtasPerSm = kTma ? kShape.ctas_of_tma : kShape.ctas_of_copies;
   static constexpr int kWarpsN = kBlockN / kWarpN;
-  static constexpr int kThreads = kBlockM / kWarpM * kWarpsN * 32;
+  static constexpr int kSlices = kShape.slices;
+  static constexpr int kWarps = kShape.warps(), kThreads = kWarps * 32;
+  static constexpr int kBoxes = kShape.boxes(), kStageDepth = kShape.stage_depth();
+  static constexpr int kPairs = kStageDepth / kPairOfSteps / kSlices;  // of a warp in a stage
   static_assert(kBlockM % kWarpM == 0 && kBlockN % kWarpN == 0, "whole warps");
-  static_assert(kWarpM % 32 == 0 && kWarpN % 32 == 0, "rows lie in groups of 32");
+  static_assert(kSlices == 1 || (kSlices == 4 && kBlockM * kBlockN == kWarpM * kWarpN),
+                "four warps share all of the tile, or none does");
 };
 
-// A warp waits for conversions and for shared memory: the other CTAs of its SM fill in. Copies by
-// threads take more registers.
-template <bool kTma>
-using Tile64x64 = Tile<64, 64, 32, 32, 3, kTma ? 4 : 3>;
-// Of few rows: B is read once.
-using Tile32x128 = Tile<32, 128, 32, 32, 3, 3>;
-// Of batches of small matrices, a warp each.
-using Tile32x32 = Tile<32, 32, 32, 32, 2, 12>;
-
-// An operand's tile lies along k as [kRows][32], else as [kRows / 32][32 k][32]. In both, chunks of
+// An operand's box lies along k as [kRows][32], else as [kRows / 32][32 k][32]. In both, chunks of
 // 16 bytes of line i are at chunk ^ i % 8, as TMA's 128-byte swizzle has them.
 template <typename Tile>
 struct SharedStorage {
   struct Stage {
-    float a[kDepth * Tile::kBlockM];
-    float b[kDepth * Tile::kBlockN];
+    float a[Tile::kBoxes][kDepth * Tile::kBlockM];
+    float b[Tile::kBoxes][kDepth * Tile::kBlockN];
   };
   alignas(1024) Stage ring[Tile::kStages];
   uint64_t full[Tile::kStages];

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/gemm/fp32/sm90/tile.cuh"
-#include "cuda/gemm/fp32/thread_tile.cuh"
+#include "cuda/gemm/fp32/work.cuh"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 

@@ -1,194 +1,252 @@
-// From the accumulators of the CTAs that share K to D: every CTA sends each of the others its
-// partial sums of that CTA's slice of rows, adds what it gets in the order of the ranks, and writes
-// its slice. No global memory, no locks, and the same bits in every run.
+// From the accumulators of the CTAs that share K to D: each 16 rows of a tile, or 8 where 8 CTAs
+// share it, are one CTA's to finish. The warps of the others that have a part of them send it
+// there; the warp that finishes them adds what it gets to its own part, in the order of the ranks,
+// and stores. No global memory, no locks, and the same bits in every run.
 #pragma once
 
 #include "common/activation.h"
 #include "cuda/gemm/sm90/rows/params.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/st_async.h"
+#include "cuda/ptx/stmatrix_trans.h"
 #include "cuda/tile/convert.cuh"
 
 namespace xgemm::cuda::gemm::sm90::rows {
 
 inline constexpr int kWarpgroup = 128;
 
-// Where a warpgroup's [64, kRound] partial sums lie in the receiver: for each source rank its
-// slice of 64 / splits rows, cut in groups of 8 columns. A group holds 8 lines, one for each row
-// modulo 8, of the 8 columns (of both 8-row halves of a warp's fragment, unless splits is 8, where
-// they have different receivers), then as much padding as a line: both the vector writes of the
-// fragments and the reads down the lines are free of bank conflicts.
-template <int kRound>
-struct Inbox {
-  alignas(16) float data[kRound / 8 * 64 * 9];
-};
-
 struct Block {         // of D'
   int wide, wide_end;  // the first of 64 rows, and where those that count end
   int narrow, batch;
 };
 
-template <typename T, int kColumns, int kRound>
+// A warp's own: columns of 16 rows.
+template <typename T, int kColumns>
+struct Staging {
+  alignas(16) T data[staged_columns(kColumns) * kStagingPitch];
+};
+
+template <typename T, int kColumns>
 class Exchange {
  public:
-  static constexpr int kRounds = kColumns / kRound;
-  static_assert(kColumns % kRound == 0 && kRound % 8 == 0, "rounds are whole groups of columns");
-
-  // `received` and `drained` are this warpgroup's barriers, of 1 and `splits` arrivals.
-  __device__ Exchange(const Params& params, Inbox<kRound>* inbox, uint64_t* received,
-                      uint64_t* drained, int cta_rank, int barrier_id, int thread)
+  // `inbox`, `received` and `drained` are this warpgroup's: where the others' parts arrive, its
+  // barrier, of one arrival, and that of all warps that finish rows. `staging` is this warp's.
+  __device__ Exchange(const Params& params, float* inbox, Staging<T, kColumns>& staging,
+                      uint64_t* received, uint64_t* drained, int rank, int warp, int lane)
       : params_(params),
         inbox_(inbox),
+        staging_(staging.data),
         received_(received),
         drained_(drained),
-        rank_(cta_rank),
-        barrier_id_(barrier_id),
-        thread_(thread),
-        line_shift_(params.splits == 8 ? 3 : 4),
-        slice_(kRound / 8 * 64 * 9 >> params.split_shift) {}
+        rank_(rank),
+        warp_(warp),
+        lane_(lane) {}
 
   // acc: the partial sums of the block, in wgmma's layout. `last`: no more calls.
-  __device__ void reduce(const float (&acc)[kColumns / 2], Block block, bool last) {
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      const float* sums = acc + round * (kRound / 2);
-      const bool again = !last || round + 1 < kRounds;
-      if (params_.splits == 1) {
-        keep(sums);
-        ptx::named_barrier_sync(barrier_id_, kWarpgroup);
-      } else {
-        receive(sums);
-      }
-      add_and_store(block.wide + rank_ * (64 >> params_.split_shift), block.wide_end,
-                    block.narrow + round * kRound, block.batch);
-      if (!again) continue;
-      ptx::named_barrier_sync(barrier_id_, kWarpgroup);  // all have read
-      // Not after the last: nobody waits for it, and the other CTA may be gone.
-      if (params_.splits > 1 && thread_ < params_.splits) {
-        ptx::mbarrier_arrive_cluster(drained_, thread_);
+  __device__ void reduce(float (&acc)[kColumns / 2], const Block& block, bool last) {
+    int row = block.wide + warp_ * 16, row_end = block.wide_end;
+    if (params_.splits > 1) {
+      const bool halves = params_.splits == 8;  // a warp's rows have two receivers
+      const bool finishes = halves ? reduce_halves(acc, last) : reduce_rows(acc, last);
+      started_ = true;
+      parity_ ^= 1;
+      if (!finishes) return;
+      if (halves) {
+        row += rank_ % 2 * 8;
+        row_end = min(row + 8, row_end);
       }
     }
+    if (row < row_end) finish_and_store(acc, row, row_end, block);
   }
 
  private:
-  static constexpr int kGroups = kRound / 8;
+  static constexpr int kGroups = kColumns / 8;
 
-  // Sends the partial sums, and waits for those of the others.
-  __device__ void receive(const float* sums) {
-    if (thread_ == 0) ptx::mbarrier_arrive_expect_tx(received_, 64 * kRound * sizeof(float));
-    // All have read what they got last time. (Before the first, nothing is in the way.)
-    if (started_) ptx::mbarrier_wait(drained_, parity_ ^ 1);
-    started_ = true;
-    send(sums);
-    ptx::mbarrier_wait(received_, parity_);
-    parity_ ^= 1;
-  }
+  // Where what this CTA sends lies in the inbox of `owner`, which has none for its own.
+  __device__ int slot_at(int owner) const { return rank_ < owner ? rank_ : rank_ - 1; }
 
-  // Where no other CTA has a part: into this one's inbox.
-  __device__ void keep(const float* acc) const {
-    const int warp = thread_ / 32, lane = thread_ % 32;
-    auto* to = reinterpret_cast<float4*>(inbox_->data + warp * kGroups * 9 * 16 + lane * 4);
-#pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
-      to[j * 9 * 4] = make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
+  // Until all parts of this CTA's rows are there. `expects`: in one of the warps that wait.
+  __device__ void receive(bool expects) {
+    if (expects && lane_ == 0) {
+      const int rows = 64 - (64 >> params_.split_shift);  // one slice from each of the others
+      ptx::mbarrier_arrive_expect_tx(received_, rows * kColumns * sizeof(float));
     }
+    ptx::mbarrier_wait(received_, parity_);
   }
 
-  __device__ void send(const float* acc) const {
-    const int warp = thread_ / 32, lane = thread_ % 32;
-    const uint32_t inbox = ptx::smem_address(inbox_->data);
-    const uint32_t barrier = ptx::smem_address(received_);
-    if (params_.splits == 8) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int cta = 2 * warp + half;
-        const uint32_t to = ptx::mapa(inbox + (rank_ * slice_ + lane * 2) * 4, cta);
-        const uint32_t signal = ptx::mapa(barrier, cta);
-#pragma unroll
-        for (int j = 0; j < kGroups; ++j) {
-          const float* x = acc + 4 * j + 2 * half;
-          ptx::st_async_v2(to + j * 9 * 8 * 4, signal, x[0], x[1]);
-        }
-      }
-    } else {
-      const int shift = 2 - params_.split_shift;  // 1 << shift warps have one receiver
-      const int cta = warp >> shift;
-      const int first = rank_ * slice_ + (warp & ((1 << shift) - 1)) * kGroups * 9 * 16;
-      const uint32_t to = ptx::mapa(inbox + (first + lane * 4) * 4, cta);
-      const uint32_t signal = ptx::mapa(barrier, cta);
+  // To all: this warp has read what it got. Not after the last tile: nobody waits for it, and the
+  // other CTAs may be gone.
+  __device__ void signal_drained() const {
+    __syncwarp();
+    if (lane_ < params_.splits) ptx::mbarrier_arrive_cluster(drained_, lane_);
+  }
+
+  // Until all have read what they got for the tile before. (Before the first, nothing is in the
+  // way.)
+  __device__ void wait_drained() const {
+    if (started_) ptx::mbarrier_wait(drained_, parity_ ^ 1);
+  }
+
+  // Sends the warp's 16 rows where they are finished or, true, adds those of the others.
+  __device__ bool reduce_rows(float (&acc)[kColumns / 2], bool last) {
+    const int shift = 2 - params_.split_shift;  // 1 << shift warps have one receiver
+    const int owner = warp_ >> shift, local = warp_ & ((1 << shift) - 1);
+    if (owner != rank_) {
+      wait_drained();
+      const int first = ((slot_at(owner) << shift) + local) * kGroups * 128 + lane_ * 4;
+      const uint32_t to = ptx::mapa(ptx::smem_address(inbox_ + first), owner);
+      const uint32_t signal = ptx::mapa(ptx::smem_address(received_), owner);
 #pragma unroll
       for (int j = 0; j < kGroups; ++j) {
         const float* x = acc + 4 * j;
-        ptx::st_async_v4(to + j * 9 * 16 * 4, signal, x[0], x[1], x[2], x[3]);
+        ptx::st_async_v4(to + j * 128 * 4, signal, x[0], x[1], x[2], x[3]);
+      }
+      return false;
+    }
+    receive(local == 0);
+#pragma unroll 1
+    for (int slot = 0; slot < params_.splits - 1; ++slot) {
+      const float* from = inbox_ + ((slot << shift) + local) * kGroups * 128 + lane_ * 4;
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        const float4 x = *reinterpret_cast<const float4*>(from + j * 128);
+        acc[4 * j] += x.x, acc[4 * j + 1] += x.y;
+        acc[4 * j + 2] += x.z, acc[4 * j + 3] += x.w;
+      }
+    }
+    if (!last) signal_drained();
+    return true;
+  }
+
+  // The same of 8 rows for each of 8 CTAs; those that are added are the first 8 of acc then.
+  __device__ bool reduce_halves(float (&acc)[kColumns / 2], bool last) {
+    wait_drained();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int owner = 2 * warp_ + half;
+      if (owner == rank_) continue;
+      const int first = slot_at(owner) * kGroups * 64 + lane_ * 2;
+      const uint32_t to = ptx::mapa(ptx::smem_address(inbox_ + first), owner);
+      const uint32_t signal = ptx::mapa(ptx::smem_address(received_), owner);
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        const float* x = acc + 4 * j + 2 * half;
+        ptx::st_async_v2(to + j * 64 * 4, signal, x[0], x[1]);
+      }
+    }
+    if (rank_ / 2 != warp_) return false;
+    receive(true);
+    const bool upper = rank_ % 2 != 0;
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      if (upper) acc[4 * j] = acc[4 * j + 2], acc[4 * j + 1] = acc[4 * j + 3];
+    }
+#pragma unroll 1
+    for (int slot = 0; slot < 7; ++slot) {
+      const float* from = inbox_ + slot * kGroups * 64 + lane_ * 2;
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        const float2 x = *reinterpret_cast<const float2*>(from + j * 64);
+        acc[4 * j] += x.x, acc[4 * j + 1] += x.y;
+      }
+    }
+    if (!last) signal_drained();
+    return true;
+  }
+
+  // Of 16 rows of D' from `row` on those before row_end.
+  __device__ void finish_and_store(float (&acc)[kColumns / 2], int row, int row_end,
+                                   const Block& block) const {
+    if (params_.bias != nullptr) [[unlikely]]
+      add_bias(acc, row, block.narrow);
+    if (params_.activation != Activation::kNone) [[unlikely]]
+      activate_all(acc);
+    constexpr int kStaged = staged_columns(kColumns), kPitch = kStagingPitch;
+    const int matrix = lane_ / 8;
+    T* to = staging_ + (matrix / 2 * 8 + lane_ % 8) * kPitch + matrix % 2 * 8;
+    // 8 rows of each column are 16 bytes; two lanes write 32 together.
+    const int at_row = row + lane_ % 2 * 8, at_column = block.narrow + lane_ / 2;
+    const T* from = staging_ + lane_ / 2 * kPitch + lane_ % 2 * 8;
+    T* d = static_cast<T*>(params_.d) + block.batch * params_.d_batch_stride +
+           at_row * params_.d_wide_stride + at_column * params_.d_narrow_stride;
+#pragma unroll
+    for (int first = 0; first < kColumns; first += kStaged) {
+      __syncwarp();  // what was staged before has been read
+#pragma unroll
+      for (int j = first / 8; j < min(first + kStaged, kColumns) / 8; j += 2) {
+        const float* x = acc + 4 * j;
+        const float* y = j + 1 < kGroups ? x + 4 : x;  // of an odd number the last one twice
+        ptx::stmatrix_x4_trans(to + (j * 8 - first) * kPitch, pack2<T>(x[0], x[1]),
+                               pack2<T>(x[2], x[3]), pack2<T>(y[0], y[1]), pack2<T>(y[2], y[3]));
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = first; i < min(first + kStaged, kColumns); i += 16) {
+        const bool exists = i + 16 <= kColumns || lane_ / 2 < kColumns - i;
+        const int rows = exists && at_column + i < params_.narrow_extent ? row_end - at_row : 0;
+        if (params_.vector_store && rows >= 8) [[likely]] {
+          *reinterpret_cast<uint4*>(d) =
+              *reinterpret_cast<const uint4*>(from + (i - first) * kPitch);
+        } else {
+          store_elements(d, from + (i - first) * kPitch, rows);
+        }
+        d += 16 * params_.d_narrow_stride;
       }
     }
   }
 
-  // A thread takes 8 rows of one column.
-  __device__ void add_and_store(int wide, int wide_end, int narrow, int batch) const {
-    T* d = static_cast<T*>(params_.d) + batch * params_.d_batch_stride;
+  // Of 8 rows of a column those that exist.
+  __device__ void store_elements(T* d, const T* from, int rows) const {
 #pragma unroll 1
-    for (int unit = thread_; unit < kRound * 8 >> params_.split_shift; unit += kWarpgroup) {
-      const int line = 1 << line_shift_, in_line = unit & (line - 1), group = unit >> line_shift_;
-      const float* source = inbox_->data + group * 9 * line + in_line;
-      float sum[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) sum[i] = source[i * line];
-#pragma unroll 1
-      for (int rank = 1; rank < params_.splits; ++rank) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) sum[i] += source[rank * slice_ + i * line];
-      }
-      const int half = line == 16 ? in_line / 2 % 2 : 0;
-      const int pair = line == 16 ? in_line / 4 : in_line / 2;
-      const int row = wide + group / kGroups * 16 + half * 8;
-      const int column = narrow + group % kGroups * 8 + pair * 2 + in_line % 2;
-      if (column < params_.narrow_extent && row < wide_end) {
-        finish(sum, row, column);
-        store(d + row * params_.d_wide_stride + column * params_.d_narrow_stride, sum,
-              wide_end - row);
-      }
-    }
+    for (int i = 0; i < min(rows, 8); ++i) d[i * params_.d_wide_stride] = from[i];
   }
 
-  __device__ void finish(float (&sum)[8], int row, int column) const {
-    if (params_.bias != nullptr) {
-      const T* bias = static_cast<const T*>(params_.bias) + column * params_.bias_narrow_stride;
+  __device__ void add_bias(float (&acc)[kColumns / 2], int row, int narrow) const {
+    const T* bias = static_cast<const T*>(params_.bias);
+    if (params_.bias_narrow_stride == 0) {
+      const auto of_row = [&](int i) {
+        const int64_t at = min(row + i, params_.wide_extent - 1);
+        return static_cast<float>(bias[at * params_.bias_wide_stride]);
+      };
+      const float upper = of_row(lane_ / 4), lower = of_row(lane_ / 4 + 8);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int clamped = min(row + i, params_.wide_extent - 1);
-        sum[i] += static_cast<float>(bias[clamped * params_.bias_wide_stride]);
+      for (int j = 0; j < kGroups; ++j) {
+        acc[4 * j] += upper, acc[4 * j + 1] += upper;
+        acc[4 * j + 2] += lower, acc[4 * j + 3] += lower;
       }
-    }
-    if (params_.activation == Activation::kNone) return;
-#pragma unroll 1
-    for (int i = 0; i < 8; ++i) {  // in turns through sum[0]: one copy of the code of activate
-      const float x = activate(params_.activation, sum[0]);
-#pragma unroll
-      for (int j = 0; j < 7; ++j) sum[j] = sum[j + 1];
-      sum[7] = x;
-    }
-  }
-
-  __device__ void store(T* d, const float (&sum)[8], int rows) const {
-    alignas(16) T rounded[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) rounded[i] = round_to<T>(sum[i]);
-    if (params_.vector_store && rows >= 8) {
-      *reinterpret_cast<uint4*>(d) = *reinterpret_cast<const uint4*>(rounded);
       return;
     }
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (i < rows) d[i * params_.d_wide_stride] = rounded[i];
+    for (int i = 0; i < kColumns / 4; ++i) {  // the lane's columns, two of them in each 8
+      const int column = narrow + i / 2 * 8 + lane_ % 4 * 2 + i % 2;
+      const int64_t at = min(column, params_.narrow_extent - 1);
+      const float x = static_cast<float>(bias[at * params_.bias_narrow_stride]);
+      acc[i / 2 * 4 + i % 2] += x, acc[i / 2 * 4 + 2 + i % 2] += x;
+    }
+  }
+
+  // In turns through the first sums: one copy of the code of activate.
+  __device__ void activate_all(float (&acc)[kColumns / 2]) const {
+#pragma unroll 1
+    for (int group = 0; group < kGroups; ++group) {
+      float x[4] = {acc[0], acc[1], acc[2], acc[3]};
+#pragma unroll 1
+      for (int i = 0; i < 4; ++i) {
+        const float done = activate(params_.activation, x[0]);
+        x[0] = x[1], x[1] = x[2], x[2] = x[3], x[3] = done;
+      }
+#pragma unroll
+      for (int i = 0; i + 4 < kColumns / 2; ++i) acc[i] = acc[i + 4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[kColumns / 2 - 4 + i] = x[i];
     }
   }
 
   const Params& params_;
-  Inbox<kRound>* inbox_;
+  float* inbox_;
+  T* staging_;
   uint64_t *received_, *drained_;
-  int rank_, barrier_id_, thread_;
-  int line_shift_, slice_;  // floats
+  int rank_, warp_, lane_;
   uint32_t parity_ = 0;
   bool started_ = false;
 };

@@ -43,7 +43,7 @@ __device__ inline void multiply_stage(float (&acc)[Tile::kColumns / 2], uint64_t
 // two places, and what barrier.cluster is without a cluster, __syncthreads, is one place's barrier.
 template <typename Tile>
 __device__ inline void wait_for_barriers(const Params& params) {
-  constexpr int kBarrier = 1 + Tile::kWarpgroups;  // those before it are the warpgroups' own
+  constexpr int kBarrier = 1;
   if (params.splits > 1) {
     ptx::cluster_wait();
   } else {
@@ -52,13 +52,15 @@ __device__ inline void wait_for_barriers(const Params& params) {
 }
 
 template <typename T, typename Tile, bool kWideMn, bool kNarrowMn>
-__device__ inline void consume(const Params& params, const Ring<Tile>& ring, Control<Tile>& control,
-                               int rank, int warpgroup, int thread) {
+__device__ inline void consume(const Params& params, const Ring<Tile>& ring,
+                               Control<T, Tile>& control, int rank, int warpgroup, int thread) {
   TileScheduler<Tile::kColumns> scheduler(params);
   RingState at{params.stages};
-  Exchange<T, Tile::kColumns, Tile::kRound> exchange(
-      params, &control.inbox[warpgroup], &control.received[warpgroup], &control.drained[warpgroup],
-      rank, 1 + warpgroup, thread);
+  // From lane 0, so that the compiler knows it to be the same for the whole warp.
+  const int warp = __shfl_sync(~0u, thread / 32, 0);
+  Exchange<T, Tile::kColumns> exchange(
+      params, control.inbox(warpgroup, params.splits), control.staging[warpgroup * 4 + warp],
+      &control.received[warpgroup], &control.drained[warpgroup], rank, warp, thread % 32);
   const int share = share_of_k<Tile::kStageK>(params, rank).count;
   const auto release = [&](int stage) {
     if (thread == 0) ptx::mbarrier_arrive(&control.empty[stage]);
@@ -99,12 +101,13 @@ __device__ inline void consume(const Params& params, const Ring<Tile>& ring, Con
 
 // By one thread: the barriers that others send to, or that those who multiply arrive at. The
 // producer sets up its own.
-template <typename Tile>
-__device__ inline void set_up(const Params& params, Control<Tile>& control) {
+template <typename T, typename Tile>
+__device__ inline void set_up(const Params& params, Control<T, Tile>& control) {
 #pragma unroll
   for (int i = 0; i < Tile::kWarpgroups; ++i) {
     ptx::mbarrier_init(&control.received[i], 1);
-    ptx::mbarrier_init(&control.drained[i], params.splits);
+    // Of every warp that finishes rows: 4 in all, one of each CTA where they are more.
+    ptx::mbarrier_init(&control.drained[i], max(params.splits, 4));
   }
 #pragma unroll 1
   for (int stage = 0; stage < params.stages; ++stage) {
@@ -117,12 +120,13 @@ template <typename T, typename Tile, bool kWideMn, bool kNarrowMn>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     rows_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  static_assert(sizeof(Control<Tile>) + 1024 <= beside_ring_bytes(Tile::kRows, Tile::kColumns),
-                "the host must ask for all of it");
+  static_assert(
+      sizeof(Control<T, Tile>) + 1024 <= beside_ring_bytes(Tile::kRows, Tile::kColumns, 1),
+      "the host must ask for all of it");
   XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
   const Ring<Tile> ring{params.rows, params.stages,
                         raw + (1024 - ptx::smem_address(raw) % 1024) % 1024};
-  auto& control = *reinterpret_cast<Control<Tile>*>(ring.end());
+  auto& control = *reinterpret_cast<Control<T, Tile>*>(ring.end());
   // From lane 0, so that the compiler knows it to be the same for the whole warp.
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
   const int thread = threadIdx.x % kWarpgroup;
@@ -131,7 +135,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   // The first loads wait for nothing but their own barriers; what others send to, or wait for,
   // stands once the whole cluster has arrived.
   if (is_producer) [[likely]] {  // its code comes first: the way to the loads is to be short
-    Producer<Tile, kWideMn, kNarrowMn> producer(params, ring, control, rank);
+    Producer<T, Tile, kWideMn, kNarrowMn> producer(params, ring, control, rank);
     ptx::griddep_wait();
     const bool elected = ptx::elect_one();
     if (elected) producer.start();

@@ -16,18 +16,21 @@ struct TileConfig {
   static constexpr int kWarpgroups = kWarpgroups_;                // of 64 rows of W
   static constexpr int kColumns = kColumns_;                      // of D', rows of X: wgmma's N
   static constexpr int kBoxes = boxes_of(kWarpgroups, kColumns);  // of 64 k, in a stage
-  static constexpr int kRound = round_of(kColumns);               // columns reduced at once
   static constexpr int kRows = kWarpgroups * kWarpgroupRows;
   static constexpr int kStageK = kBoxes * kSwizzleElements;
   static constexpr int kThreads = kWarpgroups * kWarpgroup + 32;
 };
 
-// What follows the ring in shared memory.
-template <typename Tile>
+// What follows the ring in shared memory; then come the warpgroups' inboxes.
+template <typename T, typename Tile>
 struct Control {
-  Inbox<Tile::kRound> inbox[Tile::kWarpgroups];
   uint64_t full[kMostStages], empty[kMostStages];
   uint64_t received[Tile::kWarpgroups], drained[Tile::kWarpgroups];
+  Staging<T, Tile::kColumns> staging[Tile::kWarpgroups * 4];  // a warp's each
+  __device__ float* inbox(int warpgroup, int splits) {
+    return reinterpret_cast<float*>(this + 1) +
+           warpgroup * (inbox_bytes(Tile::kColumns, splits) / 4);
+  }
 };
 
 // Stages of `rows` rows of W, then kColumns of X, both as kBoxes boxes of 64 k. What wgmma
@@ -62,10 +65,10 @@ struct RingState {
 };
 
 // Run by one thread.
-template <typename Tile, bool kWideMn, bool kNarrowMn>
+template <typename T, typename Tile, bool kWideMn, bool kNarrowMn>
 class Producer {
  public:
-  __device__ Producer(const Params& params, Ring<Tile> ring, Control<Tile>& control, int rank)
+  __device__ Producer(const Params& params, Ring<Tile> ring, Control<T, Tile>& control, int rank)
       : params_(params),
         ring_(ring),
         control_(control),
@@ -139,7 +142,7 @@ class Producer {
 
   const Params& params_;
   Ring<Tile> ring_;
-  Control<Tile>& control_;
+  Control<T, Tile>& control_;
   Steps<Tile::kColumns, Tile::kStageK> step_;
   int filled_ = 0;  // stages, of the first pass
 };

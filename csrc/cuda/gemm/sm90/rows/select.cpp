@@ -14,15 +14,20 @@ namespace {
 
 // Fitted to an H200, cold L2: 1405 times of 190 shapes (M or N 64 to 6000, in layers from 64 rows
 // on), 4.9 % off on average; of layers of 8 to 64 rows, which were not among them, 1.4 %.
+// Then moved by hand to 1276 shapes of 1 to 200 rows (layers and random ones), old and new choice by
+// turns: what a tile's end takes, what many columns lose, parts of K in 4 and 8, SMs without a
+// tile.
 constexpr double kLaunchUs = 4.195;    // and what the first loads take
 constexpr double kRampUs = 2.3;        // more, until memory is read at its full rate ...
 constexpr double kRampBytes = 15.6e6;  // ... for problems of this size on
 constexpr double kMemoryBytesPerUs = 4.493e6;
-// Of the time for memory, more for problems of 200 MB and on: with up to 96 columns, and with 128.
-constexpr double kLargeLoss = 0.08, kWidestLargeLoss = 0.14, kLargeBytes = 200e6;
+// Of the time for memory, more for large problems: with up to 96 columns, and with 128.
+constexpr double kLargeLoss = 0.08, kLargeBytes = 200e6;
+constexpr double kWidestLargeLoss = 0.15, kWidestLargeBytes = 400e6;
 // W that is read again takes the place of what L2 must write back.
 constexpr double kKeptInL2 = 1.47;
 constexpr double kUnevenness = 0.47;  // of the excess of the longest queue of tiles, what costs
+constexpr double kIdleness = 0.05;    // and of SMs that get no tile
 // Lines of 128 bytes: that L2 gives, and that one SM takes in; and those that a row which begins
 // within a line takes for every 128 bytes.
 constexpr double kL2LinesPerUs = 140.2e3, kSmLinesPerUs = 1425, kLinesOfUnevenRow = 1.644;
@@ -31,8 +36,9 @@ constexpr double kCyclesPerUs = 1978, kLeastWgmmaCycles = 18;
 constexpr double kStageUs = 0.01273;  // of a stage of the ring, in one tile's share of K
 // Of D where it does not take 16 bytes along the wide operand at once.
 constexpr double kElementStoreUsPerByte = 1.43e-7;
-// Of a tile, which nothing hides: sums over the cluster, and stores.
-constexpr double kTileUs = 0.992, kTileUsPerColumn = 0.0069;
+// Of a tile, which nothing hides: sums over the cluster, and stores. Where more than two CTAs share
+// K, few warps finish what all have multiplied.
+constexpr double kTileUs = 0.992, kTileUsPerColumn = 0.002, kManySplitsUsPerColumn = 0.0069;
 
 // Of a cluster that splits K in 1, 2, 4 and 8.
 struct Splitting {
@@ -40,11 +46,13 @@ struct Splitting {
   double sm_share;  // of the SMs that such clusters find room on: GPCs are not multiples of four
   double us;        // more than for one CTA
 };
-constexpr Splitting kSplittings[] = {{1, 1.0, 0}, {2, 1.0, 0.61}, {4, 0.92, 0.62}, {8, 0.92, 1.28}};
+constexpr Splitting kSplittings[] = {{1, 1.0, 0}, {2, 1.0, 0.61}, {4, 0.92, 0.9}, {8, 0.92, 1.5}};
 
 // What is in flight for an SM where X is small: at least so much, in so many stages. More only
 // delays the first tiles' last bytes.
 constexpr int kEnoughBytes = 128 * 1024, kEnoughStages = 5;
+// And elsewhere at most (a stage more costs up to 1 % of large problems).
+constexpr int kMostRingBytes = 196 * 1024;
 
 int64_t clusters_of(const DeviceInfo& device, const Splitting& splitting) {
   return static_cast<int64_t>(device.sm_count * splitting.sm_share) / splitting.splits;
@@ -129,10 +137,13 @@ class Chooser {
     const double memory = 2 * wide * k * (view_.wide.batch_stride != 0 ? batch : 1) +
                           2 * batch * wide * narrow +
                           2 * narrow * k * (view_.narrow.batch_stride != 0 ? batch : 1);
-    const double large_loss = c.columns > 96 ? kWidestLargeLoss : kLargeLoss;
+    const double large_loss = c.columns > 96
+                                  ? kWidestLargeLoss * std::min(1.0, memory / kWidestLargeBytes)
+                                  : kLargeLoss * std::min(1.0, memory / kLargeBytes);
+    const double idle = static_cast<double>(clusters_of(device_, c.splitting)) / clusters - 1;
     const double memory_us =
-        memory / kMemoryBytesPerUs * (1 + large_loss * std::min(1.0, memory / kLargeBytes)) *
-        (narrow > c.columns ? kKeptInL2 : 1.0) * (1 + kUnevenness * (turns * clusters / tiles - 1));
+        memory / kMemoryBytesPerUs * (1 + large_loss) * (narrow > c.columns ? kKeptInL2 : 1.0) *
+        (1 + kUnevenness * (turns * clusters / tiles - 1) + kIdleness * std::min(1.0, idle));
     const double k_steps = std::ceil(k / kSwizzleElements);
     const double k_steps_of_cta = std::ceil(k_steps / c.splitting.splits);
     // What is not along K comes in whole boxes.
@@ -143,12 +154,13 @@ class Chooser {
     const double l2_us = tiles * k_steps * lines_of_step / kL2LinesPerUs;
     const double intake_us = turns * k_steps_of_cta * lines_of_step / kSmLinesPerUs;
     const int warpgroups = warpgroups_of(c.rows);
+    const double us_per_column = c.splitting.splits > 2 ? kManySplitsUsPerColumn : kTileUsPerColumn;
     const double multiply_us = turns * k_steps_of_cta * 4 * warpgroups *
                                std::max(c.columns / 2.0, kLeastWgmmaCycles) / kCyclesPerUs;
     return kLaunchUs + kRampUs * std::min(1.0, memory / kRampBytes) +
            together(memory_us, l2_us, intake_us, multiply_us) +
            (vector_store_ ? 0 : 2 * batch * wide * narrow * kElementStoreUsPerByte) +
-           c.splitting.us + turns * (kTileUs + kTileUsPerColumn * c.columns * warpgroups) +
+           c.splitting.us + turns * (kTileUs + us_per_column * c.columns * warpgroups) +
            kStageUs * k_steps_of_cta / boxes_of(warpgroups, c.columns);
   }
 
@@ -165,8 +177,10 @@ class Chooser {
 
   Config config_of(const Candidate& c) const {
     const int stage = stage_bytes(c.rows, c.columns);
-    const int most = (kMostSmemBytes - beside_ring_bytes(c.rows, c.columns)) / stage;
-    const int enough = c.columns <= 16 ? std::max(kEnoughStages, kEnoughBytes / stage) : most;
+    const int most =
+        (kMostSmemBytes - beside_ring_bytes(c.rows, c.columns, c.splitting.splits)) / stage;
+    const int enough =
+        c.columns <= 16 ? std::max(kEnoughStages, kEnoughBytes / stage) : kMostRingBytes / stage;
     const int64_t clusters = std::min(tiles_of(c), clusters_of(device_, c.splitting));
     return {.kernel = Kernel::kSm90Rows,
             .block_m = c.rows,

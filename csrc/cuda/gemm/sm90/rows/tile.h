@@ -22,18 +22,27 @@ constexpr int warpgroups_of(int rows) { return (rows + kWarpgroupRows - 1) / kWa
 constexpr int boxes_of(int warpgroups, int columns) {
   return columns <= 64 && warpgroups * kWarpgroupRows + columns <= 160 ? 2 : 1;
 }
-// Columns that a cluster reduces at once.
-constexpr int round_of(int columns) { return columns > 64 ? columns / 2 : columns; }
-constexpr int inbox_bytes(int columns) { return round_of(columns) / 8 * 64 * 9 * 4; }
+// Of the parts of K a warpgroup's inbox holds one from each other CTA, of the rows that this one
+// finishes.
+constexpr int inbox_bytes(int columns, int splits) {
+  return (splits - 1) * (kWarpgroupRows / splits) * columns * 4;
+}
+// Columns that a warp turns around at once on their way to D, and elements from one to the next,
+// with which they are free of bank conflicts.
+constexpr int staged_columns(int columns) {
+  return columns <= 8 ? 16 : columns < 32 ? (columns + 15) / 16 * 16 : 32;
+}
+inline constexpr int kStagingPitch = 24;
 
 constexpr int stage_bytes(int rows, int columns) {
   return boxes_of(warpgroups_of(rows), columns) * (rows + columns) * kSwizzleElements * 2;
 }
-// What shared memory holds besides the ring: inboxes and barriers. Or, if that is more, what the
-// last wgmma of a tile reads beyond `rows`.
-constexpr int beside_ring_bytes(int rows, int columns) {
+// What shared memory holds besides the ring: barriers, staging and inboxes. Or, if that is more,
+// what the last wgmma of a tile reads beyond `rows`.
+constexpr int beside_ring_bytes(int rows, int columns, int splits) {
   const int warpgroups = warpgroups_of(rows);
-  const int control = warpgroups * (inbox_bytes(columns) + 16) + kMostStages * 16;
+  const int staging = 4 * staged_columns(columns) * kStagingPitch * 2;
+  const int control = warpgroups * (inbox_bytes(columns, splits) + staging + 16) + kMostStages * 16;
   const int beyond = (warpgroups * kWarpgroupRows - rows) * kSwizzleElements * 2;
   return (control > beyond ? control : beyond) + 1024;  // + alignment
 }

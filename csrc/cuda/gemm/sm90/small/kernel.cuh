@@ -101,20 +101,10 @@ class Loader {
                                             none, 0);
       return;
     }
-    const BatchPosition a = position(params_.a_batched), b = position(params_.b_batched);
-    if (params_.cluster.along_n > 1) {
-      load_half<Tile::kBlockM, kAMn>(to.a, &params_.a, params_.a_chunked, full, place_.m, chunk, a);
-    } else {
-      load_operand<Tile::kBlockM, kAMn, 1>(to.a, &params_.a, params_.a_chunked, full, place_.m, k,
-                                           a, 0);
-    }
-    if (params_.cluster.along_m > 1) {
-      load_half<Tile::kLoadedN, kBMn>(to.b, &params_.b, params_.b_chunked, full, place_.n, chunk,
-                                      b);
-    } else {
-      load_operand<Tile::kLoadedN, kBMn, 1>(to.b, &params_.b, params_.b_chunked, full, place_.n, k,
-                                            b, 0);
-    }
+    load_shared<Tile::kBlockM, kAMn>(to.a, &params_.a, params_.a_chunked, full, place_.m, chunk,
+                                     params_.a_batched, params_.cluster.along_n > 1);
+    load_shared<Tile::kLoadedN, kBMn>(to.b, &params_.b, params_.b_chunked, full, place_.n, chunk,
+                                      params_.b_batched, params_.cluster.along_m > 1);
   }
 
  private:
@@ -124,15 +114,18 @@ class Loader {
     return (rows + (kBMn ? Tile::kLoadedN : params_.tile_n)) * kChunkK * sizeof(T);
   }
 
-  __device__ BatchPosition position(const bool (&batched)[2]) const {
-    return {batched[0] ? place_.batch.inner : 0, batched[1] ? place_.batch.outer : 0};
-  }
-
+  // All of an operand's chunk or, `halved`, what is this CTA's to load for both.
   template <int kRows, bool kMnMajor>
-  __device__ void load_half(T* tile, const CUtensorMap* map, bool chunked, uint64_t* full, int row,
-                            int chunk, BatchPosition batch) const {
+  __device__ void load_shared(T* tile, const CUtensorMap* map, bool chunked, uint64_t* full,
+                              int row, int chunk, const bool (&batched)[2], bool halved) const {
     constexpr uint16_t kBoth = 3;
     const int k = chunk * kChunkK;
+    const BatchPosition batch{batched[0] ? place_.batch.inner : 0,
+                              batched[1] ? place_.batch.outer : 0};
+    if (!halved) {
+      load_operand<kRows, kMnMajor, 1>(tile, map, chunked, full, row, k, batch, 0);
+      return;
+    }
     if constexpr (kMnMajor) {
       // Boxes of 64; where their number is odd, the CTAs take them by turns.
       constexpr int kBoxes = kRows / kSwizzleElements, kHalf = kBoxes % 2 == 0 ? kBoxes / 2 : 1;

@@ -74,9 +74,8 @@ class Chooser {
       if (((a_mn_ && !b_mn_) || !vector_store_) && shape.wide()) continue;
       // Multicast pays for itself where all rows begin within a line alone (measured: 1 to 3 %,
       // and 14 % of long K; elsewhere it costs 1 to 8 %).
-      const int most = a_lines_ > 1 && b_lines_ > 1 ? kMostCluster : 1;
-      for (int cluster = 2; cluster <= most; ++cluster) {
-        consider({shape, shape.block_m, shape.block_n, cluster});
+      if (a_lines_ > 1 && b_lines_ > 1) {
+        consider({shape, shape.block_m, shape.block_n, kClusterSize});
       }
       consider(even(shape));
     }

@@ -8,8 +8,8 @@
 
 namespace xgemm::cuda::w4a16::sm90::rows {
 
-// The clusters take the tiles in turns; the CTAs of a cluster have a range of K's units each. Where
-// the last turn has tiles for half of the clusters or fewer, each takes one strip of them.
+// The clusters take the tiles in turns; the CTAs of a cluster have a range of K's units each. In
+// the last turn tiles may have fewer strips.
 struct Cta {
   int cluster, rank;
   int tiles;
@@ -22,13 +22,12 @@ struct Cta {
         first_unit(rank * p.units_each + min(rank, p.units_extra)),
         units(p.units_each + (rank < p.units_extra ? 1 : 0)) {}
 
-  __device__ bool is_half(const Params& p, int turn) const {
-    return p.half_extra && turn == p.tiles_each;
+  // Strips of a turn's tile, and the first of them.
+  __device__ int strips(const Params& p, int turn) const {
+    return turn == p.tiles_each ? p.extra_strips : p.tile_strips;
   }
-  // The first strip of a turn's tile.
   __device__ int strip(const Params& p, int turn) const {
-    const int before = turn * p.clusters * kTileStrips;
-    return before + (is_half(p, turn) ? cluster : cluster * kTileStrips);
+    return turn * p.turn_strips + cluster * strips(p, turn);
   }
 };
 
@@ -60,11 +59,9 @@ __device__ inline void prefetch(const Params& p, const Cta& cta, int lane) {
   }
   if (lane > 0 || cta.tiles == 0) return;
   // A unit's strips are contiguous, and the clusters that have them share out K.
-  const int strip = cta.strip(p, 0);
-  const int log2_sharers = cta.is_half(p, 0) ? 2 : 1;
-  const int which = (strip & 3) >> (2 - log2_sharers);
-  const int first = cta.units * which >> log2_sharers;
-  const int units = min((cta.units * (which + 1) >> log2_sharers) - first, kPrefetchUnits);
+  const int strip = cta.strip(p, 0), strips = cta.strips(p, 0);
+  const int first = cta.units * (strip & 3) >> 2;
+  const int units = min((cta.units * ((strip & 3) + strips) >> 2) - first, kPrefetchUnits);
   if (units == 0) return;
   ptx::bulk_prefetch_l2(
       p.weight + (strip >> 2) * p.row_bytes + int64_t{cta.first_unit + first} * p.unit_bytes,
@@ -92,6 +89,7 @@ __device__ inline void copy_x(const Params& p, uint8_t* x, int first_channel, in
 // exist are 0. Not inlined: most products have no use for its code.
 static __device__ __noinline__ void gather_x(const Params& p, uint8_t* x, int first_channel,
                                              int channels, int lane) {
+  constexpr int kRowsAtOnce = 2;  // whose loads are under way together
 #pragma unroll 1
   for (int channel = lane * 8; channel < channels; channel += 32 * 8) {
     int64_t offset[8];  // or -1
@@ -102,17 +100,23 @@ static __device__ __noinline__ void gather_x(const Params& p, uint8_t* x, int fi
       offset[i] = static_cast<unsigned>(k) < static_cast<unsigned>(p.k) ? k * p.x_col_stride : -1;
     }
 #pragma unroll 1
-    for (int row = 0; row < p.rows; ++row) {
-      const uint16_t* from_row = p.x + row * p.x_row_stride;
-      uint32_t words[4];
+    for (int first = 0; first < p.rows; first += kRowsAtOnce) {
+      uint32_t words[kRowsAtOnce][4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t low = offset[2 * i] >= 0 ? from_row[offset[2 * i]] : 0;
-        const uint32_t high = offset[2 * i + 1] >= 0 ? from_row[offset[2 * i + 1]] : 0;
-        words[i] = high << 16 | low;
+      for (int i = 0; i < kRowsAtOnce * 4; ++i) {
+        const uint16_t* row = p.x + (first + i / 4) * p.x_row_stride;
+        const int64_t even = offset[i % 4 * 2], odd = offset[i % 4 * 2 + 1];
+        const bool exists = first + i / 4 < p.rows;
+        const uint32_t low = exists && even >= 0 ? row[even] : 0;
+        const uint32_t high = exists && odd >= 0 ? row[odd] : 0;
+        words[i / 4][i % 4] = high << 16 | low;
       }
-      *reinterpret_cast<uint4*>(x + row * p.x_pitch + channel * 2) =
-          make_uint4(words[0], words[1], words[2], words[3]);
+#pragma unroll
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        if (first + i >= p.rows) break;
+        *reinterpret_cast<uint4*>(x + (first + i) * p.x_pitch + channel * 2) =
+            make_uint4(words[i][0], words[i][1], words[i][2], words[i][3]);
+      }
     }
   }
 }

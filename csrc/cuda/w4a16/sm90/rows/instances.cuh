@@ -10,10 +10,10 @@
 
 namespace xgemm::cuda::w4a16::sm90::rows {
 
-template <typename T, int kTiles, Format kFormat>
+template <typename T, int kTiles, Format kFormat, int kStrips = kNarrowStrips>
 Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
   constexpr const char* kName = "the W4A16 kernel for few rows";
-  const auto kernel = rows_kernel<T, kTiles, kFormat>;
+  const auto kernel = rows_kernel<T, kTiles, kFormat, kStrips>;
   const void* address = reinterpret_cast<const void*>(kernel);
   static SharedMemoryLimit limit;
   static ActiveClusters active;
@@ -28,9 +28,10 @@ Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
   // A CTA an SM, which is what the tiles are shared out for: where a launch begins early, two small
   // ones could find room on an SM that others have left, and take twice as long as the rest.
   const int64_t bytes = std::max<int64_t>(params.shared.bytes, kSmemBytes / 2 + 1024);
-  const Turns turns = share_tiles(work.strips, params.clusters);
+  const Turns turns = share_tiles(work.strips, params.clusters, kStrips);
   params.tiles_each = turns.each, params.tiles_extra = turns.extra;
-  params.half_extra = turns.half;
+  params.tile_strips = kStrips, params.extra_strips = turns.extra_strips;
+  params.turn_strips = params.clusters * kStrips;
   return launch_grid(kName,
                      {.blocks = dim3(params.clusters * cluster),
                       .threads = dim3(threads),
@@ -43,10 +44,11 @@ Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
 
 template <typename T>
 Status launch_typed(const Params& params, const Work& work, cudaStream_t stream) {
+  const bool plain =
+      params.groups == 1 && !params.zeros && params.bf16_scales == std::is_same_v<T, __nv_bfloat16>;
+  if (work.wide) return launch_kernel<T, 1, Format::kPlain, kWideStrips>(params, work, stream);
   const auto run = [&]<int kTiles>() {
     if (params.groups > 1) return launch_kernel<T, kTiles, Format::kFine>(params, work, stream);
-    const bool plain = params.groups == 1 && !params.zeros &&
-                       params.bf16_scales == std::is_same_v<T, __nv_bfloat16>;
     return plain ? launch_kernel<T, kTiles, Format::kPlain>(params, work, stream)
                  : launch_kernel<T, kTiles, Format::kOneGroup>(params, work, stream);
   };

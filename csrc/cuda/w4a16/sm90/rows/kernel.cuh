@@ -1,9 +1,9 @@
 // W4A16 for few rows of X: a stream over the packed weight.
 //
-// Persistent CTAs, 32 columns of D at a time. Each of the streaming warps has a part of K: it keeps
-// a ring of its own filled with bulk copies and multiplies what has come by its channels of X,
-// which lie in shared memory; reducer warps add up their sums. The CTAs of a cluster have a part of
-// K each, so that X's part fits, is fetched once, and few tiles still keep all SMs busy.
+// Persistent CTAs, 32 or 64 columns of D at a time. Each of the streaming warps has a part of K: it
+// keeps a ring of its own filled with bulk copies and multiplies what has come by its channels of
+// X, which lie in shared memory; reducer warps add up their sums. The CTAs of a cluster have a part
+// of K each, so that X's part fits, is fetched once, and few tiles still keep all SMs busy.
 #pragma once
 
 #include "cuda/ptx/griddep.h"
@@ -41,7 +41,7 @@ __device__ inline void wait_for_barriers() {
   ptx::named_barrier_sync_apart(kBarrier, static_cast<int>(blockDim.x));
 }
 
-template <typename T, int kTiles, Format kFormat>
+template <typename T, int kTiles, Format kFormat, int kStrips>
 __global__ void __launch_bounds__(kMostThreads<kTiles, kFormat>, 1)
     rows_kernel(const __grid_constant__ Params p) {
   XGEMM_DYNAMIC_SHARED(uint8_t, smem, 128);
@@ -53,9 +53,9 @@ __global__ void __launch_bounds__(kMostThreads<kTiles, kFormat>, 1)
   const Share share(p, cta, warp);
   // What a warp waits for most is asked for first, by the first instructions: a CTA starts with an
   // empty cache of them.
-  if (warp < p.warps) ask_early(p, cta, share, smem, warp, lane);
+  if (warp < p.warps) ask_early<kTiles, kFormat, kStrips>(p, cta, share, smem, warp, lane);
   if (warp < p.warps) {
-    Stream<T, kTiles, kFormat> stream(p, cta, share, smem, warp, lane);
+    Stream<T, kTiles, kFormat, kStrips> stream(p, cta, share, smem, warp, lane);
     stream.start();
     wait_for_barriers();
     ptx::griddep_launch_dependents();  // after the wait: what is older than this kernel has ended
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kMostThreads<kTiles, kFormat>, 1)
       ptx::cluster_arrive_relaxed();
       ptx::cluster_wait();  // all inboxes stand
     }
-    Reducer<T, reducer_rows(kTiles), kFormat == Format::kOneGroup>(p, cta, smem, warp - p.warps,
-                                                                   lane)
+    Reducer<T, reducer_rows(kTiles), kStrips, kFormat == Format::kOneGroup>(p, cta, smem,
+                                                                            warp - p.warps, lane)
         .run();
   }
 }

@@ -60,7 +60,8 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
   params.shared = split.plan();
 
   const Work work = {.strips = static_cast<int>(ceil_div<int64_t>(layout.n, w4::kStripColumns)),
-                     .most_clusters = config.ctas / split.cluster};
+                     .most_clusters = config.ctas / split.cluster,
+                     .wide = split.strips == kWideStrips};
   const auto run = p.dtype == DType::kF16 ? launch_f16 : launch_bf16;
   return run(params, work, stream);
 }

@@ -19,9 +19,10 @@ struct Params {
   int warps, stages;
   int log2_cluster;
   int clusters;
-  int tiles_each, tiles_extra;  // of a cluster; the first `tiles_extra` have one more
-  bool half_extra;              // that one is a single strip
-  int units_each, units_extra;  // of K; of a CTA of the cluster, likewise
+  int tiles_each, tiles_extra;    // of a cluster; the first `tiles_extra` have one more
+  int tile_strips, extra_strips;  // of a tile; of that one
+  int turn_strips;                // of all clusters' tiles
+  int units_each, units_extra;    // of K; of a CTA of the cluster, likewise
   // Of a warp, likewise, in a CTA that has `units_each`: one with one more has one more warp with
   // one more.
   int warp_units_each, warp_units_extra;
@@ -51,6 +52,7 @@ struct Params {
 
 struct Work {
   int strips, most_clusters;
+  bool wide;  // tiles; else narrow ones
 };
 // Sets the clusters and their tiles in `params`: no more clusters than the GPU runs at once.
 Status launch_f16(const Params& params, const Work& work, cudaStream_t stream);

@@ -23,10 +23,10 @@ __device__ inline float4 operator*(const float4& a, float b) {
   return {a.x * b, a.y * b, a.z * b, a.w * b};
 }
 
-// The reducer of rows kReducerRows * index ... A lane has 4 adjacent columns of a row; where the
-// warp has fewer than 4 rows, lanes share what is to be added up. kOneGroup: there may be one group
-// for all of K.
-template <typename T, int kReducerRows, bool kOneGroup>
+// The reducer of rows kReducerRows * index ... A lane has 4 adjacent columns of a row; where that
+// leaves lanes over, they share what is to be added up. kOneGroup: there may be one group for all
+// of K.
+template <typename T, int kReducerRows, int kStrips, bool kOneGroup>
 class Reducer {
  public:
   __device__ Reducer(const Params& p, const Cta& cta, uint8_t* smem, int index, int lane)
@@ -47,8 +47,7 @@ class Reducer {
     for (int turn = 0, buffer = 0, parity = 0; turn < cta_.tiles; ++turn) {
       // All that can be known before the sums are there.
       const int64_t first = int64_t{cta_.strip(p_, turn)} * w4::kStripColumns;
-      const int64_t columns = cta_.is_half(p_, turn) ? w4::kStripColumns : kTileColumns;
-      const int64_t end = min(p_.n, first + columns);
+      const int64_t end = min(p_.n, first + cta_.strips(p_, turn) * w4::kStripColumns);
       const float4 bias = load_bias(first + column);
       float4 y = add_parts(turn, buffer, parity);
       if (++buffer == p_.buffers) buffer = 0, parity ^= 1;
@@ -61,8 +60,11 @@ class Reducer {
   }
 
  private:
-  static constexpr int kPiecesOfRow = kTileColumns / 4;
-  static constexpr int kLog2MostRows = 2;  // of a warp, in lanes of their own
+  static constexpr int kColumns = kStrips * w4::kStripColumns;
+  static constexpr int kLog2Pieces = kStrips == kWideStrips ? 4 : 3, kPiecesOfRow = kColumns / 4;
+  static constexpr int kLog2MostRows = 5 - kLog2Pieces;  // of a warp, in lanes of their own
+  static constexpr int kPitch = sum_pitch(kStrips);
+  static_assert(1 << kLog2Pieces == kPiecesOfRow && kReducerRows * kPiecesOfRow <= kInboxPieces);
   static constexpr int kLog2ReducerRows = kReducerRows == 4 ? 2 : 1;
 
   // Before the exchange; the first lanes have all rows, and what others add they add to theirs.
@@ -70,7 +72,7 @@ class Reducer {
   __device__ bool has_sum() const { return lane_ / kPiecesOfRow < rows_; }
   __device__ int column_of() const { return lane_ % kPiecesOfRow * 4; }
   // After it a CTA has every cluster-th 4 columns.
-  __device__ int log2_own_pieces() const { return 3 - p_.log2_cluster; }
+  __device__ int log2_own_pieces() const { return kLog2Pieces - p_.log2_cluster; }
   __device__ int final_row() const { return lane_ >> log2_own_pieces(); }
   __device__ int final_column() const {
     const int own = lane_ & ((1 << log2_own_pieces()) - 1);
@@ -109,9 +111,9 @@ class Reducer {
         zeros = *reinterpret_cast<const uint2*>(from + w4::kRowColumns * w4::kScaleBytes);
       }
     }
-    const int parts = p_.warps, pitch = p_.rows * kSumPitch;
+    const int parts = p_.warps, pitch = p_.rows * kPitch;
     const float* from = sums_ + buffer * parts * pitch +
-                        (index_ * kReducerRows + min(row(), rows_ - 1)) * kSumPitch + column_of();
+                        (index_ * kReducerRows + min(row(), rows_ - 1)) * kPitch + column_of();
     float4 y{};
     ptx::mbarrier_wait(&barriers_.sums_full[buffer], parity);
     const int log2_step = kLog2MostRows - log2_rows_;
@@ -133,14 +135,14 @@ class Reducer {
       }
       y = y + terms[0];
     }
-    if (log2_step > 1) y = y + shuffled(y, kPiecesOfRow);
-    if (log2_step > 0) y = y + shuffled(y, 2 * kPiecesOfRow);
+    if (log2_step > 1) y = y + shuffled(y, 8);
+    if (log2_step > 0) y = y + shuffled(y, 16);
     // In the terms of mma's products, in which columns 8 to 15 of a strip are larger.
     y = y * (1.0f / Codes<T>::kUnit / ((column_of() & 8) == 0 ? 1.0f : Codes<T>::kUpper));
     if (per_channel) {
       float x = 0.0f;
 #pragma unroll 1
-      for (int j = 0; j < parts; ++j) x += from[j * pitch + kSumOfX - column_of()];
+      for (int j = 0; j < parts; ++j) x += from[j * pitch + kColumns - column_of()];
       x *= 1.0f / Codes<T>::kUnit;
       y.x = scaled(y.x, x, scales.x & 0xffff, zeros.x & 0xffff);
       y.y = scaled(y.y, x, scales.x >> 16, zeros.x >> 16);
@@ -162,7 +164,7 @@ class Reducer {
   __device__ void send(const float4& y, int turn) {
     const int box = turn & 1, own = log2_own_pieces();
     uint64_t* full = &barriers_.inbox_full[index_][box];
-    if (lane_ == 0) ptx::mbarrier_arrive_expect_tx(full, rows_ * kTileColumns * sizeof(float));
+    if (lane_ == 0) ptx::mbarrier_arrive_expect_tx(full, rows_ * kColumns * sizeof(float));
     // All ranks have read what this box held.
     ptx::mbarrier_wait(&barriers_.inbox_empty[index_][box], (turn >> 1 & 1) ^ 1);
     if (!has_sum()) return;

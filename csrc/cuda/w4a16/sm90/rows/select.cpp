@@ -11,22 +11,24 @@ namespace xgemm::cuda::w4a16::sm90::rows {
 namespace {
 
 // Fitted to the times of all clusters, warps and stages, cold, on an H200; so they are a fit's
-// numbers, and not each of them that of the thing it is named after. With up to 8 rows: 20 layers,
-// N and K from 768 to 40,000, 1, 2, 4 and 8 rows; what is chosen takes 1.3 % longer than the
-// best of them on average. With more: 34 layers; 2 %.
+// numbers, and not each of them that of the thing it is named after. With up to 8 rows: 16 layers,
+// N and K from 2048 to 57,344, 1, 2, 4 and 8 rows; what is chosen takes 1.4 % longer than the
+// best of them on average, which is the least of some 20 means of 30 launches. With more: 34
+// layers; 2 %.
 
-// Of a launch, and of a CTA until its first operands are there and after its last ones are.
-constexpr double kStartUs = 6.05;
 constexpr double kGpuBytesPerUs = 5.083e6;  // that all SMs read from memory
 constexpr double kSmBytesPerUs = 107e3;     // that one does
 constexpr double kLatencyUs = 0.89;         // of memory: how long what an SM has asked for takes
 constexpr double kInstructionsPerUs = 6300;
 constexpr double kFineFactor = 1.3;  // of instructions, for groups of fewer than 128 channels
-// Of X in perm's order, which each CTA picks up by single elements before anything else. (H200:
-// 6144x4096 with 1, 4 and 16 rows 1.5, 3.9 and about 11 us, 4096x14336 with one row 5.6.)
-constexpr double kPermUs = 0.6, kPermElementUs = 3.3e-4;
+// Of X in perm's order, which each CTA picks up by single elements before anything else. (H200,
+// 1, 4 and 8 rows: 6144x4096 in halves of K 1.5, 2.9 and 4.7 us, 8192x8192 in halves 2.5, 4.2 and
+// 7.3.)
+constexpr double kPermUs = 0.9, kPermRowUs = 0.2, kPermElementUs = 1.4e-4;
 
 struct Costs {
+  // Of a launch, and of a CTA until its first operands are there and after its last ones are.
+  double start_us;
   // Bytes of X from L2, before anything else can be done; by how much X is late for a KB of weights
   // that is on its way, of one row.
   double x_bytes_per_us, ahead_us;
@@ -38,44 +40,49 @@ struct Costs {
   double cluster_wait;                  // of all that, a doubling
   double cluster_us, cluster_doubling_us;
 };
-// By mma tiles of X.
+// By mma tiles of X, with narrow tiles; of one, with wide ones.
 constexpr Costs kCosts[kMostMmaTiles] = {
-    {35.9e3, 0.00227, 287, 0.389, 65.7, 0.048, 1.034, 0.654, 0.292, 0.0, 0.037, 0.428},
-    {46.7e3, 0.00459, 436, 0.615, 37.3, 0.068, 0.478, 0.602, 0.129, 0.057, 0.014, 0.309},
-    {46.7e3, 0.00459, 485, 0.507, 37.3, 0.068, 0.478, 0.602, 0.284, 0.057, 0.014, 0.309},
+    {5.503, 45.4e3, 0.00287, 284, 0.369, 107.8, 0.049, 0.717, 0.356, 0.237, 0.0, 0.033, 0.335},
+    {6.05, 46.7e3, 0.00459, 436, 0.615, 37.3, 0.068, 0.478, 0.602, 0.129, 0.057, 0.014, 0.309},
+    {6.05, 46.7e3, 0.00459, 485, 0.507, 37.3, 0.068, 0.478, 0.602, 0.284, 0.057, 0.014, 0.309},
 };
+constexpr Costs kWideCosts = {5.503, 46.6e3, 0.00152, 534, 0.531, 67.2, 0.052,
+                              1.389, 0.676,  0.251,   0.0, 0.08,  0.335};
 
 constexpr int kStages[] = {1, 2, 3, 4, 6};
-constexpr int kMostRingBytes = 80 << 10;  // worth trying
+constexpr int kMostRingBytes = 100 << 10;  // worth trying
 constexpr int64_t kMostExtent = int64_t{1} << 30;
 
 // Clusters that an H100 or H200 runs at once. Its SMs lie in groups of 16 or 18, so that the last
 // ones of a group hold no cluster of 4 or 8; launch() asks the GPU itself.
 int most_clusters(const DeviceInfo& device, int cluster) {
-  return cluster <= 2 ? device.sm_count / cluster : device.sm_count * 32 / 33 / cluster;
+  return cluster <= 2 ? device.sm_count / cluster : device.sm_count * 10 / 11 / cluster;
 }
 
-Split make_split(const w4::Layout& layout, int rows, int cluster) {
+Split make_split(const w4::Layout& layout, int rows, int cluster, int strips) {
   return {.rows = rows,
           .warps = 1,
           .stages = 1,
           .cluster = cluster,
+          .strips = strips,
           .units = static_cast<int>(layout.units()),
-          .piece_bytes = static_cast<int>(kTileStrips * layout.strip_bytes()),
+          .piece_bytes = static_cast<int>(strips * layout.strip_bytes()),
           .fine = layout.groups_per_unit() > 1};
 }
 
-double estimate(const Split& split, const Turns& turns, int64_t tiles, bool perm) {
-  const double units = split.most_units() * turns.work();  // of an SM
+double estimate(const Split& split, const Turns& turns, int64_t strips, bool perm) {
+  const bool wide = split.strips == kWideStrips;
+  const double extra = turns.extra > 0 ? static_cast<double>(turns.extra_strips) / split.strips : 0;
+  const double units = split.most_units() * (turns.each + extra);  // of an SM
   // A single strip takes as many instructions as a tile.
   const double rounds = ceil_div(split.most_units(), split.warps) * turns.most();
   const int mma_tiles = ceil_div(split.rows, kMmaRows);
-  const Costs& costs = kCosts[mma_tiles - 1];
+  const Costs& costs = wide ? kWideCosts : kCosts[mma_tiles - 1];
   const double factor = split.fine ? kFineFactor : 1.0;
   const double ring = static_cast<double>(split.warps) * split.stages * split.piece_bytes;
   const double sm_rate = std::min(kSmBytesPerUs, ring / kLatencyUs);
   const double memory =
-      static_cast<double>(tiles * split.units) * split.piece_bytes / kGpuBytesPerUs;
+      static_cast<double>(strips * split.units) * split.piece_bytes / split.strips / kGpuBytesPerUs;
   const double copies = units * split.piece_bytes / sm_rate;
   const double instructions =
       rounds * factor * costs.instructions + turns.most() * mma_tiles * costs.hand_over;
@@ -86,20 +93,76 @@ double estimate(const Split& split, const Turns& turns, int64_t tiles, bool perm
   const int doublings = std::countr_zero(static_cast<unsigned>(split.cluster));
   const double x_bytes = split.rows * split.most_units() * (w4::kUnitK * 2.0);
   double us =
-      kStartUs + x_bytes / costs.x_bytes_per_us +
+      costs.start_us + x_bytes / costs.x_bytes_per_us +
       std::max({memory, copies, issue, one_warp, reduce}) * (1 + costs.cluster_wait * doublings) +
       costs.delay * (issue + reduce) +
       costs.last_unit_us * ceil_div(split.most_units(), split.warps) +
       costs.ahead_us * ring / 1000 * std::sqrt(static_cast<double>(split.rows));
-  if (perm) us += kPermUs + kPermElementUs * split.rows * split.most_units() * w4::kUnitK;
+  if (perm) {
+    us += kPermUs + split.rows * (kPermRowUs + kPermElementUs * (split.most_units() * w4::kUnitK));
+  }
   if (doublings > 0) us += costs.cluster_us + costs.cluster_doubling_us * doublings;
   return us;
 }
 
+// The best of all splits.
+struct Search {
+  const Problem& p;
+  const DeviceInfo& device;
+  Config best{};
+  double best_us = std::numeric_limits<double>::infinity();
+
+  // With tiles of so many strips.
+  void consider(int tile_strips) {
+    const w4::Layout& layout = p.weight.layout;
+    const int rows = static_cast<int>(p.m);
+    const int strips = static_cast<int>(ceil_div<int64_t>(layout.n, w4::kStripColumns));
+    for (int cluster = 1; cluster <= kMostCluster; cluster *= 2) {
+      const Split split = make_split(layout, rows, cluster, tile_strips);
+      const int most = most_clusters(device, cluster);
+      if (split.units < cluster || most == 0) continue;
+      const Turns of_all = share_tiles(strips, most, tile_strips);
+      consider(split, strips, of_all.each > 0 ? most : of_all.extra);
+    }
+  }
+
+  // Warps that have the same number of units, or nearly.
+  void consider(Split split, int strips, int clusters) {
+    const Turns turns = share_tiles(strips, clusters, split.strips);
+    const int units = split.most_units(), most_of_warps = most_warps(split.mma_tiles(), split.fine);
+    int tried = 0;
+    for (int each = ceil_div(units, most_of_warps); each <= units && tried < 3; ++each) {
+      if (ceil_div(units, each) == split.warps && tried > 0) continue;
+      split.warps = ceil_div(units, each);
+      bool fits = false;
+      for (const int stages : kStages) {
+        split.stages = stages;
+        if (stages > 2 && split.warps * stages * split.piece_bytes > kMostRingBytes) break;
+        if (split.plan().bytes > kSmemBytes) break;
+        fits = true;
+        const double us = estimate(split, turns, strips, p.perm != nullptr);
+        if (us >= best_us) continue;
+        best_us = us;
+        best = {.kernel = Kernel::kSm90Rows,
+                .block_m = split.rows,
+                .block_n = split.strips * static_cast<int>(w4::kStripColumns),
+                .warps = split.warps,
+                .stages = split.stages,
+                .cluster = split.cluster,
+                .ctas = clusters * split.cluster,
+                .workspace_bytes = 0,
+                .reason = "few rows: a stream over the weight"};
+      }
+      tried += fits ? 1 : 0;
+    }
+  }
+};
+
 }  // namespace
 
 Split split_of(const Problem& problem, const Config& config) {
-  Split split = make_split(problem.weight.layout, config.block_m, config.cluster);
+  const int strips = config.block_n / static_cast<int>(w4::kStripColumns);
+  Split split = make_split(problem.weight.layout, config.block_m, config.cluster, strips);
   split.warps = config.warps;
   split.stages = config.stages;
   return split;
@@ -113,47 +176,14 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
   if (p.m == 0 || p.m > kMostRows || layout.n == 0 || layout.k == 0) return false;
   if (layout.n > kMostExtent || layout.k > kMostExtent) return false;
 
-  const int rows = static_cast<int>(p.m);
-  const int strips = static_cast<int>(ceil_div<int64_t>(layout.n, w4::kStripColumns));
-  const int tiles = ceil_div(strips, kTileStrips);
-  *estimate_us = std::numeric_limits<double>::infinity();
-  for (int cluster = 1; cluster <= kMostCluster; cluster *= 2) {
-    Split split = make_split(layout, rows, cluster);
-    const int most = most_clusters(device, cluster);
-    if (split.units < cluster || most == 0) continue;
-    // Few tiles are shared out by strips.
-    const int clusters = strips <= most ? strips : std::min(tiles, most);
-    const Turns turns = share_tiles(strips, clusters);
-    const int units = split.most_units();
-    const int most_of_warps = most_warps(ceil_div(rows, kMmaRows), split.fine);
-    // Warps that have the same number of units, or nearly.
-    int tried = 0;
-    for (int each = ceil_div(units, most_of_warps); each <= units && tried < 3; ++each) {
-      if (ceil_div(units, each) == split.warps && tried > 0) continue;
-      split.warps = ceil_div(units, each);
-      bool fits = false;
-      for (const int stages : kStages) {
-        split.stages = stages;
-        if (stages > 2 && split.warps * stages * split.piece_bytes > kMostRingBytes) break;
-        if (split.plan().bytes > kSmemBytes) break;
-        fits = true;
-        const double us = estimate(split, turns, tiles, p.perm != nullptr);
-        if (us >= *estimate_us) continue;
-        *estimate_us = us;
-        *config = {.kernel = Kernel::kSm90Rows,
-                   .block_m = rows,
-                   .block_n = kTileColumns,
-                   .warps = split.warps,
-                   .stages = split.stages,
-                   .cluster = cluster,
-                   .ctas = clusters * cluster,
-                   .workspace_bytes = 0,
-                   .reason = "few rows: a stream over the weight"};
-      }
-      tried += fits ? 1 : 0;
-    }
+  Search search{p, device};
+  search.consider(kNarrowStrips);
+  const bool own_scales = p.weight.bf16_scales == (p.dtype == DType::kBF16);
+  if (p.m <= kMmaRows && layout.groups_per_unit() == 1 && !layout.zeros && own_scales) {
+    search.consider(kWideStrips);
   }
-  return *estimate_us < std::numeric_limits<double>::infinity();
+  *config = search.best, *estimate_us = search.best_us;
+  return search.best_us < std::numeric_limits<double>::infinity();
 }
 
 }  // namespace xgemm::cuda::w4a16::sm90::rows

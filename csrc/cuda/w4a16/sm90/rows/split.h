@@ -9,8 +9,10 @@
 
 namespace xgemm::cuda::w4a16::sm90::rows {
 
-inline constexpr int kTileColumns = 32;  // of D: two strips, which are contiguous in a unit
-inline constexpr int kTileStrips = 2;
+// A tile is 32 columns of D or 64: two strips, which are contiguous in a unit, or all four. Wide
+// tiles read the weight in pieces of twice the size and take fewer instructions, but are fewer;
+// they are for the commonest format and as many rows as one mma takes.
+inline constexpr int kNarrowStrips = 2, kWideStrips = 4;
 inline constexpr int kMmaRows = 8;       // rows of X that one mma takes
 inline constexpr int kMostMmaTiles = 3;  // of kMmaRows
 inline constexpr int kMostRows = kMmaRows * kMostMmaTiles;
@@ -33,10 +35,11 @@ inline constexpr int kSmemBytes = 227 * 1024;
 // A row of X in shared memory has 16 bytes more than its channels: the 8 rows that ldmatrix takes
 // at once start in 8 bank groups.
 inline constexpr int kXPadding = 16;
-// Floats of a row of a warp's sums: 32 columns, then the sum of X's row. A lane stores at columns
-// gid and rows 2 tig: 2 * 36 = 8 (mod 32), so that no two of them share a bank.
-inline constexpr int kSumPitch = 36;
-inline constexpr int kSumOfX = kTileColumns;
+// Floats of a row of a warp's sums: the tile's columns, then the sum of X's row. A lane stores at
+// columns gid and rows 2 tig: twice the pitch is 8 (mod 32), so that no two of them share a bank.
+XGEMM_HOST_DEVICE constexpr int sum_pitch(int strips) {
+  return strips * static_cast<int>(w4::kStripColumns) + 4;
+}
 // Of X's rows of an mma over a group.
 inline constexpr int kSumsOfXBytes = kMmaRows * 4;
 
@@ -47,23 +50,22 @@ struct Barriers {
 };
 
 // Sums that the CTAs of a cluster send each other: [reducers][2 buffers][16-byte pieces].
-inline constexpr int kInboxPieces = kMostReducerRows * kTileColumns / 4;
+inline constexpr int kInboxPieces = 32;  // a lane's each
 inline constexpr int kInboxBytes = kMostReducers * 2 * kInboxPieces * 16;
 
-// The tiles of a cluster: the first `extra` clusters have one more than the others, or, where half
-// of the clusters or fewer would, twice as many have a single strip more.
+// The tiles of a cluster: the first `extra` clusters have one more than the others, of
+// `extra_strips`: as few as give all that are left to one turn.
 struct Turns {
-  int each, extra;
-  bool half;
+  int each, extra, extra_strips;
 
   constexpr int most() const { return each + (extra > 0 ? 1 : 0); }
-  constexpr double work() const { return each + (extra == 0 ? 0.0 : half ? 0.5 : 1.0); }  // at most
 };
-constexpr Turns share_tiles(int strips, int clusters) {
-  const int each = strips / kTileStrips / clusters;
-  const int left = strips - each * clusters * kTileStrips;
-  const bool half = left <= clusters;
-  return {each, half ? left : ceil_div(left, kTileStrips), half};
+constexpr Turns share_tiles(int strips, int clusters, int tile_strips) {
+  const int each = strips / tile_strips / clusters;
+  const int left = strips - each * clusters * tile_strips;
+  int extra_strips = 1;
+  while (extra_strips * clusters < left) extra_strips *= 2;
+  return {each, ceil_div(left, extra_strips), extra_strips};
 }
 
 // Offsets into shared memory. Barriers come first.
@@ -76,6 +78,7 @@ struct SharedPlan {
 // of, and so its bits, depends on the cluster and the warps, and on nothing else.
 struct Split {
   int rows, warps, stages, cluster;
+  int strips;       // of a tile
   int units;        // of K, at least `cluster` times `warps`
   int piece_bytes;  // a copy: a unit of the tile's strips
   bool fine;        // groups of fewer channels than a unit's
@@ -97,7 +100,7 @@ struct Split {
     const int64_t groups = int64_t{mma_tiles()} * most_units() * (fine ? 4 : 1);
     const int64_t sums = x_sums + round_up(groups * kSumsOfXBytes, int64_t{128});
     const int64_t ring =
-        sums + round_up(int64_t{buffers()} * warps * rows * kSumPitch * 4, int64_t{128});
+        sums + round_up(int64_t{buffers()} * warps * rows * sum_pitch(strips) * 4, int64_t{128});
     const int64_t bytes = ring + warps * stages * piece_bytes;
     return {inbox, x, static_cast<int>(x_sums), static_cast<int>(sums), static_cast<int>(ring),
             bytes};

@@ -23,13 +23,34 @@ namespace xgemm::cuda::w4a16::sm90::rows {
 // instructions. kOneGroup: of a unit or of all K, else any. kFine: groups of fewer channels.
 enum class Format { kPlain, kOneGroup, kFine };
 
-// Scales and zeros of a lane's columns, gid and gid + 8 of both strips. Where a unit has several
+// Bytes of the packed layout: constants where the format is known.
+template <Format kFormat>
+struct Sizes {
+  int strip, unit;
+
+  __device__ explicit Sizes(const Params& p)
+      : strip(kPlain ? kPlainStrip : p.strip_bytes),
+        unit(kPlain ? kPlainStrip * kUnitStrips : p.unit_bytes) {}
+
+ private:
+  static constexpr bool kPlain = kFormat == Format::kPlain;
+  static constexpr int kPlainStrip = w4::kStripCodeBytes + w4::kStripColumns * w4::kScaleBytes;
+  static constexpr int kUnitStrips = w4::kRowColumns / w4::kStripColumns;
+};
+
+// Small groups have more sums to part than words.
+template <typename T, Format kFormat>
+inline constexpr bool kShared = Codes<T>::kMayShare && kFormat != Format::kFine;
+
+inline constexpr int kPassStrips = 2;  // multiplied at a time: what registers allow
+
+// Scales and zeros of a lane's columns, gid and gid + 8 of two strips. Where a unit has several
 // groups, lane (gid, tig) has those of group tig.
 template <typename T, Format kFormat>
 struct Scales {
-  uint32_t scale_bits[kTileStrips][2], zero_bits[kTileStrips][2];
-  float scale[kTileStrips][2];
-  float zero[kTileStrips][2];  // minus the zero point, in the terms of mma's products
+  uint32_t scale_bits[kPassStrips][2], zero_bits[kPassStrips][2];
+  float scale[kPassStrips][2];
+  float zero[kPassStrips][2];  // minus the zero point, in the terms of mma's products
 
   __device__ void load(const Params& p, const uint8_t* stage, int lane) {
     if (kFormat == Format::kOneGroup && p.groups == 0) {  // they come at the end
@@ -40,16 +61,17 @@ struct Scales {
     constexpr int kGroup = w4::kStripColumns * w4::kScaleBytes;
     constexpr bool kFine = kFormat == Format::kFine;
     const int group = kFine ? min(lane % 4, p.groups - 1) : 0;
+    const int strip_bytes = Sizes<kFormat>(p).strip;
     const uint8_t* from = stage + w4::kStripCodeBytes + group * kGroup + lane / 4 * w4::kScaleBytes;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint8_t* at = from + i / 2 * p.strip_bytes + i % 2 * (kGroup / 2);
+      const uint8_t* at = from + i / 2 * strip_bytes + i % 2 * (kGroup / 2);
       scale_bits[i / 2][i % 2] = *reinterpret_cast<const uint16_t*>(at);
     }
     if (!has_zeros(p)) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint8_t* at = from + i / 2 * p.strip_bytes + i % 2 * (kGroup / 2);
+      const uint8_t* at = from + i / 2 * strip_bytes + i % 2 * (kGroup / 2);
       zero_bits[i / 2][i % 2] =
           *reinterpret_cast<const uint16_t*>(at + (kFine ? p.groups * kGroup : kGroup));
     }
@@ -60,7 +82,8 @@ struct Scales {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       scale[i / 2][i % 2] = scale_to_float(scale_bits[i / 2][i % 2], are_bf16(p));
-      zero[i / 2][i % 2] = -(w4::kSymmetricZero + Codes<T>::kOffset) * factor(i);
+      zero[i / 2][i % 2] = -(w4::kSymmetricZero + Codes<T>::kOffset) *
+                           (factor(i) + (kShared<T, kFormat> && i % 2 == 1 ? 1.0f : 0.0f));
     }
     if (!has_zeros(p)) return;
 #pragma unroll
@@ -69,6 +92,7 @@ struct Scales {
       point = scale_to_float(zero_bits[i / 2][i % 2], false);
       if constexpr (Codes<T>::kOffset != 0) point += Codes<T>::kOffset;
       point *= -factor(i);
+      if (kShared<T, kFormat> && i % 2 == 1) point += zero[i / 2][0];
     }
   }
 
@@ -81,47 +105,55 @@ struct Scales {
   static constexpr float factor(int i) { return i % 2 == 0 ? 1.0f : Codes<T>::kUpper; }
 };
 
-// A warp's piece of a turn's tile: where it lies, and its size.
+// A warp's piece of a turn's tile.
+template <Format kFormat>
 __device__ __forceinline__ const uint8_t* piece_of(const Params& p, const Cta& cta, int turn,
                                                    int unit) {
+  const Sizes<kFormat> sizes(p);
   const int strip = cta.strip(p, turn);
-  return p.weight + (strip >> 2) * p.row_bytes + (strip & 3) * p.strip_bytes +
-         int64_t{cta.first_unit + unit} * p.unit_bytes;
-}
-__device__ __forceinline__ int piece_bytes(const Params& p, const Cta& cta, int turn) {
-  return cta.is_half(p, turn) ? p.strip_bytes : p.piece_bytes;
+  return p.weight + (strip >> 2) * p.row_bytes + (strip & 3) * sizes.strip +
+         int64_t{cta.first_unit + unit} * sizes.unit;
 }
 
-// Asks for a warp's first piece and for its channels of X. The ring is the warp's own: there is
-// nobody to wait for but the kernels before this one.
+// Asks for a warp's first piece. The ring is the warp's own: there is nobody to wait for but the
+// kernels before this one.
+template <Format kFormat, int kStrips>
+__device__ __forceinline__ void ask_piece(const Params& p, const Cta& cta, const Share& share,
+                                          uint8_t* smem, int warp) {
+  uint64_t* full = reinterpret_cast<Barriers*>(smem)->ring[warp];
+  if (!ptx::elect_one()) return;
+  ptx::mbarrier_init(full, 1);
+  ptx::fence_mbarrier_init();
+  ptx::griddep_wait();
+  if (share.units > 0) {
+    const Sizes<kFormat> sizes(p);
+    const int bytes = cta.strips(p, 0) * sizes.strip;
+    ptx::mbarrier_arrive_expect_tx(full, bytes);
+    ptx::bulk_load(smem + p.shared.ring + warp * p.stages * (kStrips * sizes.strip),
+                   piece_of<kFormat>(p, cta, 0, share.first_unit), bytes, full, ptx::kEvictFirst);
+  }
+#pragma unroll 1
+  for (int stage = 1; stage < p.stages; ++stage) ptx::mbarrier_init(&full[stage], 1);
+  ptx::fence_mbarrier_init();
+}
+
+// That, and for the warp's channels of X.
+template <int kTiles, Format kFormat, int kStrips>
 __device__ __forceinline__ void ask_early(const Params& p, const Cta& cta, const Share& share,
                                           uint8_t* smem, int warp, int lane) {
-  uint64_t* full = reinterpret_cast<Barriers*>(smem)->ring[warp];
-  if (ptx::elect_one()) {
-#pragma unroll 1
-    for (int stage = 0; stage < p.stages; ++stage) ptx::mbarrier_init(&full[stage], 1);
-    ptx::fence_mbarrier_init();
-  }
-  __syncwarp();
+  const bool piece_first = kTiles == 1 && p.rows <= kPieceFirstRows;
+  if (piece_first) ask_piece<kFormat, kStrips>(p, cta, share, smem, warp);
   ptx::griddep_wait();
-  const bool piece_first = p.rows <= kPieceFirstRows;
-#pragma unroll 1
-  for (int step = 0; step < 2; ++step) {
-    if ((step == 0) != piece_first) {
-      if (!p.x_vectors) continue;
-      copy_x(p, smem + p.shared.x + share.first_unit * (w4::kUnitK * 2),
-             (cta.first_unit + share.first_unit) * w4::kUnitK, share.units * w4::kUnitK, lane);
-    } else if (share.units > 0 && ptx::elect_one()) {
-      const int bytes = piece_bytes(p, cta, 0);
-      ptx::mbarrier_arrive_expect_tx(full, bytes);
-      ptx::bulk_load(smem + p.shared.ring + warp * p.stages * p.piece_bytes,
-                     piece_of(p, cta, 0, share.first_unit), bytes, full, ptx::kEvictFirst);
-    }
+  if (p.x_vectors) {
+    copy_x(p, smem + p.shared.x + share.first_unit * (w4::kUnitK * 2),
+           (cta.first_unit + share.first_unit) * w4::kUnitK, share.units * w4::kUnitK, lane);
   }
+  if (!piece_first) ask_piece<kFormat, kStrips>(p, cta, share, smem, warp);
+  __syncwarp();
 }
 
 // kTiles: of kMmaRows rows of X.
-template <typename T, int kTiles, Format kFormat>
+template <typename T, int kTiles, Format kFormat, int kStrips>
 class Stream {
   static constexpr bool kFine = kFormat == Format::kFine;
 
@@ -132,7 +164,9 @@ class Stream {
         cta_(cta),
         barriers_(*reinterpret_cast<Barriers*>(smem)),
         smem_(smem),
-        ring_(smem + p.shared.ring + warp * p.stages * p.piece_bytes),
+        sizes_(p),
+        stage_bytes_(kStrips * sizes_.strip),
+        ring_(smem + p.shared.ring + warp * p.stages * stage_bytes_),
         full_(barriers_.ring[warp]),
         warp_(warp),
         lane_(lane),
@@ -186,11 +220,11 @@ class Stream {
 
   // Where the warp's first piece of the next tile to ask for lies.
   __device__ void find_tile() {
-    src_ = piece_of(p_, cta_, asked_tiles_, first_unit_);
-    bytes_ = piece_bytes(p_, cta_, asked_tiles_);
+    src_ = piece_of<kFormat>(p_, cta_, asked_tiles_, first_unit_);
+    bytes_ = cta_.strips(p_, asked_tiles_) * sizes_.strip;
   }
   __device__ void advance() {
-    src_ += p_.unit_bytes;
+    src_ += sizes_.unit;
     if (--units_left_ <= 0) [[unlikely]] {
       units_left_ = units_, ++asked_tiles_;
       find_tile();
@@ -203,7 +237,7 @@ class Stream {
     if (ptx::elect_one()) {
       ptx::mbarrier_arrive_expect_tx(&full_[stage], bytes_);
       // Read once: it need not push anything out of L2.
-      ptx::bulk_load(ring_ + stage * p_.piece_bytes, src_, bytes_, &full_[stage], ptx::kEvictFirst);
+      ptx::bulk_load(ring_ + stage * stage_bytes_, src_, bytes_, &full_[stage], ptx::kEvictFirst);
     }
     advance();
   }
@@ -259,27 +293,40 @@ class Stream {
 
   // Adds the product of the next piece, and asks for another in its place.
   __device__ void multiply(int unit, int stage, uint32_t parity) {
-    uint32_t x[2][kTiles][4];
-    load_x(x[0], unit, 0);
-    ptx::mbarrier_wait(&full_[stage], parity);
-    const uint8_t* from = ring_ + stage * p_.piece_bytes;
-    uint32_t codes[kTileStrips][8];
+    constexpr int kPasses = kStrips / kPassStrips;
+    const uint8_t* from = ring_ + stage * stage_bytes_;
 #pragma unroll
-    for (int i = 0; i < 2 * kTileStrips; ++i) {
-      const uint8_t* half = from + i / 2 * p_.strip_bytes + i % 2 * 512;
-      const uint4 words = *reinterpret_cast<const uint4*>(half + lane_ * 16);
-      uint32_t* to = codes[i / 2] + i % 2 * 4;
-      to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
+    for (int pass = 0; pass < kPasses; ++pass, from += kPassStrips * sizes_.strip) {
+      uint32_t x[2][kTiles][4];
+      load_x(x[0], unit, 0);
+      if (pass == 0) ptx::mbarrier_wait(&full_[stage], parity);
+      uint32_t codes[kPassStrips][8];
+#pragma unroll
+      for (int i = 0; i < 2 * kPassStrips; ++i) {
+        const uint8_t* half = from + i / 2 * sizes_.strip + i % 2 * 512;
+        const uint4 words = *reinterpret_cast<const uint4*>(half + lane_ * 16);
+        uint32_t* to = codes[i / 2] + i % 2 * 4;
+        to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
+      }
+      Scales<T, kFormat> scales;
+      scales.load(p_, from, lane_);
+      if (pass == kPasses - 1) {
+        __syncwarp();  // all lanes have read the stage
+        fetch(stage);
+      }
+      scales.convert(p_);
+      multiply_strips(pass * kPassStrips, unit, codes, scales, x);
     }
-    Scales<T, kFormat> scales;
-    scales.load(p_, from, lane_);
-    __syncwarp();  // all lanes have read the stage
-    fetch(stage);
+  }
 
-    scales.convert(p_);
+  // Of strips `first` ... of the tile; x[0] has the first quarter of the unit.
+  __device__ __forceinline__ void multiply_strips(int first_strip, int unit,
+                                                  const uint32_t (&codes)[kPassStrips][8],
+                                                  const Scales<T, kFormat>& scales,
+                                                  uint32_t (&x)[2][kTiles][4]) {
     // With few products to sum, two sums of each keep a warp from waiting for its own results.
     constexpr int kChains = kTiles == 1 && !kFine ? 2 : 1;
-    float product[kChains][kTileStrips][kTiles][4] = {};
+    float product[kChains][kPassStrips][kTiles][4] = {};
 #pragma unroll
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
       const bool first = kFine || quarter == 0, last = kFine || quarter == kQuarters - 1;
@@ -289,9 +336,9 @@ class Stream {
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
 #pragma unroll
-        for (int strip = 0; strip < kTileStrips; ++strip) {
+        for (int strip = 0; strip < kPassStrips; ++strip) {
           uint32_t a[4];
-          Codes<T>::expand(codes[strip][2 * quarter + step], a);
+          Codes<T>::template expand<kShared<T, kFormat>>(codes[strip][2 * quarter + step], a);
 #pragma unroll
           for (int tile = 0; tile < kTiles; ++tile) {
             ptx::mma_m16n8k16<T>(product[step % kChains][strip][tile], a,
@@ -302,7 +349,7 @@ class Stream {
       }
       if (!last) continue;
       if constexpr (kChains == 2) add_products(product[0], product[1]);
-      fold(product[0], own);
+      fold(first_strip, product[0], own);
     }
   }
 
@@ -327,13 +374,13 @@ class Stream {
   }
 
   // A group's products start from what its zero points make of all of it.
-  __device__ void start_products(float (&product)[kTileStrips][kTiles][4],
+  __device__ void start_products(float (&product)[kPassStrips][kTiles][4],
                                  const Scales<T, kFormat>& scales, int group) const {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const float2 sum = x_sums_[(group * kTiles + tile) * 4];
 #pragma unroll
-      for (int strip = 0; strip < kTileStrips; ++strip) {
+      for (int strip = 0; strip < kPassStrips; ++strip) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {  // columns gid and gid + 8
           product[strip][tile][2 * j] = scales.zero[strip][j] * sum.x;
@@ -343,10 +390,10 @@ class Stream {
     }
   }
 
-  __device__ static void add_products(float (&to)[kTileStrips][kTiles][4],
-                                      const float (&from)[kTileStrips][kTiles][4]) {
+  __device__ static void add_products(float (&to)[kPassStrips][kTiles][4],
+                                      const float (&from)[kPassStrips][kTiles][4]) {
 #pragma unroll
-    for (int strip = 0; strip < kTileStrips; ++strip) {
+    for (int strip = 0; strip < kPassStrips; ++strip) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -355,17 +402,19 @@ class Stream {
     }
   }
 
-  // Adds a group's products to the sums.
-  __device__ void fold(const float (&product)[kTileStrips][kTiles][4],
+  // Adds a group's products to the sums of strips `first` ...
+  __device__ void fold(int first, const float (&product)[kPassStrips][kTiles][4],
                        const Scales<T, kFormat>& scales) {
 #pragma unroll
-    for (int strip = 0; strip < kTileStrips; ++strip) {
+    for (int strip = 0; strip < kPassStrips; ++strip) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          float& sum = sum_[strip][tile][i];
-          sum = fmaf(scales.scale[strip][i / 2], product[strip][tile][i], sum);
+          float own = product[strip][tile][i];
+          if (kShared<T, kFormat> && i >= 2) own -= product[strip][tile][i - 2];
+          float& sum = sum_[first + strip][tile][i];
+          sum = fmaf(scales.scale[strip][i / 2], own, sum);
         }
       }
     }
@@ -374,7 +423,8 @@ class Stream {
   // Leaves the sums of a tile to those who add up all warps', and starts again from 0.
   __device__ void hand_over(int buffer, uint32_t parity) {
     float* to = reinterpret_cast<float*>(smem_ + p_.shared.sums) +
-                ((buffer * p_.warps + warp_) * p_.rows + lane_ % 4 * 2) * kSumPitch + lane_ / 4;
+                ((buffer * p_.warps + warp_) * p_.rows + lane_ % 4 * 2) * sum_pitch(kStrips) +
+                lane_ / 4;
     ptx::mbarrier_wait(&barriers_.sums_empty[buffer], parity);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -382,14 +432,14 @@ class Stream {
       for (int i = 0; i < 2; ++i) {
         const int row = tile * kMmaRows + i;  // and 2 tig
         if (row + lane_ % 4 * 2 < p_.rows) {
-          float* at = to + row * kSumPitch;
+          float* at = to + row * sum_pitch(kStrips);
 #pragma unroll
-          for (int j = 0; j < 4; ++j) at[j * 8] = sum_[j / 2][tile][j % 2 * 2 + i];
+          for (int j = 0; j < 2 * kStrips; ++j) at[j * 8] = sum_[j / 2][tile][j % 2 * 2 + i];
           if (kFormat == Format::kOneGroup && p_.groups == 0 && lane_ < 4)
-            at[kSumOfX] = x_total_[tile][i];
+            at[kStrips * w4::kStripColumns] = x_total_[tile][i];
         }
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sum_[j / 2][tile][j % 2 * 2 + i] = 0.0f;
+        for (int j = 0; j < 2 * kStrips; ++j) sum_[j / 2][tile][j % 2 * 2 + i] = 0.0f;
       }
     }
     __syncwarp();
@@ -400,6 +450,8 @@ class Stream {
   const Cta& cta_;
   Barriers& barriers_;
   uint8_t* smem_;
+  Sizes<kFormat> sizes_;
+  int stage_bytes_;
   uint8_t* ring_;
   uint64_t* full_;
   int warp_, lane_;
@@ -410,7 +462,7 @@ class Stream {
   int bytes_;
   uint32_t x_[kTiles];
   float2* x_sums_ = nullptr;
-  float sum_[kTileStrips][kTiles][4] = {}, x_total_[kTiles][2] = {};
+  float sum_[kStrips][kTiles][4] = {}, x_total_[kTiles][2] = {};
 };
 
 }  // namespace xgemm::cuda::w4a16::sm90::rows

@@ -19,7 +19,8 @@ struct RowGather {
   int64_t rows;
   int channels;            // at most kMostGathered
   bool overlaps_previous;  // programmatic dependent launch
-  bool aligned = false;    // 16-byte loads; set by gather_rows
+  // Set by gather_rows: whether src and perm are aligned for wide loads.
+  bool aligned = false, perm_aligned = false;
 };
 
 // Two rows of so many fit into shared memory.

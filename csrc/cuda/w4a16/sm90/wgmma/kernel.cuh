@@ -1,11 +1,11 @@
-// W4A16 for sm_90a from a few dozen rows of X on: Y^T = W X^T by wgmma, with W dequantized in
-// registers as its A operand.
+// Tiles of 192 rows of X and more: Y^T = W X^T by wgmma, with W dequantized in registers as its A
+// operand.
 //
 // Persistent CTAs of one producer warpgroup, of which a warp feeds a ring of packed units of W and
-// another one of boxes of X, and of two or four consumer warpgroups of 64 columns of D each. A
-// consumer turns 64 k of codes into operands while the wgmmas of the 64 k before run, its own or
-// the other warpgroups'. A cluster shares X (multicast), or K (its CTAs exchange sums), or both. Or
-// all clusters take equal ranges of the tiles' K, and complete each other's sums.
+// another one of boxes of X, and of two consumer warpgroups of 64 columns of D each. A consumer
+// turns 64 k of codes into operands while its wgmmas of the 64 k before run. A cluster shares X
+// (multicast). Clusters take whole tiles, or equal ranges of all tiles' K, and complete each
+// other's sums.
 #pragma once
 
 #include "cuda/ptx/mbarrier_test.h"
@@ -18,7 +18,7 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 
 template <typename T, typename Config, bool kForeign>
 class Consumer {
-  static constexpr int kRows = Config::kRows, kBuffers = Config::kBuffers;
+  static constexpr int kRows = Config::kRows;
   static constexpr int kHalves = 2;  // of a unit: 64 k each, which is a stage of X
 
  public:
@@ -51,7 +51,7 @@ class Consumer {
   // before: a warp that issues a wgmma stands still until the ones before it have begun, so that
   // every cycle between two batches of them counts.
   __device__ void accumulate(float (&acc)[kRows / 2], int units) {
-    uint32_t a[kBuffers][4][4];
+    uint32_t a[2][4][4];
     uint4 codes;
     ptx::mbarrier_wait(&smem_.w_full[w_.stage], w_.parity);
     codes = load_codes(0);
@@ -66,20 +66,18 @@ class Consumer {
       const bool more = unit + 1 < units;
       const RingState<Config::kWStages> next = w_.next();
       const bool w_ready = ptx::mbarrier_test(&smem_.w_full[next.stage], next.parity);
-      dequantize(1, codes, a[kBuffers - 1]);
+      dequantize(1, codes, a[1]);
       release_weights();
       if (more) {
         if (!w_ready) ptx::mbarrier_wait(&smem_.w_full[w_.stage], w_.parity);
         codes = load_codes(0);
       }
-      multiply(acc, 1, a[kBuffers - 1], true, ready);
+      multiply(acc, 1, a[1], true, ready);
       release_multiplied(1, true);
       x_.advance();
     }
-    if constexpr (kBuffers == 2) {
-      ptx::wgmma_wait_group<0>();
-      release(previous_);
-    }
+    ptx::wgmma_wait_group<0>();
+    release(previous_);
   }
 
  private:
@@ -134,17 +132,12 @@ class Consumer {
     ptx::wgmma_commit_group();
   }
 
-  // Registers of the operand are free, and the stage of X, once the wgmmas have ended: with two
-  // buffers, those of the 64 k before.
+  // Once the wgmmas of the 64 k before have ended, the registers of their operand are free, and
+  // their stage of X.
   __device__ void release_multiplied(int half, bool any_before) {
-    const int stage = x_.stage * kHalves + half;
-    ptx::wgmma_wait_group<kBuffers - 1>();
-    if constexpr (kBuffers == 1) {
-      release(stage);
-    } else if (any_before) {
-      release(previous_);
-    }
-    previous_ = stage;
+    ptx::wgmma_wait_group<1>();
+    if (any_before) release(previous_);
+    previous_ = x_.stage * kHalves + half;
   }
 
   // Every CTA that sends X to this one, itself included, must know that the stage has been read;

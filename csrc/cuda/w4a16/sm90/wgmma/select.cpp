@@ -89,7 +89,7 @@ constexpr FormatCosts kMiddleFormats{0.02, 0.14, 0.14, 0.1, 0.1, 0.1};
 constexpr double kLargeZeros = 0.03;
 
 // Of copying x so that TMA can read it.
-constexpr double kCopyLaunchUs = 3, kCopyBytesPerUs = 3e6;
+constexpr double kCopyLaunchUs = 2.5, kCopyBytesPerUs = 3e6;
 
 constexpr int64_t kMostExtent = INT32_MAX - 1024, kMostUnits = INT32_MAX;
 

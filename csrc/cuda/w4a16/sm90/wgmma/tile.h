@@ -153,10 +153,7 @@ struct TileConfig : LargeTile<kConsumers, kRows, may_split(kConsumers, kRows)> {
   static constexpr int kWStages =
       least(8, (Base::kRingBytes - kXStages * Base::kXBytes) / Base::kWBytes);
   static_assert(kXStages >= 4 && kWStages >= 2, "a tile must leave room for a ring");
-
-  // A warpgroup dequantizes 64 k under the wgmmas of the 64 before where registers allow it; else
-  // under those of the other warpgroups.
-  static constexpr int kBuffers = kConsumers == 4 && kRows >= 96 ? 1 : 2;
+  static_assert(kConsumers == 2, "the registers of operands for 128 k");
 };
 
 // A tile of 80 to 160 rows (middle.cuh): a stage is W and X of 128 k. Where CTAs share K, it has

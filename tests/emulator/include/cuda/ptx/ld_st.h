@@ -20,6 +20,9 @@ inline float4 ld_shared(uint32_t smem) {
   return *static_cast<const float4*>(emulator::shared_pointer(smem));
 }
 inline float4 ld_shared_in_order(uint32_t smem) { return ld_shared(smem); }
+inline float2 ld_shared2_in_order(uint32_t smem) {
+  return *static_cast<const float2*>(emulator::shared_pointer(smem));
+}
 inline void st_shared(uint32_t smem, uint4 v) {
   *static_cast<uint4*>(emulator::shared_pointer(smem)) = v;
 }
