@@ -14,8 +14,8 @@ namespace {
 
 // Fitted to an H200, cold L2: 1405 times of 190 shapes (M or N 64 to 6000, in layers from 64 rows
 // on), 4.9 % off on average; of layers of 8 to 64 rows, which were not among them, 1.4 %.
-// Then moved by hand to 1276 shapes of 1 to 200 rows (layers and random ones), old and new choice by
-// turns: what a tile's end takes, what many columns lose, parts of K in 4 and 8, SMs without a
+// Then moved by hand to 1276 shapes of 1 to 200 rows (layers and random ones), old and new choice
+// by turns: what a tile's end takes, what many columns lose, parts of K in 4 and 8, SMs without a
 // tile.
 constexpr double kLaunchUs = 4.195;    // and what the first loads take
 constexpr double kRampUs = 2.3;        // more, until memory is read at its full rate ...
