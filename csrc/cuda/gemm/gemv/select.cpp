@@ -141,7 +141,9 @@ double estimate(const View& view, const DeviceInfo& device, int splits) {
   const double w_bytes = 2.0 * static_cast<double>(matrices) * q.wide * q.k;
   const double other_bytes =
       2.0 * static_cast<double>(q.batches) * q.few * (static_cast<double>(q.k) + q.wide);
-  double factor = k_major ? 1.01 + 0.0115 * q.few + (q.few > 4 ? 0.05 : 0) : q.few == 1 ? 1.08 : 1.25;
+  double factor = k_major      ? 1.01 + 0.0115 * q.few + (q.few > 4 ? 0.05 : 0)
+                  : q.few == 1 ? 1.08
+                               : 1.25;
   double step_us = k_major || shape.few == 1 ? 0.9 : 1.9;
   if (!view.aligned) factor *= kUnalignedFactor, step_us *= kUnalignedFactor;
   const double waves = std::ceil(static_cast<double>(ctas_of(view)) * splits /
