@@ -21,8 +21,8 @@ namespace xgemm::cuda::gemm {
 namespace {
 
 // Of copying operands so that TMA can read them: 3.5 us on an H200, and what the launches cost the
-// host, which is what small products wait for.
-constexpr double kCopyLaunchUs = 4.5, kCopyBytesPerUs = 3.8e6;
+// host. A product of fewer us than kHostBoundUs waits for the host alone: it is one launch.
+constexpr double kCopyLaunchUs = 4.5, kCopyBytesPerUs = 3.8e6, kHostBoundUs = 10.0;
 
 int64_t batch_of(const Problem& p) {
   int64_t batch = 1;
@@ -135,16 +135,15 @@ Config select_config(const Problem& p, const DeviceInfo& device) {
   Config config;
   double us = 0;
   if (gemv::select(p, device, &config, &us)) best.consider(config, us);
-  if (device.capability == 90 && p.k > 0) {
-    // mma.sync is behind wherever TMA can read.
-    if (sm90::extents_fit_tma(p) && sm90::a_fits_tma(p) && sm90::b_fits_tma(p)) {
-      consider_tma(p, device, &best);
-      return best.config;
-    }
-    consider_copies(p, device, &best);
+  const bool hopper = device.capability == 90 && p.k > 0;
+  // mma.sync is behind wherever TMA can read.
+  if (hopper && sm90::extents_fit_tma(p) && sm90::a_fits_tma(p) && sm90::b_fits_tma(p)) {
+    consider_tma(p, device, &best);
+    return best.config;
   }
   config = sm80::select(p, device, &us);
   best.consider(config, us);
+  if (hopper && best.us > kHostBoundUs) consider_copies(p, device, &best);
   return best.config;
 }
 
