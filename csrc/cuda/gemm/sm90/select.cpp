@@ -21,7 +21,7 @@ struct Tile {
   int block_n, stages, cluster;
 };
 // Of the tensor cores' rate at kCyclesPerUs, what a tile's main loop reaches. (Pairs that share B
-// wait for each other; where power is the limit, both are level.)
+// wait for each other.)
 constexpr double kEfficiency256Pair = 0.915, kEfficiency256 = 0.99;
 constexpr double kEfficiency224Pair = 0.926, kEfficiency224 = 0.998;
 constexpr double kEfficiency192Pair = 0.917, kEfficiency192 = 1.01;
@@ -35,13 +35,26 @@ double efficiency_of(int block_n, int cluster) {
   if (block_n == 160) return pair ? kEfficiency160Pair : kEfficiency160;
   return pair ? kEfficiency128Pair : kEfficiency128;
 }
+// The same of products that take kPowerUs and more, at the power limit all the time: there it is
+// bytes from L2 that take clock from the tensor cores (a loop of wgmma ran at 760 TFLOP/s with the
+// 32 KB of a pair's k-tile, at 729 with 48 KB). Of pairs a fit to 186 shapes, before the one above.
+constexpr double kPowerUs = 400, kAloneAtPower = 0.96;
+double efficiency_at_power(int block_n, int cluster) {
+  double pair = 0.83;
+  if (block_n == 256) pair = 0.968;
+  if (block_n == 224) pair = 0.94;
+  if (block_n == 192) pair = 0.955;
+  if (block_n == 160) pair = 0.893;
+  return cluster == 2 ? pair : pair * kAloneAtPower;
+}
 #define XGEMM_SM90_TILE(BLOCK_N, STAGES, CLUSTER) {BLOCK_N, STAGES, CLUSTER},
 constexpr Tile kTiles[] = {XGEMM_SM90_TILES(XGEMM_SM90_TILE)};
 #undef XGEMM_SM90_TILE
 
-constexpr double kLaunchUs = 5.03;     // and until a CTA's first operands are there
-constexpr double kCyclesPerUs = 1650;  // the clock that an H200 holds under load
-constexpr double kTurnUs = 1.19;       // of a tile after the first
+constexpr double kLaunchUs = 5.03;       // and until a CTA's first operands are there
+constexpr double kCyclesPerUs = 1650;    // the clock that an H200 holds under load
+constexpr double kFlopsPerCycle = 4096;  // of an SM's tensor cores
+constexpr double kTurnUs = 1.19;         // of a tile after the first
 constexpr double kStoreCyclesPerColumn = 16, kElementStoreCyclesPerColumn = 89;  // of a last tile
 // Of memory, the time until it is reached, and lines of 128 bytes that L2 gives. A row that begins
 // within a line takes parts of two of them for every 128 bytes. Memory is as fast as the bytes that
@@ -105,6 +118,8 @@ class Chooser {
     const auto k = static_cast<double>(p.k);
     bytes_ = 2 * (m * k * static_cast<double>(a_matrices) +
                   n * k * static_cast<double>(b_matrices) + m * n * static_cast<double>(batch_));
+    at_power_ = 2 * m * n * k * static_cast<double>(batch_) >
+                kPowerUs * kCyclesPerUs * kFlopsPerCycle * sm_count_;
     a_lines_ = m * lines_of_row(a_mn_ ? p.a.col_stride : p.a.row_stride);
     b_lines_ = n * lines_of_row(b_mn_ ? p.b.row_stride : p.b.col_stride);
   }
@@ -186,8 +201,10 @@ class Chooser {
 
   double time(const Tile& tile, int64_t rows, int64_t columns, const Walk& walk) const {
     // m64nNk16 takes N / 2 cycles, of which a tile has 2 x 4 for each k-tile.
-    const double multiply_us = static_cast<double>(walk.steps) * 4 * tile.block_n /
-                               (efficiency_of(tile.block_n, tile.cluster) * kCyclesPerUs);
+    const double efficiency = at_power_ ? efficiency_at_power(tile.block_n, tile.cluster)
+                                        : efficiency_of(tile.block_n, tile.cluster);
+    const double multiply_us =
+        static_cast<double>(walk.steps) * 4 * tile.block_n / (efficiency * kCyclesPerUs);
     const auto segments = static_cast<double>(walk.segments);
     const double element_stores = tma_store_ ? 0 : kElementStoreCyclesPerColumn * segments;
     return kLaunchUs + kRampUs * std::min(1.0, bytes_ / kRampBytes) +
@@ -227,7 +244,7 @@ class Chooser {
   }
 
   const Problem& p_;
-  bool swapped_, tma_store_, a_mn_, b_mn_;
+  bool swapped_, tma_store_, a_mn_, b_mn_, at_power_;
   int sm_count_;
   int64_t k_tiles_, batch_ = 1;
   double bytes_, a_lines_, b_lines_;
