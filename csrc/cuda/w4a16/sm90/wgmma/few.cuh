@@ -124,7 +124,7 @@ class FewConsumer {
       load_codes(strip, words);
       groups.load(strip + w4::kStripCodeBytes, groups_ * 32, params_.zeros);
       groups.expand(words, 0, a);
-      multiply_weights(total, a, x);
+      multiply_unit(total, a, x);
     });
   }
 
@@ -138,7 +138,7 @@ class FewConsumer {
           reinterpret_cast<const uint16_t*>(strip + w4::kStripCodeBytes + thread_ % 32 / 4 * 2);
       dequantizer.set_scales(scales[0], scales[8]);
       expand_words(dequantizer, words, 0, a);
-      multiply_weights(total, a, x);
+      multiply_unit(total, a, x);
     });
   }
 
@@ -150,8 +150,9 @@ class FewConsumer {
     words[4] = high.x, words[5] = high.y, words[6] = high.z, words[7] = high.w;
   }
 
-  __device__ static void multiply_weights(float (&total)[kRows / 2], const uint32_t (&a)[8][4],
-                                          uint64_t x) {
+  // total += A X over a unit.
+  __device__ static void multiply_unit(float (&total)[kRows / 2], const uint32_t (&a)[8][4],
+                                       uint64_t x) {
     ptx::wgmma_fence();
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -182,13 +183,7 @@ class FewConsumer {
       for (float& sum : sums) sum = 0.0f;
       scale[0] /= RawCodes<T>::unit(0), scale[1] /= RawCodes<T>::unit(1);
     }
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      ptx::wgmma<T, 0>(sums, a[j], x + j / 4 * (Config::kXBytes / 16) + j % 4 * 2, 1);
-    }
-    ptx::wgmma_commit_group();
-    ptx::wgmma_wait_group<0>();
+    multiply_unit(sums, a, x);
 #pragma unroll
     for (int i = 0; i < kRows / 2; ++i) total[i] = fmaf(scale[i / 2 % 2], sums[i], total[i]);
   }

@@ -48,6 +48,16 @@ class Walk {
   int m_ = 0, column_ = 0, unit_ = 0, left_ = 0;
 };
 
+// Of the sums that CTAs which share K send each other, in any Storage.
+template <typename Config, typename Storage>
+__device__ inline void set_up_inbox_barriers(const Params& params, Storage& smem) {
+#pragma unroll
+  for (int i = 0; i < Config::kConsumers; ++i) {
+    ptx::mbarrier_init(&smem.inbox_full[i], 1);
+    ptx::mbarrier_init(&smem.inbox_empty[i], 1 << params.split_shift);
+  }
+}
+
 // By a warp: units of 64 columns of W, the next ones of `walk`.
 template <typename Config, typename Storage>
 class Weights {

@@ -6,22 +6,10 @@
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
 // By the intrinsics, of which the compiler makes operands that need no instruction.
-template <typename P>
-__device__ inline P both_low(P x) {
-  if constexpr (std::is_same_v<P, __half2>) {
-    return __low2half2(x);
-  } else {
-    return __low2bfloat162(x);
-  }
-}
-template <typename P>
-__device__ inline P both_high(P x) {
-  if constexpr (std::is_same_v<P, __half2>) {
-    return __high2half2(x);
-  } else {
-    return __high2bfloat162(x);
-  }
-}
+__device__ inline __half2 both_low(__half2 x) { return __low2half2(x); }
+__device__ inline __half2 both_high(__half2 x) { return __high2half2(x); }
+__device__ inline __nv_bfloat162 both_low(__nv_bfloat162 x) { return __low2bfloat162(x); }
+__device__ inline __nv_bfloat162 both_high(__nv_bfloat162 x) { return __high2bfloat162(x); }
 
 // Columns whose codes lie in rows 0 and 1 of the operand (gid and gid + 8). A nibble becomes a
 // number by the bits of 1024 (128 in bf16) above it; of row 1, in fp16, a 16th of its number is

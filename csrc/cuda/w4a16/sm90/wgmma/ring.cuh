@@ -99,11 +99,7 @@ __device__ inline void set_up_other_barriers(const Params& params, SharedStorage
   for (int stage = 0; stage < Config::kXStages; ++stage) {
     ptx::mbarrier_init(&smem.x_empty[stage], Config::kConsumers * params.sharers);
   }
-#pragma unroll
-  for (int i = 0; i < Config::kConsumers; ++i) {
-    ptx::mbarrier_init(&smem.inbox_full[i], 1);
-    ptx::mbarrier_init(&smem.inbox_empty[i], 1 << params.split_shift);
-  }
+  set_up_inbox_barriers<Config>(params, smem);
   ptx::fence_mbarrier_init();
 }
 

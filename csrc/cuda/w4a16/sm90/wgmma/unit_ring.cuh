@@ -88,11 +88,7 @@ __device__ inline void set_up_other_barriers(const Params& params, UnitStorage<C
     ptx::mbarrier_init(&smem.w_empty[stage], Config::kConsumers);
     if constexpr (Config::kXSums) ptx::mbarrier_init(&smem.sums_full[stage], 1);
   }
-#pragma unroll
-  for (int i = 0; i < Config::kConsumers; ++i) {
-    ptx::mbarrier_init(&smem.inbox_full[i], 1);
-    ptx::mbarrier_init(&smem.inbox_empty[i], 1 << params.split_shift);
-  }
+  set_up_inbox_barriers<Config>(params, smem);
   ptx::fence_mbarrier_init();
 }
 
