@@ -35,9 +35,9 @@ double efficiency_of(int block_n, int cluster) {
   if (block_n == 160) return pair ? kEfficiency160Pair : kEfficiency160;
   return pair ? kEfficiency128Pair : kEfficiency128;
 }
-// The same of products that take kPowerUs and more, at the power limit all the time: there it is
-// bytes from L2 that take clock from the tensor cores (a loop of wgmma ran at 760 TFLOP/s with the
-// 32 KB of a pair's k-tile, at 729 with 48 KB). Of pairs a fit to 186 shapes, before the one above.
+// The same of products that take kPowerUs and more, at the power limit all the time, where waiting
+// costs little. Of pairs a fit to 186 shapes, before the one above. Without a pair whole turns are
+// as fast (0.999x over 28 shapes), but equal shares of K take 2 to 11 % longer: hence the factor.
 constexpr double kPowerUs = 400, kAloneAtPower = 0.96;
 double efficiency_at_power(int block_n, int cluster) {
   double pair = 0.83;
