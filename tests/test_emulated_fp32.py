@@ -174,13 +174,17 @@ WGMMA_TILES = {
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
 def test_tiles_of_wgmma(precision: str, swapped: bool, layout: str) -> None:
+    """Whole tiles and ends; several tiles a CTA, with fewer k tiles than the boxes that are stored
+    under them, and more; D whose rows are aligned to 16 bytes, 8, and 4."""
     for index, (x, y, cluster) in enumerate(WGMMA_TILES[precision]):
-        m, n, k = 300, 204, 132
+        m, n, k = 260 + 40 * (index % 2), (260, 262, 271)[index % 3], (132, 228, 36)[index % 3]
+        if layout == "nn" or (layout, swapped) == ("tn", True):
+            n = 260  # B is not copied
         config = Config(
             "tf32_swapped" if swapped else "tf32", y if swapped else x, x if swapped else y,
             stages=3, cluster=cluster, ctas=2 * cluster, splits=1 + index % 2,
             copy_a=swapped and layout[0] == "t", copy_b=not swapped and layout[1] == "n",
-            workspace_bytes=4 * (2 * (m + 3) * (n + 3) + m * 160 + n * 160) + 512,
+            workspace_bytes=4 * (2 * (m + 3) * (n + 3) + (m + n) * (k + 64)) + 512,
         )  # fmt: skip
         check(config, (m, n, k), layout, precision, index)
 

@@ -17,4 +17,11 @@ __device__ inline int opaque(int value) {
   return value;
 }
 
+// A copy, in a register of its own from here on.
+__device__ inline float opaque(float value) {
+  float copy;
+  asm volatile("mov.b32 %0, %1;" : "=f"(copy) : "f"(value));
+  return copy;
+}
+
 }  // namespace xgemm::ptx

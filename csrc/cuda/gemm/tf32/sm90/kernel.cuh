@@ -178,17 +178,17 @@ class Consumer {
 
  public:
   float acc[Tile::kSubs][kCount];
-  XReader<Tile, kXAlongRows> reader;
 
   __device__ Consumer(SharedStorage<Tile>& smem, int consumer, int thread)
-      : reader(consumer, thread),
-        smem_(smem),
+      : smem_(smem),
+        reader_(consumer, thread),
         lane_(thread % 32),
         x_base_(k_descriptor(smem.x[0] + consumer * 64 * kBlockK)),
         y_base_(k_descriptor(smem.y[0])),
         y_small_base_(k_descriptor(smem.y_small[0])) {}
 
-  __device__ void accumulate(int k_tiles, Turns& turns) {
+  // acc = X Y^T over `k_tiles`. What the epilogue holds of the tile before is stored meanwhile.
+  __device__ void accumulate(int k_tiles, Turns& turns, Epilogue<Tile, kXAlongRows>& epilogue) {
     if constexpr (Tile::kThree) {
 #pragma unroll
       for (int sub = 0; sub < Tile::kSubs; ++sub) {
@@ -199,6 +199,11 @@ class Consumer {
       for (int k_tile = 0; k_tile < k_tiles; ++k_tile) step_three(turns);
     } else {
       int k_tile = 0;
+      if (epilogue.pending()) {
+        store_under_steps<0>(k_tiles, epilogue);
+        epilogue.stored();
+        k_tile = epilogue.kBoxes;
+      }
 #pragma unroll 1
       for (; k_tile + 1 < k_tiles; k_tile += 2) {
         step_one<0>(k_tile > 0);
@@ -211,6 +216,15 @@ class Consumer {
   }
 
  private:
+  template <int kBox>
+  __device__ void store_under_steps(int k_tiles, Epilogue<Tile, kXAlongRows>& epilogue) {
+    if constexpr (kBox < Epilogue<Tile, kXAlongRows>::kBoxes) {
+      if (kBox < k_tiles) step_one<kBox % 2>(kBox > 0);
+      epilogue.template store_box<kBox>();
+      store_under_steps<kBox + 1>(k_tiles, epilogue);
+    }
+  }
+
   // 64 rows by 16 k at a time.
   __device__ void step_three(Turns& turns) {
     ptx::mbarrier_wait(&smem_.full[ring_.stage], ring_.parity);
@@ -219,8 +233,8 @@ class Consumer {
     const uint64_t y = y_base_ + ring_.stage * kYStep,
                    y_small = y_small_base_ + ring_.stage * kYStep;
     float raw[2][4];
-    reader.load(raw[0], x, 0, 0);
-    reader.load(raw[1], x, 0, 1);
+    reader_.load(raw[0], x, 0, 0);
+    reader_.load(raw[1], x, 0, 1);
 #pragma unroll
     for (int unit = 0; unit < 2 * Tile::kSubs; ++unit) {
       const int sub = unit / 2, k8 = unit % 2 * 2;
@@ -242,8 +256,8 @@ class Consumer {
       ptx::wgmma_commit_group();
       turns.give();
       if (unit + 1 < 2 * Tile::kSubs) {  // under the products
-        reader.load(raw[0], x, (unit + 1) / 2, (unit + 1) % 2 * 2);
-        reader.load(raw[1], x, (unit + 1) / 2, (unit + 1) % 2 * 2 + 1);
+        reader_.load(raw[0], x, (unit + 1) / 2, (unit + 1) % 2 * 2);
+        reader_.load(raw[1], x, (unit + 1) / 2, (unit + 1) % 2 * 2 + 1);
       }
       ptx::wgmma_wait_group<0>();
 #pragma unroll
@@ -263,7 +277,7 @@ class Consumer {
     if constexpr (kXAlongRows) {
 #pragma unroll
       for (int k8 = 0; k8 < kBlockK / 8; ++k8) {
-        reader.load(x_[kSet][k8], smem_.x[ring_.stage], 0, k8);
+        reader_.load(x_[kSet][k8], smem_.x[ring_.stage], 0, k8);
       }
     }
     const uint64_t x = x_base_ + ring_.stage * kXStep, y = y_base_ + ring_.stage * kYStep;
@@ -297,6 +311,7 @@ class Consumer {
   }
 
   SharedStorage<Tile>& smem_;
+  XReader<Tile, kXAlongRows> reader_;
   int lane_;
   uint64_t x_base_, y_base_, y_small_base_;
   RingState<Tile::kStages> ring_;
@@ -309,17 +324,15 @@ __device__ inline void consume(const Params& params, SharedStorage<Tile>& smem, 
                                int thread) {
   Scheduler<Tile> scheduler(params);
   Consumer<Tile, kXAlongRows> consumer(smem, index, thread);
-  const Epilogue epilogue(params, thread % 32);
+  Epilogue<Tile, kXAlongRows> epilogue(params, {index, thread}, thread % 32);
   Turns turns(index);
   Unit unit;
   while (scheduler.next(&unit)) {
-    consumer.accumulate(scheduler.k_tiles(unit), turns);
-#pragma unroll
-    for (int sub = 0; sub < Tile::kSubs; ++sub) {
-      epilogue.store<kXAlongRows>(consumer.acc[sub], unit,
-                                  [&](int slot) { return consumer.reader.tile_row(sub, slot); });
-    }
+    consumer.accumulate(scheduler.k_tiles(unit), turns, epilogue);
+    epilogue.store(consumer.acc[0], unit, 0);
+    if constexpr (Tile::kSubs == 2) epilogue.store(consumer.acc[1], unit, 1);
   }
+  epilogue.store_rest();
   turns.finish();
 }
 

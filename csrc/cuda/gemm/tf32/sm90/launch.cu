@@ -84,9 +84,13 @@ void set_result(Params* params, const Problem& p, bool swapped, const fp32::Para
   params->activation = p.activation;
   params->plain = partials.splits > 1 || (p.alpha == 1.0f && p.beta == 0.0f && p.bias == nullptr &&
                                           p.activation == Activation::kNone);
-  const int64_t steps = params->d_x_stride | params->d_batch_stride | params->d_split_stride |
-                        static_cast<int64_t>(reinterpret_cast<uintptr_t>(params->d) / 4);
-  params->d_pairs = params->d_y_stride == 1 && steps % 2 == 0;
+  const int64_t address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(params->d) / 4);
+  const int64_t steps = params->d_batch_stride | params->d_split_stride | address;
+  if (params->d_y_stride == 1 && (steps | params->d_x_stride) % 4 == 0) {
+    params->d_vectors = Vectors::kAlongY;
+  } else if (params->d_x_stride == 1 && (steps | params->d_y_stride) % 2 == 0) {
+    params->d_vectors = Vectors::kAlongX;
+  }
 }
 
 }  // namespace

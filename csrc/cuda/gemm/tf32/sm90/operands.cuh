@@ -23,19 +23,46 @@ struct TileConfig {
 
 inline constexpr int kBoxRows = 32;  // of an X that lies along its rows: 128 bytes, a swizzle's row
 
+// Which rows of X the 16 slots of a warp's fragments are: lane 4 g + t has slots g and g + 8.
+template <typename Tile, bool kXAlongRows>
+class XRows {
+ public:
+  // Where X lies along its rows a lane's two are neighbours, so that it reads, and may store, both
+  // at once; lanes whose g differ in this bit have rows that are 16 apart.
+  static constexpr int kFarBit = kXAlongRows ? 2 : 0;
+
+  __device__ XRows(int consumer, int thread) : consumer_(consumer), warp_(thread / 32) {}
+
+  // Of the tile.
+  __device__ int row(int sub, int slot) const {
+    return (consumer_ * Tile::kSubs + sub) * 64 + consumer_row(slot);
+  }
+
+ private:
+  // Of the consumer's 64. Along rows the two that are 16 apart keep reads at four k, whose chunks
+  // of 16 bytes the swizzle permutes, in different banks.
+  __device__ int consumer_row(int slot) const {
+    if (!kXAlongRows) return warp_ * 16 + slot;
+    const int g = slot % 8;
+    return warp_ / 2 * 32 + g / 2 % 2 * 16 + warp_ % 2 * 8 + g / 4 * 4 + g % 2 * 2 + slot / 8;
+  }
+
+  int consumer_, warp_;
+};
+
 // Fragments of X from a stage. Where X lies along k the tile is [row][kBlockK], else [box][k][32
 // rows]; with the 128-byte swizzle, both.
-template <typename Tile, bool kAlongRows>
+template <typename Tile, bool kXAlongRows>
 class XReader {
  public:
-  __device__ XReader(int consumer, int thread) : consumer_(consumer), warp_(thread / 32) {
+  __device__ XReader(int consumer, int thread) {
     const int group = thread % 32 / 4, t = thread % 4;
-    if constexpr (kAlongRows) {
-      const int box = consumer * Tile::kSubs * 2 + warp_ / 2;
-      const int chunk = row(warp_, group) % kBoxRows / 4;
-      offset_ = box * kBoxRows * kBlockK * 4 + t * 128 + (chunk ^ t) * 16 + group % 4 * 4;
+    const int row = XRows<Tile, kXAlongRows>(consumer, thread).row(0, group);
+    if constexpr (kXAlongRows) {
+      const int chunk = row % kBoxRows / 4;
+      offset_ = row / kBoxRows * kBoxRows * kBlockK * 4 + t * 128 + (chunk ^ t) * 16 + row % 4 * 4;
     } else {
-      offset_ = (consumer * Tile::kSubs * 64 + row(warp_, group)) * 128 + group * 16 + t * 4;
+      offset_ = row * 128 + group * 16 + t * 4;
     }
   }
 
@@ -43,29 +70,22 @@ class XReader {
   __device__ void load(float (&a)[4], const float* stage, int sub, int k8) const {
     const char* base = reinterpret_cast<const char*>(stage) + sub * 64 * 128;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int high_row = i % 2, high_k = i / 2;
+    for (int high_k = 0; high_k < 2; ++high_k) {
       // The swizzle is a XOR within 128 bytes, so another chunk of them is another XOR.
-      const int at = kAlongRows ? (offset_ ^ high_row * 16 ^ high_k * 64) + k8 * 1024 + high_k * 512
-                                : (offset_ ^ (2 * k8 + high_k) * 16) + high_row * 1024;
-      a[i] = *reinterpret_cast<const float*>(base + at);
+      if constexpr (kXAlongRows) {
+        const float2 rows = *reinterpret_cast<const float2*>(base + (offset_ ^ high_k * 64) +
+                                                             k8 * 1024 + high_k * 512);
+        a[2 * high_k] = rows.x, a[2 * high_k + 1] = rows.y;
+      } else {
+        const char* at = base + (offset_ ^ (2 * k8 + high_k) * 16);
+        a[2 * high_k] = *reinterpret_cast<const float*>(at);
+        a[2 * high_k + 1] = *reinterpret_cast<const float*>(at + 1024);
+      }
     }
   }
 
-  // The tile's row in slot `slot` of this thread's warp.
-  __device__ int tile_row(int sub, int slot) const {
-    return (consumer_ * Tile::kSubs + sub) * 64 + row(warp_, slot);
-  }
-
  private:
-  // Of the consumer's 64 rows. Along rows a warp's slots are spread so that the lanes' reads at
-  // four k, which XOR different chunks, hit different banks.
-  __device__ static int row(int warp, int slot) {
-    if (!kAlongRows) return warp * 16 + slot;
-    return warp / 2 * 32 + slot / 4 % 2 * 16 + (warp % 2 * 2 + slot / 8) * 4 + slot % 4;
-  }
-
-  int consumer_, warp_, offset_;
+  int offset_;
 };
 
 // Of rows along k in a stage, [row][kBlockK].

@@ -9,6 +9,9 @@ namespace xgemm::cuda::gemm::tf32::sm90 {
 
 inline constexpr int kConsumers = 2, kWarpgroup = 128, kThreads = (kConsumers + 1) * kWarpgroup;
 
+// Neighbouring elements of D that are one aligned store: two along X, or four along Y.
+enum class Vectors { kNone, kAlongX, kAlongY };
+
 struct Params {
   CUtensorMap x, y;  // 3-D: inner, outer, batch
   int x_rows, y_rows, k_tiles;
@@ -27,8 +30,8 @@ struct Params {
   int64_t bias_x_stride, bias_y_stride;
   float alpha, beta;
   Activation activation;
-  bool plain;    // D is the sums as they are
-  bool d_pairs;  // two neighbours along Y are one aligned 8-byte store
+  bool plain;  // D is the sums as they are
+  Vectors d_vectors;
 };
 
 }  // namespace xgemm::cuda::gemm::tf32::sm90

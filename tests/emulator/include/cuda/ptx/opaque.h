@@ -5,5 +5,6 @@ namespace xgemm::ptx {
 
 inline const char* opaque(const char* pointer) { return pointer; }
 inline int opaque(int value) { return value; }
+inline float opaque(float value) { return value; }
 
 }  // namespace xgemm::ptx
