@@ -270,6 +270,8 @@ def test_sm90_small(shape: tuple[int, int, int], layout: str) -> None:
     a, b = matrix(m, 136, dtype, layout[0], pad=8), matrix(136, n, dtype, layout[1], pad=8)
     for descending in (False, True):
         check(replace(machine_of(3), descending=descending), config, a, b)
+    for cluster in (2, 4):
+        check(machine_of(cluster), replace(config, cluster=cluster), a, b)
     batch = torch.randn(2, 3, 72, 136).half(), torch.randn(3, 136, 40).half()
     a, b = (x if of == "n" else x.mT.contiguous().mT for x, of in zip(batch, layout, strict=True))
     for cluster in (1, 2):

@@ -135,16 +135,17 @@ def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]
         cut_m = block_m if m_mn else ceil_div(ceil_div(m, rows), 8) * 8
         cut_n = block_n if n_mn else ceil_div(ceil_div(n, columns), 8) * 8
         holding = [each for each in shapes if cut_m <= each[0] and cut_n <= each[1]]
+        tiles = [(block_m, block_n)]
         if min(holding, key=lambda each: each[0] * each[1]) == (block_m, block_n, stages):
-            yield replace(
-                chosen, block_m=cut_m, block_n=cut_n, stages=stages, cluster=1, swapped=swapped,
-                ctas=ceil_div(m, cut_m) * ceil_div(n, cut_n), estimate_us=0.0,
-            )  # fmt: skip
-        for cluster in (1, 2):
+            tiles.append((cut_m, cut_n))
+        for (tile_m, tile_n), cluster in itertools.product(tiles, (1, 2, 4)):
+            rows, columns = ceil_div(m, tile_m), ceil_div(n, tile_n)
             by_columns = rows * ceil_div(columns, cluster) * cluster
             by_rows = columns * ceil_div(rows, cluster) * cluster
+            if (tile_n if by_rows < by_columns else tile_m) % cluster:
+                continue
             yield replace(
-                chosen, block_m=block_m, block_n=block_n, stages=stages, cluster=cluster,
+                chosen, block_m=tile_m, block_n=tile_n, stages=stages, cluster=cluster,
                 swapped=swapped, ctas=min(by_columns, by_rows), estimate_us=0.0,
             )  # fmt: skip
 

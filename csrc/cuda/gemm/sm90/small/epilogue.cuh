@@ -10,7 +10,8 @@
 
 namespace xgemm::cuda::gemm::sm90::small {
 
-inline constexpr int kMultipliers = 1;  // a barrier of the warpgroups that multiply
+// Barriers: of the warpgroups that multiply, and of all threads.
+inline constexpr int kMultipliers = 1, kStarted = 2;
 
 // The first row and column of D of a tile or a part of one, and where the tile ends.
 struct Corner {

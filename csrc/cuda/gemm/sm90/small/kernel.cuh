@@ -1,9 +1,9 @@
 // Dense GEMM for sm_90a where little is to be done: what counts is how soon it is on its way.
 //
-// A CTA has one tile. Each of its warps asks for some of the first stages of K, as many as shared
-// memory holds, before the CTA's threads have met; two more warps ask for the rest. Warpgroups that
-// multiply have 64 rows of the tile each; two of them take the stages of a tile of 64 rows by
-// turns.
+// A CTA has one tile. Some warps do nothing but ask for stages of K, each for one operand and in
+// order, or the first stage would be there with the last; for the first ones before the CTA's
+// threads have met. Warpgroups that multiply have 64 rows of the tile each; two of them take the
+// stages of a tile of 64 rows by turns.
 #pragma once
 
 #include "cuda/gemm/sm90/operand.cuh"
@@ -25,12 +25,14 @@ struct TileConfig {
   static constexpr int kLoadedN = kWholeBoxes ? round_up(kBlockN, 64) : kBlockN;
   static constexpr int kSharers = sharers_of(kBlockM);  // warpgroups that share k
   static constexpr int kWarpgroups = warpgroups_of(kBlockM);
-  // Stages that are asked for before the first has come: of a large tile not all, or every SM's
-  // first stage waited behind the others' later ones.
-  static constexpr int kFirst = kBlockM * kBlockN < 12288 ? kStages : 2;
+  // Warps that ask for an operand, by turns: one alone is too slow for stages of few rows.
+  static constexpr int kArea = kBlockM * kBlockN;
+  static constexpr int kTurns = kArea <= 64 * 64 ? 4 : kArea <= 64 * 128 ? 2 : 1;
+  // Stages that each asks for before the CTA's threads have met.
+  static constexpr int kFirst = kTurns == 1 ? 2 : 1;
   // Every warpgroup sees every pass over the ring, or could not tell them by a parity.
   static_assert(kStages % kSharers == 0);
-  static constexpr int kThreads = kWarpgroups * kWarpgroup + kLoaders * 32;
+  static constexpr int kThreads = kWarpgroups * kWarpgroup + kOperands * kTurns * 32;
 };
 
 template <typename T, typename Tile>
@@ -43,7 +45,7 @@ struct Stage {
 // CTAs.
 template <typename T, typename Tile>
 struct SharedStorage {
-  uint64_t full[Tile::kStages], empty[Tile::kStages];
+  uint64_t full[kOperands][Tile::kStages], empty[Tile::kStages];
   alignas(16) float bias[Tile::kBlockM > Tile::kBlockN ? Tile::kBlockM : Tile::kBlockN];
   alignas(1024) Stage<T, Tile> stages[Tile::kStages];
 
@@ -77,77 +79,117 @@ __device__ inline BatchPosition batch_of(const Params& params) {
           static_cast<int>(outer)};
 }
 
-// By one thread: asks for chunks of K. Of the operand that a cluster of two has in common each CTA
-// asks for a half, which both get.
-template <typename T, typename Tile, bool kAMn, bool kBMn>
+// By one thread: asks for chunks of K of A or, kOfB, of B. Of the operand that a cluster has in
+// common each CTA asks for a part, which all get.
+template <typename T, typename Tile, bool kOfB, bool kMnMajor>
 class Loader {
  public:
   __device__ Loader(const Params& params, SharedStorage<T, Tile>& smem, const Place& place)
-      : params_(params),
-        smem_(smem),
-        place_(place),
-        rank_(params.cluster.size() > 1 ? static_cast<int>(ptx::cluster_cta_rank()) : 0) {}
+      : params_(params), smem_(smem), place_(place) {}
+
+  __device__ uint64_t* full(int stage) const { return &smem_.full[kOfB][stage]; }
 
   __device__ void load(int stage, int chunk) const {
-    auto& to = smem_.stages[stage];
-    uint64_t* full = &smem_.full[stage];
     const int k = chunk * kChunkK;
-    ptx::mbarrier_arrive_expect_tx(full, stage_bytes());
+    ptx::mbarrier_arrive_expect_tx(full(stage),
+                                   (kMnMajor ? kRows : tile_rows()) * kChunkK * sizeof(T));
     if (params_.plain) [[likely]] {  // by itself: the way to the first load is to be short
-      const BatchPosition none{0, 0};
-      load_operand<Tile::kBlockM, kAMn, 1>(to.a, &params_.a, params_.a_chunked, full, place_.m, k,
-                                           none, 0);
-      load_operand<Tile::kLoadedN, kBMn, 1>(to.b, &params_.b, params_.b_chunked, full, place_.n, k,
-                                            none, 0);
-      return;
+      load_operand<kRows, kMnMajor, 1>(to(stage), map(), chunked(), full(stage), row(), k, {0, 0},
+                                       0);
+    } else if (sharers() == 1) {
+      load_operand<kRows, kMnMajor, 1>(to(stage), map(), chunked(), full(stage), row(), k, batch(),
+                                       0);
+    } else {
+      load_share(stage, chunk);
     }
-    load_shared<Tile::kBlockM, kAMn>(to.a, &params_.a, params_.a_chunked, full, place_.m, chunk,
-                                     params_.a_batched, params_.cluster.along_n > 1);
-    load_shared<Tile::kLoadedN, kBMn>(to.b, &params_.b, params_.b_chunked, full, place_.n, chunk,
-                                      params_.b_batched, params_.cluster.along_m > 1);
   }
 
  private:
-  // That are loaded of a stage.
-  __device__ uint32_t stage_bytes() const {
-    const int rows = kAMn ? Tile::kBlockM : params_.tile_m;
-    return (rows + (kBMn ? Tile::kLoadedN : params_.tile_n)) * kChunkK * sizeof(T);
+  static constexpr int kRows = kOfB ? Tile::kLoadedN : Tile::kBlockM;
+
+  __device__ T* to(int stage) const { return kOfB ? smem_.stages[stage].b : smem_.stages[stage].a; }
+  __device__ const CUtensorMap* map() const { return kOfB ? &params_.b : &params_.a; }
+  __device__ bool chunked() const { return kOfB ? params_.b_chunked : params_.a_chunked; }
+  __device__ int row() const { return kOfB ? place_.n : place_.m; }
+  __device__ int tile_rows() const { return kOfB ? params_.tile_n : params_.tile_m; }
+  __device__ int sharers() const {
+    return kOfB ? params_.cluster.along_m : params_.cluster.along_n;
+  }
+  __device__ BatchPosition batch() const {
+    const auto& batched = kOfB ? params_.b_batched : params_.a_batched;
+    return {batched[0] ? place_.batch.inner : 0, batched[1] ? place_.batch.outer : 0};
   }
 
-  // All of an operand's chunk or, `halved`, what is this CTA's to load for both.
-  template <int kRows, bool kMnMajor>
-  __device__ void load_shared(T* tile, const CUtensorMap* map, bool chunked, uint64_t* full,
-                              int row, int chunk, const bool (&batched)[2], bool halved) const {
-    constexpr uint16_t kBoth = 3;
-    const int k = chunk * kChunkK;
-    const BatchPosition batch{batched[0] ? place_.batch.inner : 0,
-                              batched[1] ? place_.batch.outer : 0};
-    if (!halved) {
-      load_operand<kRows, kMnMajor, 1>(tile, map, chunked, full, row, k, batch, 0);
-      return;
-    }
+  __device__ void load_share(int stage, int chunk) const {
+    const int k = chunk * kChunkK, rank = static_cast<int>(ptx::cluster_cta_rank());
+    const auto all = static_cast<uint16_t>((1 << sharers()) - 1);
     if constexpr (kMnMajor) {
-      // Boxes of 64; where their number is odd, the CTAs take them by turns.
-      constexpr int kBoxes = kRows / kSwizzleElements, kHalf = kBoxes % 2 == 0 ? kBoxes / 2 : 1;
-      const int step = chunked ? kHalf : 1, turn = kBoxes % 2 == 0 ? 0 : chunk;
+      // Boxes of 64, by turns that change from chunk to chunk: their number may not divide.
+      constexpr int kBoxes = kRows / kSwizzleElements;
+      const int step = chunked() ? chunks_per_load(kRows, sharers()) : 1;
+      int turn = chunk;
 #pragma unroll 1
-      for (int i = 0; i < kBoxes; i += step) {
-        if ((i / kHalf + turn) % 2 != rank_) continue;
-        load_box(tile + i * kChunkK * kSwizzleElements, map, full, kBoth,
-                 chunked ? 0 : row + i * kSwizzleElements, k,
-                 chunked ? row / kSwizzleElements + i : 0, batch);
+      for (int i = 0; i < kBoxes; i += step, ++turn) {
+        if ((turn & (sharers() - 1)) != rank) continue;
+        load_box(to(stage) + i * kChunkK * kSwizzleElements, map(), full(stage), all,
+                 chunked() ? 0 : row() + i * kSwizzleElements, k,
+                 chunked() ? row() / kSwizzleElements + i : 0, batch());
       }
     } else {
-      const int first = rank_ * (kRows / 2);
-      load_box(tile + first * kChunkK, map, full, kBoth, k, row + first, 0, batch);
+      const int first = rank * params_.share_rows;
+      load_box(to(stage) + first * kChunkK, map(), full(stage), all, k, row() + first, 0, batch());
     }
   }
 
   const Params& params_;
   SharedStorage<T, Tile>& smem_;
   const Place& place_;
-  int rank_;
 };
+
+// By a warp that asks for an operand: its turn's stages, which are the same in every pass over the
+// ring, or it could not tell passes by their parity.
+template <typename T, typename Tile, typename Loader>
+__device__ inline void ask(SharedStorage<T, Tile>& smem, const Loader& loader, int turn, int chunks,
+                           int sharers) {
+  constexpr int kStages = Tile::kStages, kTurns = Tile::kTurns;
+  // Of a cluster only when all barriers stand.
+  const auto start = [&] {
+    ptx::griddep_wait();
+#pragma unroll
+    for (int i = 0; i < Tile::kFirst; ++i) {
+      const int stage = turn + i * kTurns;
+      if (stage < chunks) loader.load(stage, stage);
+    }
+  };
+  if (ptx::elect_one()) {
+    // Barriers of its own, so that it waits for no other warp before its first loads.
+#pragma unroll
+    for (int i = 0; i < kStages; i += kTurns) {
+      if (kStages % kTurns == 0 || turn + i < kStages) ptx::mbarrier_init(loader.full(turn + i), 1);
+    }
+    ptx::fence_mbarrier_init();
+    if (sharers == 1) [[likely]]
+      start();
+  }
+  if (sharers > 1) [[unlikely]] {
+    __syncwarp();
+    ptx::cluster_arrive_relaxed();
+    ptx::cluster_wait();
+    if (ptx::elect_one()) start();
+  }
+  ptx::named_barrier_sync_apart(kStarted, Tile::kThreads);
+  if (ptx::elect_one()) {
+    int stage = turn + Tile::kFirst * kTurns, base = 0;
+    uint32_t parity = 1;
+#pragma unroll 1
+    while (base + stage < chunks) {
+      if (base > 0) ptx::mbarrier_wait(&smem.empty[stage], parity);
+      loader.load(stage, base + stage);
+      stage += kTurns;
+      if (stage >= kStages) stage = turn, base += kStages, parity ^= 1;
+    }
+  }
+}
 
 // acc = this warpgroup's part of the tile.
 template <typename T, typename Tile, bool kAMn, bool kBMn>
@@ -162,7 +204,7 @@ __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int w
   uint32_t parity = 0;
 #pragma unroll 1
   for (int chunk = first; chunk < chunks; chunk += Tile::kSharers) {
-    ptx::mbarrier_wait(&smem.full[stage], parity);
+    for (auto& full : smem.full) ptx::mbarrier_wait(&full[stage], parity);
     ptx::wgmma_fence();
     const int offset = stage * static_cast<int>(sizeof(smem.stages[0]) / 16);
     const uint64_t a = a_base + offset, b = b_base + offset;
@@ -195,8 +237,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
   auto& smem = *reinterpret_cast<SharedStorage<T, Tile>*>(
       raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
-  constexpr int kStages = Tile::kStages, kWarps = Tile::kThreads / 32;
-  constexpr int kStagesOfWarp = (kStages + kWarps - 1) / kWarps;
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int chunks = (params.k + kChunkK - 1) / kChunkK;
   const int sharers = params.cluster.size();
@@ -205,34 +245,21 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const uint32_t column = params.rows_first ? blockIdx.y : blockIdx.x;
   const Place place{static_cast<int>(row) * params.tile_m, static_cast<int>(column) * params.tile_n,
                     plain ? BatchPosition{0, 0} : batch_of(params)};
-  const Loader<T, Tile, kAMn, kBMn> loader(params, smem, place);
-  // The first loads; of a cluster, as soon as all its barriers stand.
-  const auto start = [&] {
-    ptx::griddep_wait();
-    const int first = min(Tile::kFirst, chunks);
-#pragma unroll
-    for (int i = 0; i < kStagesOfWarp; ++i) {
-      const int stage = warp + i * kWarps;
-      if (stage < first) loader.load(stage, stage);
-    }
-  };
   ptx::griddep_launch_dependents();
-  // Every warp has barriers of its own, so that none waits for another before its first loads.
-  if (ptx::elect_one()) {
-#pragma unroll
-    for (int i = 0; i < kStagesOfWarp; ++i) {
-      const int stage = warp + i * kWarps;
-      if (stage < kStages) ptx::mbarrier_init(&smem.full[stage], 1);
+  if (const int loader = warp - Tile::kWarpgroups * 4; loader >= 0) {
+    const int turn = Tile::kTurns == 1 ? 0 : loader / kOperands;
+    if (loader % kOperands == 0) {
+      const Loader<T, Tile, false, kAMn> of_a(params, smem, place);
+      ask(smem, of_a, turn, chunks, sharers);
+    } else {
+      const Loader<T, Tile, true, kBMn> of_b(params, smem, place);
+      ask(smem, of_b, turn, chunks, sharers);
     }
-    ptx::fence_mbarrier_init();
-    if (sharers == 1) [[likely]]
-      start();
-#pragma unroll
-    for (int i = 0; i < kStagesOfWarp; ++i) {
-      const int stage = warp + i * kWarps;
-      if (stage < kStages) {
-        ptx::mbarrier_init(&smem.empty[stage], Tile::kWarpgroups / Tile::kSharers * sharers);
-      }
+    return;
+  }
+  if (warp == 0 && ptx::elect_one()) {
+    for (uint64_t& empty : smem.empty) {
+      ptx::mbarrier_init(&empty, Tile::kWarpgroups / Tile::kSharers * sharers);
     }
     ptx::fence_mbarrier_init();
   }
@@ -240,25 +267,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     __syncwarp();
     ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
-    if (ptx::elect_one()) start();
   }
-  __syncthreads();
-  if (warp >= kWarps - kLoaders) {
-    // The others, by the last warps: each has the same stages in every pass, or could not tell
-    // passes by their parity.
-    if (Tile::kFirst < kStages) ptx::mbarrier_wait(&smem.full[0], 0);
-    const int begin = warp - (kWarps - kLoaders);
-    int stage = begin, base = 0;
-    uint32_t parity = 1;
-#pragma unroll 1
-    while (base + stage < chunks) {
-      if (base > 0) ptx::mbarrier_wait(&smem.empty[stage], parity);
-      if (base + stage >= Tile::kFirst && ptx::elect_one()) loader.load(stage, base + stage);
-      stage += kLoaders;
-      if (stage >= kStages) stage = begin, base += kStages, parity ^= 1;
-    }
-    return;
-  }
+  ptx::named_barrier_sync_apart(kStarted, Tile::kThreads);  // the loaders come from elsewhere
   if (params.bias != nullptr) [[unlikely]] {
     ptx::griddep_wait();  // it may be what the kernel before writes
     const T* bias = static_cast<const T*>(params.bias);

@@ -35,6 +35,8 @@ Status launch(const Problem& given, const Config& config, cudaStream_t stream) {
   params.b_chunked = b_mn && p.n % kSwizzleElements == 0 && config.block_n % kSwizzleElements == 0;
   params.cluster = clusters_of(ceil_div<int64_t>(p.m, config.block_m),
                                ceil_div<int64_t>(p.n, config.block_n), config.cluster);
+  params.share_rows = params.cluster.along_n > 1 ? config.block_m / params.cluster.along_n
+                                                 : config.block_n / params.cluster.along_m;
   params.rows_first = p.m < p.n;  // those of the larger operand
   params.plain = !params.batched && params.cluster.size() == 1;
   const bool encoded = encode_operand(&params.a, p,

@@ -15,7 +15,8 @@ struct Params {
   CUtensorMap a, b;  // 5-D, as those of ../params.h
   bool plain;        // neither batched nor in clusters
   bool a_chunked, b_chunked;
-  Clusters cluster;  // one of both is 1
+  Clusters cluster;  // one of both is 1, the other a power of 2
+  int share_rows;    // of a tile that a cluster shares and that lies along K, for one CTA to load
   bool batched, a_batched[2], b_batched[2];
   int batch;                // products; the grid's third dimension runs over them
   FastDivisor batch_inner;  // of them, those along the inner dimension

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "common/math.h"
 #include "cuda/gemm/sm90/small/tile.h"
@@ -16,22 +17,24 @@ namespace {
 // log-uniform ones to 6000) in every tile and many cuts of it, 1820 times, 4.8 % off on average.
 // The rates of memory and L2 are from 300 others, 2000 times: with them the choice among all
 // kernels takes 1.6 % longer than the best, without 1.8 %.
-constexpr double kLaunchUs = 4.721;  // and until a CTA's first operands are there
-constexpr double kRampUs = 0.9196, kRampBytes = 3.333e6;  // more, for problems of this size on
-constexpr double kMemoryBytesPerUs = 2.866e6;             // little is in flight
+constexpr double kLaunchUs = 4.419;  // and until a CTA's first operands are there
+constexpr double kRampUs = 0.9196, kRampBytes = 4.332e6;  // more, for problems of this size on
+constexpr double kMemoryBytesPerUs = 3.582e6;             // little is in flight
 // Lines of 128 bytes: that one SM takes in, and that L2 gives; and those that a row which begins
 // within a line takes for every 128 bytes.
-constexpr double kSmLinesPerUs = 1630, kL2LinesPerUs = 1.228e5, kLinesOfUnevenRow = 1.994;
+constexpr double kSmLinesPerUs = 1956, kL2LinesPerUs = 1.228e5, kLinesOfUnevenRow = 1.994;
 // Of a stage of K, at least, and more where a cluster shares its operands; of each box of 64 rows
-// of an operand that is not along K; and the clock, where the tensor cores are what takes time.
-constexpr double kStageUs = 0.1014, kSharedStageUs = 0.1192, kBoxUs = 0.001162, kCyclesPerUs = 1653;
+// of an operand that is not along K, alone and shared; and the clock, where the tensor cores are
+// what takes time.
+constexpr double kStageUs = 0.1014, kSharedStageUs = 0.149, kBoxUs = 0.001162, kSharedBoxUs = 0.03,
+                 kCyclesPerUs = 1488;
 // Of CTAs after the first of an SM: of several that it holds at once, and of one after another.
 constexpr double kTurnUs = 0.2022, kWholeTurnUs = 1.921;
 constexpr double kStoreUs = 3.684e-5;  // of each element of a tile
 constexpr double kClusterUs = 0.2041;  // until the CTAs of a cluster have met
 // Of two warpgroups that add their sums of more than 64 columns, less where K is long and rows
 // begin with a line; and of the transpose's stores.
-constexpr double kSumsUs = 0.35, kSumsOfLongUs = 0.1, kTransposeUs = 0.15;
+constexpr double kSumsUs = 0.35, kSumsOfLongUs = 0.1, kTransposeUs = 0.12;
 constexpr int kLongChunks = 32;
 constexpr int kMostSmemBytes = 227 * 1024;
 
@@ -72,12 +75,17 @@ class Chooser {
       // An activation goes through many sums slowly, and so do stores of single elements.
       if (p_.activation != Activation::kNone && shape.wide()) continue;
       if (((a_mn_ && !b_mn_) || !vector_store_) && shape.wide()) continue;
-      // Multicast pays for itself where all rows begin within a line alone (measured: 1 to 3 %,
-      // and 14 % of long K; elsewhere it costs 1 to 8 %).
+      // Multicast pays for itself where all rows begin within a line alone (measured: up to 14 %,
+      // in fours 19 %; elsewhere it costs 1 to 8 %).
       if (a_lines_ > 1 && b_lines_ > 1) {
-        consider({shape, shape.block_m, shape.block_n, kClusterSize});
+        consider({shape, shape.block_m, shape.block_n, kLeastCluster});
+        if (!a_mn_ && !b_mn_) {
+          for (int cluster = kLeastCluster; cluster <= kMostCluster; cluster *= 2) {
+            consider(even(shape, cluster));
+          }
+        }
       }
-      consider(even(shape));
+      consider(even(shape, 1));
     }
   }
 
@@ -86,13 +94,13 @@ class Chooser {
   static constexpr int64_t kMostTurns = 4;     // beyond them persistent CTAs are always ahead
 
   // As few tiles as can be, all of one size. Boxes of an operand that is not along K are not cut.
-  Candidate even(const Shape& shape) const {
+  Candidate even(const Shape& shape, int cluster) const {
     const auto cut = [](int64_t extent, int block) {
       const int64_t parts = ceil_div<int64_t>(extent, block);
       return static_cast<int>(round_up<int64_t>(ceil_div(extent, parts), 8));
     };
     return {shape, a_mn_ ? shape.block_m : cut(p_.m, shape.block_m),
-            b_mn_ ? shape.block_n : cut(p_.n, shape.block_n), 1};
+            b_mn_ ? shape.block_n : cut(p_.n, shape.block_n), cluster};
   }
 
   void consider(const Candidate& c) const {
@@ -104,9 +112,12 @@ class Chooser {
     const int64_t most = sm_count_ * kMostTurns;
     if (rows >= kMostGrid || rows > most || columns > most) return;
     const Clusters clusters = clusters_of(rows, columns, c.cluster);
+    if (c.tile_m % clusters.along_n != 0 || c.tile_n % clusters.along_m != 0) return;
     const int64_t ctas = round_up<int64_t>(rows, clusters.along_m) *
                          round_up<int64_t>(columns, clusters.along_n) * batch_;
-    if (ctas > (c.shape.wide() ? sm_count_ : most)) return;
+    // The SMs of a GPC need not divide by four: an H200 has room for 120 CTAs in fours.
+    const int64_t room = c.cluster > 2 ? sm_count_ / 11 * 10 : sm_count_;
+    if (ctas > (c.shape.wide() || c.cluster > 2 ? room : most)) return;
     const double us = estimate(c, clusters, ctas);
     if (us >= *best_us_) return;
     *best_us_ = us;
@@ -129,17 +140,20 @@ class Chooser {
     const auto turns = static_cast<double>(ceil_div<int64_t>(ctas, sm_count_));
     const auto chunks = static_cast<double>(chunks_);
     const double from_l2 = a_lines / clusters.along_n + b_lines / clusters.along_m;
+    // What an SM asks for, and no less than what it gets.
+    const double sm_lines = std::max(from_l2, a_lines / a_lines_ + b_lines / b_lines_);
     const int64_t stage_bytes = (block_m + std::max(loaded_n, block_n)) * kChunkK * 2;
     const int64_t smem_bytes = std::min<int64_t>(chunks_, c.shape.stages) * stage_bytes + 2048;
     const double turn_us = kMostSmemBytes / smem_bytes > 1 ? kTurnUs : kWholeTurnUs;
     // wgmma takes half as many cycles as columns for each of its 64 rows and 16 k.
     const double multiply_us = 2.0 * block_m / 64 * block_n / kCyclesPerUs;
     const double stage_us = c.cluster > 1 ? kSharedStageUs : kStageUs;
+    const double box_us = c.cluster > 1 ? kSharedBoxUs : kBoxUs;
     // Of things that overlap, a little more than the longest.
     const double overlapped = std::sqrt(
-        std::sqrt(fourth(turns * chunks * (a_lines + b_lines) / kSmLinesPerUs) +
+        std::sqrt(fourth(turns * chunks * sm_lines / kSmLinesPerUs) +
                   fourth(static_cast<double>(ctas) * chunks * from_l2 / kL2LinesPerUs) +
-                  fourth(turns * chunks * (std::max(stage_us, multiply_us) + kBoxUs * boxes)) +
+                  fourth(turns * chunks * (std::max(stage_us, multiply_us) + box_us * boxes)) +
                   fourth(bytes_ / kMemoryBytesPerUs)));
     return kLaunchUs + kRampUs * std::min(1.0, bytes_ / kRampBytes) + overlapped +
            turn_us * (turns - 1) + kStoreUs * c.tile_m * c.tile_n +
@@ -151,9 +165,10 @@ class Chooser {
     return chunks_ >= kLongChunks && a_lines_ + b_lines_ == 2 ? kSumsOfLongUs : kSumsUs;
   }
 
-  // Of those that 128 bytes of a row lie in.
+  // Of those that 128 bytes of a row lie in, on average: some rows may begin with a line.
   static double lines_of_row(int64_t stride) {
-    return stride % kChunkK == 0 ? 1 : kLinesOfUnevenRow;
+    const auto begin = static_cast<double>(std::gcd<int64_t>(stride, kChunkK)) / kChunkK;
+    return begin + (1 - begin) * kLinesOfUnevenRow;
   }
 
   const Problem& p_;

@@ -7,9 +7,9 @@
 
 namespace xgemm::cuda::gemm::sm90::small {
 
-inline constexpr int kLoaders = 2;      // warps that ask for what does not fit at once
-inline constexpr int kClusterSize = 2;  // CTAs of a cluster, where there are clusters
-inline constexpr int kChunkK = 64;      // k of a stage: 128 bytes, the swizzle's row
+inline constexpr int kOperands = 2;                        // each has a warp that asks for it
+inline constexpr int kLeastCluster = 2, kMostCluster = 4;  // CTAs, where there are clusters
+inline constexpr int kChunkK = 64;  // k of a stage: 128 bytes, the swizzle's row
 
 // What a kernel is compiled for: the most rows and columns of D that a tile has, stages of K. A
 // wide tile is not compiled for an A along M and a B along K.
