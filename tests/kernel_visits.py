@@ -99,7 +99,9 @@ def find_w4_visits(explain: Callable[[int, int, int], str]) -> tuple[Visit, ...]
                 for m in W4_M if n * k <= MOST_W4_WEIGHT else ():
                     visit = Visit(kernel_of(explain(m, n, k)), m, n, k)
                     key = re.sub(r", \d+ (stages|warps)", "", visit.kernel)
-                    if "rows" in key:  # it names them all, and is compiled for every 8
+                    if re.search(
+                        "rows|whole", key
+                    ):  # it names them all, and is compiled for every 8
                         key = re.sub(r"tile \d+x(\d+)", rf"{-(-m // 8)} tiles, \1", key)
                     yield key, visit
 

@@ -102,7 +102,39 @@ def test_decode_steps_stream(cpp: ModuleType, layer: str, m: int, group_size: in
     """Whatever the groups are: with groups of 32 the wgmma kernel takes up to twice as long."""
     n, k = LAYERS[layer]
     problem = cpp.W4A16Problem(m=m, n=n, k=k, group_size=group_size, zeros=group_size == 32)
-    assert cpp.select_w4a16(problem, **HOPPER).kernel == cpp.W4A16Kernel.SM90_ROWS
+    kernel = cpp.select_w4a16(problem, **HOPPER).kernel
+    assert kernel in (cpp.W4A16Kernel.SM90_ROWS, cpp.W4A16Kernel.SM90_WHOLE)
+
+
+@given(problems(), st.integers(1, 3))
+def test_whole_weights_fit_into_registers(cpp: ModuleType, problem: dict[str, Any], m: int) -> None:
+    problem["m"], scales = m, problem["dtype"]
+    config = cpp.select_w4_whole(cpp.W4A16Problem(**problem), **HOPPER)
+    n, k = problem["n"], problem["k"]
+    plain = problem["group_size"] == 128 and not problem["zeros"] and scales == "float16"
+    fits = m <= 2 and n <= 132 * 48 and k <= 4096
+    whole_copies = m == 1 or k % 8 == 0  # of X's rows
+    assert (config is not None) == (plain and fits and whole_copies)
+    if config is None:
+        return
+    assert config.block_m == m
+    assert config.block_n in (16, 32, 48)
+    assert (config.ctas - 1) * config.block_n < n <= config.ctas * config.block_n
+    assert config.ctas <= HOPPER["sm_count"]
+    assert (config.warps - 1) * 256 < k <= config.warps * 256
+    assert config.workspace_bytes == 0
+
+
+@pytest.mark.parametrize("other", [{"m": 3}, {"perm": True}, {"batch_invariant": True}])
+def test_whole_weights_of_other_problems(cpp: ModuleType, other: dict[str, Any]) -> None:
+    problem = cpp.W4A16Problem(**{"m": 1, "n": 1024, "k": 1024, **other})
+    assert cpp.select_w4_whole(problem, **HOPPER) is None
+    assert cpp.select_w4a16(problem, **HOPPER).kernel != cpp.W4A16Kernel.SM90_WHOLE
+
+
+def test_small_weights_are_whole(cpp: ModuleType) -> None:
+    problem = cpp.W4A16Problem(m=1, n=2048, k=2048)
+    assert cpp.select_w4a16(problem, **HOPPER).kernel == cpp.W4A16Kernel.SM90_WHOLE
 
 
 @pytest.mark.parametrize("layer", LAYERS)

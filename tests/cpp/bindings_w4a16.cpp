@@ -14,11 +14,13 @@
 #include "cuda/w4a16/sm90/rows/split.h"
 #include "cuda/w4a16/sm90/wgmma/select.h"
 #include "cuda/w4a16/sm90/wgmma/tile.h"
+#include "cuda/w4a16/sm90/whole/select.h"
 
 namespace py = pybind11;
 namespace w4a16 = xgemm::cuda::w4a16;
 namespace rows = xgemm::cuda::w4a16::sm90::rows;
 namespace wgmma = xgemm::cuda::w4a16::sm90::wgmma;
+namespace whole = xgemm::cuda::w4a16::sm90::whole;
 
 namespace {
 
@@ -60,6 +62,7 @@ void bind_w4a16(py::module_& m) {
   py::enum_<w4a16::Kernel>(m, "W4A16Kernel")
       .value("SM80", w4a16::Kernel::kSm80)
       .value("SM90_ROWS", w4a16::Kernel::kSm90Rows)
+      .value("SM90_WHOLE", w4a16::Kernel::kSm90Whole)
       .value("SM90_WGMMA", w4a16::Kernel::kSm90Wgmma);
   py::class_<w4a16::Config>(m, "W4A16Config")
       .def_readonly("kernel", &w4a16::Config::kernel)
@@ -94,6 +97,9 @@ void bind_w4a16(py::module_& m) {
   };
   define_choice("select_w4_rows", &rows::select);
   define_choice("select_w4_wgmma", &wgmma::select);
+  define_choice("select_w4_whole",
+                [](const w4a16::Problem& p, const xgemm::DeviceInfo& device, w4a16::Config* config,
+                   double*) { return whole::select(p, device, config); });
   m.def("w4_wgmma_may_split", &wgmma::may_split, py::arg("consumers"), py::arg("rows"));
   m.def("explain_w4a16", &w4a16::explain, py::arg("problem"), py::arg("config"));
 

@@ -13,6 +13,7 @@
 #include "cuda/w4a16/sm90/rows/select.h"
 #include "cuda/w4a16/sm90/wgmma/select.h"
 #include "cuda/w4a16/sm90/wgmma/tile.h"
+#include "cuda/w4a16/sm90/whole/select.h"
 #include "emulator/engine.h"
 
 namespace py = pybind11;
@@ -106,20 +107,19 @@ void bind_w4a16(py::module_& m) {
     double us = 0;
     return w4a16::sm80::select(problem, {.sm_count = sm_count, .capability = capability}, &us);
   });
-  m.def("select_w4a16_sm90_rows", [](const w4a16::Problem& problem, int capability, int sm_count) {
-    w4a16::Config config;
-    double us = 0;
-    const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
-    const bool takes = w4a16::sm90::rows::select(problem, device, &config, &us);
-    return takes ? std::optional(config) : std::nullopt;
-  });
-  m.def("select_w4a16_sm90_wgmma", [](const w4a16::Problem& problem, int capability, int sm_count) {
-    w4a16::Config config;
-    double us = 0;
-    const bool taken = w4a16::sm90::wgmma::select(
-        problem, {.sm_count = sm_count, .capability = capability}, &config, &us);
-    return taken ? std::optional(config) : std::nullopt;
-  });
+  const auto define_choice = [&m](const char* name, auto select) {
+    m.def(name, [select](const w4a16::Problem& problem, int capability, int sm_count) {
+      w4a16::Config config;
+      double us = 0;
+      const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
+      return select(problem, device, &config, &us) ? std::optional(config) : std::nullopt;
+    });
+  };
+  define_choice("select_w4a16_sm90_rows", &w4a16::sm90::rows::select);
+  define_choice("select_w4a16_sm90_wgmma", &w4a16::sm90::wgmma::select);
+  define_choice("select_w4a16_sm90_whole",
+                [](const w4a16::Problem& p, const xgemm::DeviceInfo& device, w4a16::Config* config,
+                   double*) { return w4a16::sm90::whole::select(p, device, config); });
   m.def("w4_wgmma_shares_bytes", [](int rows, int columns, int ctas) {
     return w4a16::sm90::wgmma::shares_plan(rows, columns, ctas).bytes();
   });

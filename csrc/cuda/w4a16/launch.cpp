@@ -3,6 +3,7 @@
 #include "cuda/w4a16/api.h"
 #include "cuda/w4a16/sm90/rows/launch.h"
 #include "cuda/w4a16/sm90/wgmma/launch.h"
+#include "cuda/w4a16/sm90/whole/launch.h"
 
 namespace xgemm::cuda::w4a16 {
 
@@ -13,6 +14,8 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
       return sm80::launch(problem, config, workspace, stream);
     case Kernel::kSm90Rows:
       return sm90::rows::launch(problem, config, stream);
+    case Kernel::kSm90Whole:
+      return sm90::whole::launch(problem, config, stream);
     case Kernel::kSm90Wgmma:
       return sm90::wgmma::launch(problem, config, workspace, stream);
   }

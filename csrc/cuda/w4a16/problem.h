@@ -43,6 +43,7 @@ struct Problem {
 enum class Kernel {
   kSm80,      // units by cp.async, mma.sync: any format, GPU from Ampere on, stride and alignment
   kSm90Rows,  // a stream over the weight by bulk copies, mma.sync, K split over warps and a cluster
+  kSm90Whole,  // all of a small weight in registers, asked for at once, mma.sync
   kSm90Wgmma,  // wgmma with the weight dequantized in registers, TMA, persistent tiles
 };
 

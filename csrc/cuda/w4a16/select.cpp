@@ -7,6 +7,7 @@
 #include "cuda/w4a16/problem.h"
 #include "cuda/w4a16/sm90/rows/select.h"
 #include "cuda/w4a16/sm90/wgmma/select.h"
+#include "cuda/w4a16/sm90/whole/select.h"
 
 namespace xgemm::cuda::w4a16 {
 namespace {
@@ -17,6 +18,8 @@ const char* name_of(Kernel kernel) {
       return "sm80 (cp.async, mma.sync; any format, stride and alignment)";
     case Kernel::kSm90Rows:
       return "sm90 rows (bulk copies + mma.sync, K split over warps and a cluster)";
+    case Kernel::kSm90Whole:
+      return "sm90 whole (all of a small weight in registers, mma.sync)";
     case Kernel::kSm90Wgmma:
       return "sm90 wgmma (the weight dequantized in registers)";
   }
@@ -38,7 +41,10 @@ std::optional<Config> select_config(const Problem& p, const DeviceInfo& device) 
   // before that has ended. (H200, 12 layers in 5 formats, cold, one product by itself: with the fit
   // before this one 0.3 % over the best of both up to 8 rows, 1 % with more.)
   const double favour = p.m <= 8 && p.perm == nullptr ? 1.04 : 1.0;
-  if (rows && (!wgmma || rows_us <= us * favour)) return rows_config;
+  if (rows && (!wgmma || rows_us <= us * favour)) {
+    sm90::whole::select(p, device, &rows_config);  // faster still, where it takes the problem
+    return rows_config;
+  }
   if (wgmma) return config;
   // On Hopper it was the slowest of all at every size measured.
   return sm80::select(p, device, &us);
