@@ -80,11 +80,17 @@ __global__ void __launch_bounds__(512, kStridedCtas<typename Op::Element>)
         if (i + j * rows < end) bits[j] = load_bits(at + j * step);
       }
     } else {
-      int64_t offsets[U];
-      reduced_offsets(p, begin + i, rows, offsets);
+      // By halves: all offsets at once take more registers than there are, and the first half's
+      // loads are under way while the second's offsets are computed.
+      constexpr int kHalf = (U + 1) / 2;
 #pragma unroll
-      for (int j = 0; j < U; ++j) {
-        if (i + j * rows < end) bits[j] = load_bits(in + offsets[j]);
+      for (int half = 0; half < U; half += kHalf) {
+        int64_t offsets[kHalf];
+        reduced_offsets(p, begin + i + half * rows, rows, offsets);
+#pragma unroll
+        for (int j = 0; j < kHalf; ++j) {
+          if (i + (half + j) * rows < end) bits[half + j] = load_bits(in + offsets[j]);
+        }
       }
     }
 #pragma unroll
