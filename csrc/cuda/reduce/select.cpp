@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t k31Bits = int64_t{1} << 31;
 constexpr int kShortThreads = 64, kTeamThreads = 128, kFlatThreads = 256, kStridedThreads = 256;
+constexpr int kFlatResident = 768;                       // threads of an SM
 constexpr int kColumnThreads = 512, kWidestLanes = 256;  // of a block; along its rows
 constexpr int kMostRowThreads = 32 * kMostRowWarps, kRowsResident = 1024;
 constexpr int kMostVectors = 8;  // of a row that a lane of short rows takes at once
@@ -339,12 +340,18 @@ Config narrow_columns(const View& v) {
   return choice.config;
 }
 
+// Threads of an SM that the registers of columns leave room for.
+int columns_resident(const View& v) {
+  if (v.vector > 4) return v.four_byte_lanes() ? 768 : 640;
+  if (v.problem.in_dtype != DType::kF32) return 768;
+  return v.kind == Kind::kSum ? 1024 : v.kind == Kind::kProd ? 640 : 768;
+}
+
 Config columns(const View& v) {
   const bool shifted = v.few_kernels() || !v.all_aligned(true) || v.plan.reduced.count > 1;
   const int64_t across = ceil_div(v.kept().size, v.vector);
   const int64_t outer = v.plan.outputs / v.kept().size;
-  Cut cut{.batch = in_flight(Kernel::kFlat, v.kind, v.problem.in_dtype),
-          .resident = v.vector > 4 ? 768 : 1024};
+  Cut cut{.batch = in_flight(Kernel::kFlat, v.kind, v.problem.in_dtype), .resident = kFlatResident};
   Choice choice;
   if (has_flat(v.problem.in_dtype) && !v.few_kernels() && outer * across < k31Bits &&
       v.plan.extent <= kMostFlatExtent) {
@@ -363,6 +370,7 @@ Config columns(const View& v) {
               v.plan.extent >= (v.four_byte_lanes() ? kTallColumn : kTallestColumn);
   cut.tiled = true;
   cut.words_of_slot = v.kind == Kind::kArg ? 2 : 1;
+  cut.resident = columns_resident(v);
   if (shifted) cut.best_threads = 256, cut.resident = v.vector > 4 ? 512 : 1024;
   const auto widest = static_cast<int>(std::min<int64_t>(pow2_ceil(across), kWidestLanes));
   const int narrowest =
@@ -463,7 +471,8 @@ Config choose(const View& v) {
   const int64_t extent = v.plan.extent;
   if (extent == 0) return strided(v);
   if (fits_copy(v)) return {.kernel = Kernel::kCopy, .reason = "one element each"};
-  const bool whole = v.all_aligned(false) && extent % v.vector == 0;
+  // Short rows of whole loads have a kernel, but for rare kinds.
+  const bool whole = v.all_aligned(false) && extent % v.vector == 0 && !v.few_kernels();
   if (fits_thin(v) && (extent == 1 || (fits_rows(v) && !whole && extent <= kThinRow))) {
     return thin(v);
   }
