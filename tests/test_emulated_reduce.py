@@ -74,7 +74,7 @@ def test_random() -> None:
         kernel = check(case, machine).partition("\n")[0].partition(", ")[0]
         visited[kernel.removeprefix("kernel: ")] += 1
     of_rows = {"short rows", "ragged rows", "team rows", "lone rows", "rows", "runs"}
-    of_columns = {"columns", "shifted columns", "thin columns", "few rows", "narrow columns"}
+    of_columns = {"columns", "shifted columns", "thin columns", "few rows", "wrapped columns"}
     assert set(visited) - {"warp columns"} == {*of_rows, *of_columns, "strided", "copy"}, visited
 
 
@@ -106,16 +106,40 @@ def test_small(op: str, dtype: torch.dtype) -> None:  # what takes one line of c
         check(Case(op, x, (dim,)), Machine(80, 4))
 
 
+WRAPPED = [
+    *itertools.product(
+        ("sum", "amin", "norm", "prod"), (torch.float16, torch.bfloat16, torch.float32)
+    ),
+    *itertools.product(("sum", "amin"), (torch.int8, torch.int32)),
+]
+
+
+@pytest.mark.parametrize(("op", "dtype"), WRAPPED)
+def test_wrapped_columns(op: str, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, 2, 3000), (3, 3, 2001), (6, 7, 999), (2, 3, 300), (13, 13, 8000)
+    for columns, stride, rows in shapes:
+        for offset in (0, 1, 5):
+            flat = torch.randn(2 * rows * stride + offset, generator=generator)
+            x = (1 + 0.01 * flat if op == "prod" else 20 * flat).to(dtype)[offset:]
+            x = x.view(2, rows, stride)[:, :, :columns]
+            said = check(Case(op, x, (1,)), Machine(90, 4, late_copies=True, seed=offset))
+            assert said.startswith("kernel: wrapped columns,"), said
+            if dtype.is_floating_point:
+                x[1, -1, 0] = x[0, 0, columns - 1] = math.nan
+                check(Case(op, x, (1,)), Machine(80, 132))
+
+
 CUTS = ((2, "cluster"), (8, "cluster"), (2, "mail"), (33, "mail"), (7, "launch"), (9, "collect"))
 FORMS = (  # of reductions, and the kernel that each gets
     ((20_000,), (0,), "rows"),
     ((2, 40_001), (1,), "rows"),
     ((2000, 8), (0,), "columns"),
     ((500, 72), (0,), "columns"),
-    ((3, 1000, 4), (1,), "narrow columns"),
-    ((900, 15), (0,), "shifted columns"),
+    ((3, 1000, 4), (1,), "wrapped columns"),
+    ((300, 1003), (0,), "shifted columns"),
     ((9, 100, 17), (0, 2), "runs"),
-    ((900, 3), (0,), "strided"),
+    ((30, 7, 40, 3), (0, 2), "strided"),
 )
 
 
@@ -123,11 +147,11 @@ def cut_forms() -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...], str, in
     for op, (shape, dims, kernel) in itertools.product(
         ("sum", "amax", "argmin", "norm", "prod"), FORMS
     ):
-        taken = "strided" if kernel == "narrow columns" and op == "argmin" else kernel
+        taken = "strided" if kernel == "wrapped columns" and op == "argmin" else kernel
         for pieces, way in CUTS:
-            if way == "cluster" and taken in ("shifted columns", "runs", "strided"):
+            if way == "cluster" and taken not in ("rows", "columns"):
                 continue
-            if way == "collect" and taken not in ("columns", "shifted columns"):
+            if way == "collect" and taken not in ("columns", "shifted columns", "wrapped columns"):
                 continue
             yield op, shape, dims, taken, pieces, way
 

@@ -62,9 +62,11 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
         ((64, 256, 3), (0, 2), kernel.STRIDED),
         ((32, 512, 64), (1,), kernel.COLUMNS),
         ((200_000, 22, 38), (1,), kernel.FLAT),
-        ((2, 1 << 20, 2), (1,), kernel.NARROW),
-        ((2, 1 << 20, 5), (1,), kernel.SHIFTED),
-        ((2, 1 << 20, 3), (1,), kernel.STRIDED),
+        ((2, 1 << 20, 2), (1,), kernel.WRAPPED),
+        ((2, 1 << 20, 3), (1,), kernel.WRAPPED),
+        ((2, 1 << 20, 5), (1,), kernel.WRAPPED),
+        ((50_000, 99), (0,), kernel.SHIFTED),  # too many
+        ((1 << 20, 24), (0,), kernel.COLUMNS),  # whole loads
         ((7, 100_003), (0,), kernel.FEW_ROWS),
         ((9, 100_003), (0,), kernel.THIN),
         ((1, 100_000), (0,), kernel.COPY),
@@ -82,6 +84,8 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
         assert select(cpp, (1, 512), (0,), op).kernel == expected, op
     assert select(cpp, (1, 512), (0,), dtype=INT8).kernel == kernel.THIN  # to int64
     assert select(cpp, (1, 512), (0,), strides=(1024, 2)).kernel == kernel.FEW_ROWS
+    assert select(cpp, (1 << 20, 3), (0,), "argmax").kernel == kernel.STRIDED
+    assert select(cpp, (1 << 22, 8), (1,), "prod", INT8).kernel == kernel.THIN
     assert select(cpp, (512, 512), (1,), strides=(1, 512)).kernel == kernel.COLUMNS
     assert select(cpp, (512, 512), (1,), strides=(2048, 2)).kernel == kernel.STRIDED
     for rare in ({"op": "norm", "p": 3.0}, {"op": "prod", "dtype": INT8}):  # few kernels
@@ -130,6 +134,13 @@ def test_few_outputs_are_cut_into_pieces(cpp: ModuleType) -> None:
         assert large.lanes >= 8, large
     narrow = select(cpp, (1 << 20, 128), (0,))
     assert narrow.tiles * narrow.pieces >= 132
+
+
+def test_what_registers_leave_room_for(cpp: ModuleType) -> None:
+    for op, dtype, threads in (("norm", 1, 640), ("prod", FLOAT32, 640), ("amax", FLOAT32, 768)):
+        large = select(cpp, (16384, 16384), (0,), op, dtype)
+        slots = 132 * (threads // large.threads)
+        assert large.tiles * large.pieces <= slots, large
 
 
 def test_what_l2_keeps(cpp: ModuleType) -> None:
@@ -184,7 +195,8 @@ def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
             assert options["capability"] == 90, where
         if choice.collectors > 0:
             assert choice.mail, where
-            assert choice.kernel in (cpp.ReduceKernel.COLUMNS, cpp.ReduceKernel.SHIFTED), where
+            tiled = cpp.ReduceKernel.COLUMNS, cpp.ReduceKernel.SHIFTED, cpp.ReduceKernel.WRAPPED
+            assert choice.kernel in tiled, where
         in_memory = choice.pieces > choice.cluster
         assert (choice.workspace_bytes > 0) == in_memory, where
         assert choice.workspace_bytes < 2**31, where
@@ -227,9 +239,11 @@ def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
         elif kernel == cpp.ReduceKernel.WARP_COLUMNS:
             assert choice.pieces == 1, where
             assert outputs <= 32 * choice.tiles < 2**31, where
-        elif kernel == cpp.ReduceKernel.NARROW:
+        elif kernel == cpp.ReduceKernel.WRAPPED:
             assert not positions, where
-            assert choice.tiles * vector > outputs, where
+            assert choice.tiles * choice.lanes >= outputs, where
+            assert 1 <= choice.row_loads * choice.vectors <= choice.threads, where
+            assert not choice.mail or choice.lanes <= choice.threads, where
         else:
             assert choice.tiles * choice.lanes >= outputs, where
             assert -(-extent // choice.pieces) <= 2**30, where

@@ -21,7 +21,7 @@ MOST_WORKSPACE = 64 << 20
 SHARED_BYTES = 48 << 10  # of a block
 KERNELS = (
     "short_rows", "ragged_rows", "team_rows", "lone_rows", "rows", "runs", "columns", "shifted",
-    "flat", "thin", "few_rows", "warp_columns", "narrow", "strided", "copy",
+    "flat", "thin", "few_rows", "warp_columns", "wrapped", "strided", "copy",
 )  # fmt: skip
 OPS = ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin")  # enum ReduceOp
 DTYPES = ("float16", "bfloat16", "float32")  # enum DType
@@ -184,7 +184,7 @@ class Candidates:
         if self.of.inner == 1:
             found += [*self.rows(), *self.team_rows(), *self.short_rows(), *self.thin()]
         else:
-            found += [*self.columns(), *self.flat(), *self.thin(), *self.narrow(), *self.strided()]
+            found += [*self.columns(), *self.flat(), *self.thin(), *self.wrapped(), *self.strided()]
         if self.of.bytes > 100e6:
             found += [replace(config, streams=not config.streams) for config in found]
         return list({config.key: config for config in found}.values())
@@ -215,8 +215,9 @@ class Candidates:
                     yield from self.collected(cut, per_tile)
 
     def collected(self, cut: Config, per_tile: int) -> Iterator[Config]:
-        """By blocks of their own, which rows and narrow columns do not have."""
-        for collectors in (1, 2, 4, 8, 16, 32) if cut.kernel in ("columns", "shifted") else ():
+        """By blocks of their own, which rows do not have."""
+        collected = cut.kernel in ("columns", "shifted", "wrapped")
+        for collectors in (1, 2, 4, 8, 16, 32) if collected else ():
             share = per_tile // collectors
             few = cut.tiles * collectors <= 2 * self.device.sm_count
             if few and 8 <= share <= cut.threads and cut.pieces * share <= 1 << 14:
@@ -309,16 +310,22 @@ class Candidates:
             if self.of.extent <= 4096 // (1 if self.of.inner > 1 else 64):
                 yield Config("thin", threads, tiles=ceil_div(self.of.outputs, threads))
 
-    def narrow(self) -> Iterator[Config]:
+    def wrapped(self) -> Iterator[Config]:
         of = self.of
-        elements = of.extent * of.inner
-        if of.inner >= of.vector or of.vector % of.inner or elements % of.vector:
+        if of.op.startswith("arg"):
             return
+        period = of.inner // math.gcd(of.inner, of.vector)
+        lanes = 1 << (of.inner - 1).bit_length()
+        elements = of.extent * of.inner
         for threads in (64, 128, 256, 512):
+            if max(period, lanes) > threads or elements < 2 * of.vector:
+                continue
+            periods = threads // period
             config = Config(
-                "narrow", threads, tiles=of.outputs // of.inner, sm90=self.device.capability == 90
+                "wrapped", threads, lanes, periods, tiles=of.outputs // of.inner, row_loads=period
             )
-            yield from self.in_pieces(config, ceil_div(elements // of.vector, threads), of.vector)
+            most = ceil_div(elements, of.vector * period * periods)
+            yield from self.in_pieces(config, most, lanes)
 
     def strided(self) -> Iterator[Config]:
         if self.of.bytes > 64e6:

@@ -61,7 +61,7 @@ void bind_reduce(py::module_& m) {
       .value("THIN", reduce::Kernel::kThin)
       .value("FEW_ROWS", reduce::Kernel::kFewRows)
       .value("WARP_COLUMNS", reduce::Kernel::kWarpColumns)
-      .value("NARROW", reduce::Kernel::kNarrow)
+      .value("WRAPPED", reduce::Kernel::kWrapped)
       .value("STRIDED", reduce::Kernel::kStrided)
       .value("COPY", reduce::Kernel::kCopy);
   py::class_<Choice>(m, "ReduceChoice")

@@ -142,14 +142,6 @@ __global__ void __launch_bounds__(512, 1) columns_kernel(const __grid_constant__
       if (row + i * rows < end) fold_rows<Op>(p, one, row + i * rows, 1, best);
     }
   }
-  if constexpr (!kShifted) {
-#pragma unroll
-    for (int distance = V / 2; distance > 0; distance /= 2) {
-      if (static_cast<uint32_t>(distance) < p.in_vector) break;
-#pragma unroll
-      for (int i = 0; i < distance; ++i) best[i] = Op::meet(best[i], best[i + distance]);
-    }
-  }
   typename Op::Acc acc[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) acc[i] = Op::widen(best[i], 0);

@@ -6,6 +6,7 @@
 #include "cuda/reduce/rows.cuh"
 #include "cuda/reduce/short_rows.cuh"
 #include "cuda/reduce/strided.cuh"
+#include "cuda/reduce/wrapped.cuh"
 
 namespace xgemm::cuda::reduce {
 
@@ -48,6 +49,11 @@ Status launch_frequent(Step step, const StridedParams& params, const Grid& grid)
         return launch_grid(kWhere, grid, flat_columns_kernel<Op>, params.base);
       }
       return kNoSuchKernel;
+    case Step::kWrapped:
+      if constexpr (!std::is_same_v<Op, Arg<typename Op::Element>>) {
+        return launch_grid(kWhere, grid, wrapped_columns_kernel<Op>, params.base);
+      }
+      return kNoSuchKernel;
     default:
       return kNoSuchKernel;
   }
@@ -72,7 +78,7 @@ Status launch_op(Step step, const StridedParams& params, const Grid& grid) {
   }
   if (step == Step::kRows) return launch_grid(kWhere, grid, rows_kernel<Op, kSm90>, params.base);
   if constexpr (!kFew) {
-    if (step == Step::kColumns || step == Step::kNarrow) {
+    if (step == Step::kColumns) {
       return launch_grid(kWhere, grid, columns_kernel<Op, kSm90, false>, params.base);
     }
   }

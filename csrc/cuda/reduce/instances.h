@@ -22,7 +22,7 @@ enum class Step : int8_t {
   kThin,
   kFewRows,
   kWarpColumns,
-  kNarrow,
+  kWrapped,
   kStrided,
   kPieces
 };

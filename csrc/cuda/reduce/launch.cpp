@@ -112,13 +112,8 @@ void set_dims(const ReduceProblem& problem, const Plan& plan, const Config& conf
     const int64_t tiles = ceil_div(p.columns, tile);
     p.kept_inner = FastDivmod(static_cast<uint32_t>(tiles));
     p.busy_threads = plan.outputs / p.columns * tiles;
-    p.in_vector = static_cast<uint16_t>(16 / element);
     p.one_shift = config.one_shift, p.one_dim = reduced.count == 1;
-    if (kernel == Kernel::kNarrow) {
-      p.in_vector = static_cast<uint16_t>(p.columns);
-      p.inner_stride = 16 / element;
-      p.extent = p.extent * p.columns / p.inner_stride;
-    }
+    if (kernel == Kernel::kWrapped) p.extent = (p.extent - 1) * p.inner_stride + p.columns;
   }
 }
 
@@ -244,17 +239,16 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
   const bool in_memory = config.pieces > config.cluster;
   // Hopper's build has clusters, and starts the second launch early.
   const bool sm90 = config.sm90;
-  const int vector =
-      of_columns(config.kernel) ? static_cast<int>(16 / element_size(problem.in_dtype)) : 1;
   const int64_t most_tiles = kMostBlocks / (config.pieces + config.collectors);
   const Status status = in_parts(config.tiles, most_tiles, [&](int64_t first, int64_t tiles) {
     p.first_tile = first, p.piece_blocks = static_cast<uint32_t>(tiles * config.pieces);
     const int64_t blocks = tiles * (config.pieces + config.collectors);
-    const Grid grid{.blocks = dim3(static_cast<unsigned>(blocks)),
-                    .threads = dim3(config.threads),
-                    .shared_bytes = static_cast<size_t>(shared_bytes(config, kind, vector)),
-                    .stream = stream,
-                    .cluster = dim3(config.cluster)};
+    const Grid grid{
+        .blocks = dim3(static_cast<unsigned>(blocks)),
+        .threads = dim3(config.threads),
+        .shared_bytes = static_cast<size_t>(shared_bytes(config, kind, problem.in_dtype)),
+        .stream = stream,
+        .cluster = dim3(config.cluster)};
     return launcher_of(problem.in_dtype, sm90)(kind, step_of(config.kernel), params, grid);
   });
   if (!status.ok() || !in_memory || config.mail) return status;

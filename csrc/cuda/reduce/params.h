@@ -47,13 +47,12 @@ struct Params {
   // kept_inner divides a tile's number (columns) or a row's (short rows): the remainder counts
   // along the innermost kept dimension.
   FastDivmod kept_inner;
-  uint16_t in_vector;     // columns: after how many elements of 16 bytes they repeat
   bool one_shift;         // shifted columns: see has_one_shift
   bool one_dim;           // columns: the reduced extent is one dimension
   int64_t columns;        // of the innermost kept dimension
   int64_t inner_stride;   // elements; see `runs`
-  uint32_t vectors;       // short rows: a power of 2
-  uint32_t row_loads;     // short rows: 16-byte loads that cover any of them
+  uint32_t vectors;       // short rows: a power of 2; wrapped columns: periods of a block
+  uint32_t row_loads;     // short rows: 16-byte loads that cover any of them; wrapped: of a period
   uint64_t nonce;         // of this launch's mail
   void* mail;             // [blocks][outputs of a tile] slots, where they meet in memory, or null
   uint32_t piece_blocks;  // of this launch; behind them are those that collect mail

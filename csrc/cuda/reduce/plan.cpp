@@ -56,7 +56,7 @@ std::string explain(const Plan& plan, const Config& config) {
   constexpr const char* kNames[] = {
       "short rows", "ragged rows",  "team rows",       "lone rows",    "rows",
       "runs",       "columns",      "shifted columns", "flat columns", "thin columns",
-      "few rows",   "warp columns", "narrow columns",  "strided",      "copy"};
+      "few rows",   "warp columns", "wrapped columns", "strided",      "copy"};
   std::string text = "kernel: ";
   text += kNames[static_cast<int>(config.kernel)];
   if (config.kernel != Kernel::kCopy) text += blocks_of(config);

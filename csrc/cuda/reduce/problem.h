@@ -1,6 +1,7 @@
 // A reduction on a GPU, and the kernel it gets. Nothing here needs the CUDA toolkit.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -29,7 +30,7 @@ enum class Kernel : int8_t {
   kThin,         // the same of a column each, element by element
   kFewRows,      // the same of up to 8 rows, in one dimension each
   kWarpColumns,  // 32 columns by a block, a warp each some rows, element by element
-  kNarrow,       // columns within 16 bytes, which hold several rows of them
+  kWrapped,      // few columns: their rows are read as one run
   kStrided,      // any strides, element by element
   kCopy,         // one element for each output, which is the result, or whose position is 0
 };
@@ -39,7 +40,7 @@ constexpr bool of_elements(Kernel kernel) {
   return kernel == Kernel::kThin || kernel == Kernel::kFewRows || kernel == Kernel::kWarpColumns;
 }
 constexpr bool of_columns(Kernel kernel) {
-  return kernel == Kernel::kColumns || kernel == Kernel::kShifted || kernel == Kernel::kNarrow ||
+  return kernel == Kernel::kColumns || kernel == Kernel::kShifted || kernel == Kernel::kWrapped ||
          kernel == Kernel::kFlat || of_elements(kernel);
 }
 
@@ -47,9 +48,9 @@ struct Config {
   Kernel kernel = Kernel::kStrided;
   int threads = 256;      // of a block
   int lanes = 1;          // threads along a row (short rows), or along a tile's outputs
-  int vectors = 1;        // of a row (short rows) that a lane takes at once
+  int vectors = 1;        // of a row (short rows) that a lane takes at once; wrapped: periods
   int64_t tiles = 0;      // of outputs: one for each block, or for each of its pieces
-  int64_t row_loads = 0;  // short rows, runs: 16-byte loads that cover any of them
+  int64_t row_loads = 0;  // short rows, runs: 16-byte loads that cover any; wrapped: of a period
   int64_t pieces = 1;     // of the reduced extent
   int cluster = 1;        // pieces that meet in a cluster: all, or 1 where they meet in memory
   bool mail = false;      // they meet there in the same launch, and not in a second one
@@ -120,12 +121,21 @@ constexpr int cluster_bytes(int cluster, int columns) {
   return cluster > 1 ? 16 + 16 * ((columns + cluster - 1) / cluster) * cluster : 0;
 }
 constexpr int64_t accumulator_bytes(Kind kind) { return kind == Kind::kArg ? 16 : 8; }
-// Dynamic shared memory of a block in which a thread has accumulators of `of_thread` outputs.
-constexpr int64_t shared_bytes(const Config& config, Kind kind, int of_thread) {
+// Outputs that a thread has when its block's accumulators meet.
+constexpr int outputs_of_thread(Kernel kernel, DType dtype) {
+  return of_columns(kernel) && kernel != Kernel::kWrapped ? 16 / element_size(dtype) : 1;
+}
+// Dynamic shared memory of a block.
+constexpr int64_t shared_bytes(const Config& config, Kind kind, DType dtype) {
+  const int of_thread = outputs_of_thread(config.kernel, dtype);
   const int span = config.lanes < 32 && !config.one_shift ? 32 : config.lanes;
-  return cluster_bytes(config.cluster, config.lanes * of_thread) +
-         accumulator_bytes(kind) * (config.threads / span) * config.lanes *
-             accumulator_pitch(of_thread);
+  const int64_t meeting = cluster_bytes(config.cluster, config.lanes * of_thread) +
+                          accumulator_bytes(kind) * (config.threads / span) * config.lanes *
+                              accumulator_pitch(of_thread);
+  if (config.kernel != Kernel::kWrapped) return meeting;
+  const int64_t before = accumulator_bytes(kind) * config.threads *
+                         accumulator_pitch(static_cast<int>(16 / element_size(dtype)));
+  return std::max(meeting, before);
 }
 
 // Shifted columns: whether all rows of a thread are equally far from a multiple of 16 bytes. Then
@@ -146,8 +156,8 @@ inline int64_t workspace_bytes(const ReduceProblem& problem, const Plan& plan,
   if (config.pieces <= config.cluster) return 0;
   const int64_t of_piece = accumulator_bytes(kind_of(problem));
   if (!config.mail) return config.pieces * plan.outputs * of_piece;
-  const int64_t vector = of_columns(config.kernel) ? 16 / element_size(problem.in_dtype) : 1;
-  return config.tiles * config.pieces * config.lanes * vector * 2 * of_piece;
+  const int of_thread = outputs_of_thread(config.kernel, problem.in_dtype);
+  return config.tiles * config.pieces * config.lanes * of_thread * 2 * of_piece;
 }
 
 // Pure: these look at shapes, strides and alignment, not at memory or the GPU.

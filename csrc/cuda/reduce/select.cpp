@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 
 #include "common/math.h"
 #include "cuda/reduce/cost.h"
@@ -31,6 +32,8 @@ constexpr int64_t kFewestWarpRows = 128, kMostWarpRows = 400;
 constexpr int kWarpColumnsBlocks = 2048 / kWarpColumnsThreads;  // of an SM
 constexpr int64_t kSharedBytes = 48 * 1024;
 constexpr double kClusteredBytes = 100e6;  // from here on clusters of columns lose
+constexpr int64_t kMostWrapped = 64;       // columns: 99 and 100 are 1 to 4 % slower so
+constexpr int64_t kSector = 32;            // bytes that are read together
 constexpr int64_t kFewBatches = 4;
 constexpr int kFullWarps = 8, kEnoughWarps = 16;  // of an SM
 // From here on L2 is better left as it is: reading 1 GB takes 243 us then, and 256 us where what
@@ -42,6 +45,9 @@ constexpr int64_t kStridedPiece = int64_t{1} << 30;  // elements, at most
 int64_t pow2_ceil(int64_t n) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
 }
+
+// After how many 16-byte loads of `vector` elements rows at this stride begin equally far in one.
+int64_t period_of(int64_t stride, int64_t vector) { return stride / std::gcd(stride, vector); }
 
 // The problem in the terms of the choice.
 struct View {
@@ -133,18 +139,16 @@ bool fits_columns(const View& v) {
   return true;
 }
 
-// 16 bytes hold several rows, each of some columns, and all lie behind one another.
-bool fits_narrow(const View& v) {
-  const Plan& plan = v.plan;
-  const int64_t size = v.kept().size;
-  if (v.few_kernels() || v.kind == Kind::kArg) return false;
-  if (plan.reduced.count > 1 || v.reduced().in_stride != size) return false;
-  if (size >= v.vector || v.vector % size != 0 || plan.extent * size % v.vector != 0) return false;
-  if (reinterpret_cast<uintptr_t>(v.problem.in) % 16 != 0) return false;
-  for (int d = 0; d < plan.kept.count - 1; ++d) {
-    if (plan.kept[d].in_stride % v.vector != 0) return false;
-  }
-  return true;
+// Few columns at strides that are no multiple of 16 bytes, in rows that lie so close to one another
+// that they are best read as one run.
+bool fits_wrapped(const View& v) {
+  const int64_t columns = v.kept().size, stride = v.reduced().in_stride;
+  if (v.few_kernels() || v.kind == Kind::kArg || v.plan.reduced.count > 1) return false;
+  if (columns > kMostWrapped || v.all_aligned(true)) return false;
+  if (stride < columns || (2 * columns < stride && stride * v.element > kSector)) return false;
+  const int64_t elements = (v.plan.extent - 1) * stride + columns;
+  return period_of(stride, v.vector) <= kColumnThreads && 2 * v.vector <= elements &&
+         elements < k31Bits * v.vector;
 }
 
 // The cheapest way so far.
@@ -202,7 +206,7 @@ void consider_thin(const View& v, Choice* choice) {
   if (!fits_thin(v)) return;
   const bool few = v.small() && v.plan.extent <= kMostFewRows && v.plan.kept.count == 1 &&
                    v.plan.reduced.count == 1;
-  Cut cut{.loads = v.plan.extent, .batch = 8, .resident = 1536};
+  Cut cut{.loads = v.plan.extent, .batch = 8, .resident = 1536, .end = kThinEnd};
   if (few) cut.best_threads = kFlatThreads;
   cut.slower = std::max(kThinBytes / static_cast<double>(v.element), 1.0);
   Choice thin{.config = {.kernel = few ? Kernel::kFewRows : Kernel::kThin,
@@ -211,7 +215,7 @@ void consider_thin(const View& v, Choice* choice) {
   for (cut.threads = kFewestThreads; cut.threads <= kFlatThreads; cut.threads *= 2) {
     cut.tiles = ceil_div<int64_t>(v.plan.outputs, cut.threads);
     cut.run = v.element * std::min<int64_t>(v.kept().size, cut.threads);
-    thin.consider(cut, 1, false, v.estimate(cut) + kThinEnd);
+    thin.consider(cut, 1, false, v.estimate(cut));
   }
   if (thin.cost < choice->cost) *choice = thin;
 }
@@ -318,33 +322,45 @@ Config rows(const View& v) {
   return config;
 }
 
-Config narrow_columns(const View& v) {
-  Choice choice{.config = {.kernel = Kernel::kNarrow}};
-  const int64_t rows = v.plan.extent * v.kept().size / v.vector;
-  const int most_threads = v.large_blocks() ? kColumnThreads : kWidestLanes;
-  for (int threads = kFewestThreads; threads <= most_threads; threads *= 2) {
-    const Cut cut{.threads = threads,
-                  .lanes = 1,
-                  .tiles = v.plan.outputs / v.kept().size,
-                  .outputs_of_tile = v.vector,
-                  .batch = v.batch,
-                  .resident = v.vector > 4 ? 768 : 1024,
-                  .run = threads * 16,
-                  .slower = threads > kWidestLanes ? 1 : kSmallBlocksOfRun};
-    consider_pieces(
-        v, cut, ceil_div<int64_t>(rows, threads), v.clusters(),
-        [&](int64_t pieces) { return ceil_div(rows, pieces * threads); }, &choice);
-  }
-  choice.config.reason = "columns within 16 bytes";
-  consider_thin(v, &choice);
-  return choice.config;
-}
-
 // Threads of an SM that the registers of columns leave room for.
 int columns_resident(const View& v) {
   if (v.vector > 4) return v.four_byte_lanes() ? 768 : 640;
   if (v.problem.in_dtype != DType::kF32) return 768;
   return v.kind == Kind::kSum ? 1024 : v.kind == Kind::kProd ? 640 : 768;
+}
+
+// If that is cheaper than what was chosen.
+void consider_wrapped(const View& v, Choice* choice) {
+  if (!fits_wrapped(v)) return;
+  const int64_t columns = v.kept().size, stride = v.reduced().in_stride;
+  const int64_t period = period_of(stride, v.vector), lanes = pow2_ceil(columns);
+  const int64_t vectors = ceil_div((v.plan.extent - 1) * stride + columns, v.vector);
+  Choice wrapped{.config = {.kernel = Kernel::kWrapped}, .cost = choice->cost};
+  for (int threads = kFewestThreads; threads <= kColumnThreads; threads *= 2) {
+    const Config alone{.kernel = Kernel::kWrapped, .threads = threads};
+    if (threads < std::max(period, lanes)) continue;
+    if (shared_bytes(alone, v.kind, v.problem.in_dtype) > kSharedBytes) continue;
+    const int64_t busy = threads / period * period;
+    const double unread = static_cast<double>(stride) / static_cast<double>(columns);
+    const Cut cut{.threads = threads,
+                  .lanes = static_cast<int>(lanes),
+                  .tiles = v.plan.outputs / columns,
+                  .outputs_of_tile = lanes,
+                  .batch = v.batch,
+                  .resident = v.four_byte_lanes() && v.vector <= 4 ? 1024 : columns_resident(v),
+                  .run = threads * 16,
+                  .slower = (threads > kWidestLanes ? 1 : kSmallBlocksOfRun) * unread,
+                  .end = kWrappedEnd};
+    consider_pieces(
+        v, cut, ceil_div<int64_t>(vectors, busy), false,
+        [&](int64_t pieces) { return ceil_div(vectors, pieces * busy); }, &wrapped);
+  }
+  if (wrapped.cost >= choice->cost) return;
+  *choice = wrapped;
+  Config& config = choice->config;
+  config.row_loads = period;
+  config.vectors = static_cast<int>(config.threads / period);
+  config.reason = "few columns: rows as one run";
 }
 
 Config columns(const View& v) {
@@ -381,12 +397,12 @@ Config columns(const View& v) {
       const auto vector = static_cast<int>(v.vector);
       Config alone{.kernel = tiled.config.kernel, .threads = threads, .lanes = lanes};
       alone.one_shift = has_one_shift(alone, v.plan, vector);
-      if (shared_bytes(alone, v.kind, vector) > kSharedBytes) alone.one_shift = false;
-      if (shared_bytes(alone, v.kind, vector) > kSharedBytes) continue;
+      if (shared_bytes(alone, v.kind, v.problem.in_dtype) > kSharedBytes) alone.one_shift = false;
+      if (shared_bytes(alone, v.kind, v.problem.in_dtype) > kSharedBytes) continue;
       Config largest = alone;
       largest.cluster = kMostCluster;
       const bool clusters = v.clusters() && !shifted && v.bytes < kClusteredBytes &&
-                            shared_bytes(largest, v.kind, vector) <= kSharedBytes;
+                            shared_bytes(largest, v.kind, v.problem.in_dtype) <= kSharedBytes;
       // A tile that is as wide as the rows is read in one run.
       const bool whole_rows = !shifted && lanes == across && v.reduced().in_stride == v.kept().size;
       // Where so much is read that blocks of 512 threads do so 1 to 8 % faster. (Elsewhere they
@@ -418,6 +434,7 @@ Config columns(const View& v) {
                   : config.pieces == 1           ? "columns"
                   : config.cluster > 1           ? "columns: a cluster each"
                                                  : "few columns: in pieces";
+  consider_wrapped(v, &choice);
   consider_thin(v, &choice);
   return config;
 }
@@ -480,12 +497,12 @@ Config choose(const View& v) {
     return fits_short_rows(v) ? short_rows(v) : fits_team_rows(v) ? team_rows(v) : rows(v);
   }
   // 16 bytes of few columns would be mostly of other rows.
-  const bool few_columns = 2 * v.kept().size <= v.vector && !fits_narrow(v);
+  const bool few_columns = 2 * v.kept().size <= v.vector && !fits_wrapped(v);
   if (!fits_columns(v) || few_columns) {
     return fits_thin(v) && extent <= kThinStrided ? thin(v) : strided(v);
   }
   if (fits_warp_columns(v)) return warp_columns(v);
-  return fits_narrow(v) ? narrow_columns(v) : columns(v);
+  return columns(v);
 }
 
 }  // namespace
@@ -495,8 +512,7 @@ Config select_config(const ReduceProblem& problem, const Plan& plan, const Devic
   const View view{problem, plan, device};
   Config config = choose(view);
   config.sm90 =
-      view.clusters() && (config.kernel == Kernel::kRows || config.kernel == Kernel::kColumns ||
-                          config.kernel == Kernel::kNarrow);
+      view.clusters() && (config.kernel == Kernel::kRows || config.kernel == Kernel::kColumns);
   const bool short_ones = config.kernel == Kernel::kShortRows ||
                           config.kernel == Kernel::kRaggedRows ||
                           config.kernel == Kernel::kTeamRows;
