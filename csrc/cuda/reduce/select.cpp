@@ -33,6 +33,7 @@ constexpr int kWarpColumnsBlocks = 2048 / kWarpColumnsThreads;  // of an SM
 constexpr int64_t kSharedBytes = 48 * 1024;
 constexpr double kClusteredBytes = 100e6;  // from here on clusters of columns lose
 constexpr int64_t kMostWrapped = 64;       // columns: 99 and 100 are 1 to 4 % slower so
+constexpr int64_t kFewestWrapped = 512;    // rows of few columns: fewer are strided
 constexpr int64_t kSector = 32;            // bytes that are read together
 constexpr int64_t kFewBatches = 4;
 constexpr int kFullWarps = 8, kEnoughWarps = 16;  // of an SM
@@ -70,6 +71,8 @@ struct View {
   bool few_kernels() const { return reduce::few_kernels(kind, problem.in_dtype); }
   bool clusters() const { return device.capability == 90 && has_sm90(kind, problem.in_dtype); }
 
+  // 16 bytes of them would be mostly of other rows.
+  bool few_columns() const { return 2 * kept().size <= vector; }
   // Base and all strides but those of the innermost kept (columns) or reduced (rows) dimension are
   // multiples of so many bytes.
   bool all_aligned(bool columns, int64_t bytes = 16) const {
@@ -145,6 +148,7 @@ bool fits_wrapped(const View& v) {
   const int64_t columns = v.kept().size, stride = v.reduced().in_stride;
   if (v.few_kernels() || v.kind == Kind::kArg || v.plan.reduced.count > 1) return false;
   if (columns > kMostWrapped || v.all_aligned(true)) return false;
+  if (v.few_columns() && v.plan.extent < kFewestWrapped) return false;
   if (stride < columns || (2 * columns < stride && stride * v.element > kSector)) return false;
   const int64_t elements = (v.plan.extent - 1) * stride + columns;
   return period_of(stride, v.vector) <= kColumnThreads && 2 * v.vector <= elements &&
@@ -322,11 +326,14 @@ Config rows(const View& v) {
   return config;
 }
 
-// Threads of an SM that the registers of columns leave room for.
+// Threads of an SM, where it was measured by the registers that columns take.
 int columns_resident(const View& v) {
-  if (v.vector > 4) return v.four_byte_lanes() ? 768 : 640;
-  if (v.problem.in_dtype != DType::kF32) return 768;
-  return v.kind == Kind::kSum ? 1024 : v.kind == Kind::kProd ? 640 : 768;
+  const DType dtype = v.problem.in_dtype;
+  if (v.kind == Kind::kProd && (dtype == DType::kF16 || dtype == DType::kF32)) return 640;
+  if (v.kind == Kind::kSquares && dtype == DType::kBF16) return 640;
+  if (v.kind == Kind::kSquares && dtype == DType::kF32) return 896;
+  if (v.kind == Kind::kExtreme && v.element == 4) return 768;
+  return v.vector > 4 ? 768 : 1024;
 }
 
 // If that is cheaper than what was chosen.
@@ -347,10 +354,13 @@ void consider_wrapped(const View& v, Choice* choice) {
                   .tiles = v.plan.outputs / columns,
                   .outputs_of_tile = lanes,
                   .batch = v.batch,
-                  .resident = v.four_byte_lanes() && v.vector <= 4 ? 1024 : columns_resident(v),
+                  .resident = v.four_byte_lanes() && v.vector <= 4
+                                  ? 1024
+                                  : std::min(768, columns_resident(v)),
                   .run = threads * 16,
                   .slower = (threads > kWidestLanes ? 1 : kSmallBlocksOfRun) * unread,
-                  .end = kWrappedEnd};
+                  .end = kWrappedEnd,
+                  .tiled = true};
     consider_pieces(
         v, cut, ceil_div<int64_t>(vectors, busy), false,
         [&](int64_t pieces) { return ceil_div(vectors, pieces * busy); }, &wrapped);
@@ -361,6 +371,13 @@ void consider_wrapped(const View& v, Choice* choice) {
   config.row_loads = period;
   config.vectors = static_cast<int>(config.threads / period);
   config.reason = "few columns: rows as one run";
+}
+
+Config wrapped_columns(const View& v) {
+  Choice choice;
+  consider_wrapped(v, &choice);
+  consider_thin(v, &choice);
+  return choice.config;
 }
 
 Config columns(const View& v) {
@@ -496,11 +513,10 @@ Config choose(const View& v) {
   if (fits_rows(v)) {
     return fits_short_rows(v) ? short_rows(v) : fits_team_rows(v) ? team_rows(v) : rows(v);
   }
-  // 16 bytes of few columns would be mostly of other rows.
-  const bool few_columns = 2 * v.kept().size <= v.vector && !fits_wrapped(v);
-  if (!fits_columns(v) || few_columns) {
+  if (!fits_columns(v) || (v.few_columns() && !fits_wrapped(v))) {
     return fits_thin(v) && extent <= kThinStrided ? thin(v) : strided(v);
   }
+  if (v.few_columns()) return wrapped_columns(v);
   if (fits_warp_columns(v)) return warp_columns(v);
   return columns(v);
 }
