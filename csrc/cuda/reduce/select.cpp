@@ -10,6 +10,7 @@
 #include "cuda/reduce/cost.h"
 #include "cuda/reduce/params.h"
 #include "cuda/reduce/problem.h"
+#include "cuda/reduce/view.h"
 
 namespace xgemm::cuda::reduce {
 namespace {
@@ -27,7 +28,7 @@ constexpr int64_t kMostFlatExtent = 4096;
 constexpr int64_t kThinRow = 10, kThinStrided = 16;
 // Of the limits of lone rows and warp columns, and of where blocks of 512 threads are considered
 // for columns: 120 random problems, and 80 near the limits, beside what was chosen before.
-constexpr double kManyBytesOfLoneRows = 40e6, kLargeBlockBytes = 2e6;
+constexpr double kManyBytesOfLoneRows = 40e6;
 constexpr int64_t kFewestWarpRows = 128, kMostWarpRows = 400;
 constexpr int kWarpColumnsBlocks = 2048 / kWarpColumnsThreads;  // of an SM
 constexpr int64_t kSharedBytes = 48 * 1024;
@@ -36,11 +37,7 @@ constexpr int64_t kMostWrapped = 64;       // columns: 99 and 100 are 1 to 4 % s
 constexpr int64_t kFewestWrapped = 512;    // rows of few columns: fewer are strided
 constexpr int64_t kSector = 32;            // bytes that are read together
 constexpr int64_t kFewBatches = 4;
-constexpr int kFullWarps = 8, kEnoughWarps = 16;  // of an SM
-// From here on L2 is better left as it is: reading 1 GB takes 243 us then, and 256 us where what
-// was read is dropped first. That wins below, where other data that L2 holds stay there: 64 MB take
-// 22.8 us instead of 25.
-constexpr double kStreamedBytes = 275e6;
+constexpr int kEnoughWarps = 16;                     // of an SM
 constexpr int64_t kStridedPiece = int64_t{1} << 30;  // elements, at most
 
 int64_t pow2_ceil(int64_t n) {
@@ -49,53 +46,6 @@ int64_t pow2_ceil(int64_t n) {
 
 // After how many 16-byte loads of `vector` elements rows at this stride begin equally far in one.
 int64_t period_of(int64_t stride, int64_t vector) { return stride / std::gcd(stride, vector); }
-
-// The problem in the terms of the choice.
-struct View {
-  const ReduceProblem& problem;
-  const Plan& plan;
-  const DeviceInfo& device;
-  Kind kind = kind_of(problem);
-  int64_t element = element_size(problem.in_dtype);
-  int64_t vector = 16 / element;  // elements
-  int batch = in_flight(Kernel::kRows, kind, problem.in_dtype);
-  double bytes = static_cast<double>(plan.outputs) * static_cast<double>(plan.extent * element);
-
-  const ReduceDim& kept() const { return plan.kept.innermost(); }
-  const ReduceDim& reduced() const { return plan.reduced.innermost(); }
-  double estimate(const Cut& cut) const { return reduce::estimate(cut, bytes, device.sm_count); }
-  bool four_byte_lanes() const { return reduce::four_byte_lanes(kind, problem.in_dtype); }
-  bool large_blocks() const { return four_byte_lanes() && bytes >= kLargeBlockBytes; }
-  // The kernels of small problems read as if nothing else should stay in L2.
-  bool small() const { return has_small(kind, problem.in_dtype) && bytes < kStreamedBytes; }
-  bool few_kernels() const { return reduce::few_kernels(kind, problem.in_dtype); }
-  bool clusters() const { return device.capability == 90 && has_sm90(kind, problem.in_dtype); }
-
-  // 16 bytes of them would be mostly of other rows.
-  bool few_columns() const { return 2 * kept().size <= vector; }
-  // Base and all strides but those of the innermost kept (columns) or reduced (rows) dimension are
-  // multiples of so many bytes.
-  bool all_aligned(bool columns, int64_t bytes = 16) const {
-    if (reinterpret_cast<uintptr_t>(problem.in) % bytes != 0) return false;
-    const int64_t elements = bytes / element;
-    const ReduceDims &a = plan.kept, &b = plan.reduced;
-    for (int d = 0; d < a.count - (columns ? 1 : 0); ++d) {
-      if (a[d].size > 1 && a[d].in_stride % elements != 0) return false;
-    }
-    for (int d = 0; d < b.count - (columns ? 0 : 1); ++d) {
-      if (b[d].size > 1 && b[d].in_stride % elements != 0) return false;
-    }
-    return true;
-  }
-  // A warp's loads in flight, of all of them, do not fill the GPU.
-  bool few_rows() const { return bytes < 16.0 * 32 * batch * kFullWarps * device.sm_count; }
-  // Loads of a run at the worst alignment, where runs are not all aligned.
-  int64_t vectors_of_run() const {
-    const int64_t before = all_aligned(false) ? 0 : vector - 1;
-    return ceil_div(reduced().size + before, vector);
-  }
-  int64_t vectors_of_row() const { return plan.extent / reduced().size * vectors_of_run(); }
-};
 
 // One element each, which is the result or whose position is, and all behind one another. (Results
 // always are.)

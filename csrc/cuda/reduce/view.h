@@ -1,0 +1,65 @@
+// A reduction in the terms of the choice of its kernel.
+#pragma once
+
+#include <cstdint>
+
+#include "common/math.h"
+#include "cuda/reduce/cost.h"
+#include "cuda/reduce/problem.h"
+
+namespace xgemm::cuda::reduce {
+
+inline constexpr int kFullWarps = 8;             // of an SM
+inline constexpr double kLargeBlockBytes = 2e6;  // from here on columns may have 512 threads
+// From here on L2 is better left as it is: reading 1 GB takes 243 us then, and 256 us where what
+// was read is dropped first. That wins below, where other data that L2 holds stay there: 64 MB take
+// 22.8 us instead of 25.
+inline constexpr double kStreamedBytes = 275e6;
+
+struct View {
+  const ReduceProblem& problem;
+  const Plan& plan;
+  const DeviceInfo& device;
+  Kind kind = kind_of(problem);
+  int64_t element = element_size(problem.in_dtype);
+  int64_t vector = 16 / element;  // elements
+  int batch = in_flight(Kernel::kRows, kind, problem.in_dtype);
+  double bytes = static_cast<double>(plan.outputs) * static_cast<double>(plan.extent * element);
+
+  const ReduceDim& kept() const { return plan.kept.innermost(); }
+  const ReduceDim& reduced() const { return plan.reduced.innermost(); }
+  double estimate(const Cut& cut) const { return reduce::estimate(cut, bytes, device.sm_count); }
+  bool four_byte_lanes() const { return reduce::four_byte_lanes(kind, problem.in_dtype); }
+  bool large_blocks() const { return four_byte_lanes() && bytes >= kLargeBlockBytes; }
+  // The kernels of small problems read as if nothing else should stay in L2.
+  bool small() const { return has_small(kind, problem.in_dtype) && bytes < kStreamedBytes; }
+  bool few_kernels() const { return reduce::few_kernels(kind, problem.in_dtype); }
+  bool clusters() const { return device.capability == 90 && has_sm90(kind, problem.in_dtype); }
+
+  // 16 bytes of them would be mostly of other rows.
+  bool few_columns() const { return 2 * kept().size <= vector; }
+  // Base and all strides but those of the innermost kept (columns) or reduced (rows) dimension are
+  // multiples of so many bytes.
+  bool all_aligned(bool columns, int64_t bytes = 16) const {
+    if (reinterpret_cast<uintptr_t>(problem.in) % bytes != 0) return false;
+    const int64_t elements = bytes / element;
+    const ReduceDims &a = plan.kept, &b = plan.reduced;
+    for (int d = 0; d < a.count - (columns ? 1 : 0); ++d) {
+      if (a[d].size > 1 && a[d].in_stride % elements != 0) return false;
+    }
+    for (int d = 0; d < b.count - (columns ? 0 : 1); ++d) {
+      if (b[d].size > 1 && b[d].in_stride % elements != 0) return false;
+    }
+    return true;
+  }
+  // A warp's loads in flight, of all of them, do not fill the GPU.
+  bool few_rows() const { return bytes < 16.0 * 32 * batch * kFullWarps * device.sm_count; }
+  // Loads of a run at the worst alignment, where runs are not all aligned.
+  int64_t vectors_of_run() const {
+    const int64_t before = all_aligned(false) ? 0 : vector - 1;
+    return ceil_div(reduced().size + before, vector);
+  }
+  int64_t vectors_of_row() const { return plan.extent / reduced().size * vectors_of_run(); }
+};
+
+}  // namespace xgemm::cuda::reduce
