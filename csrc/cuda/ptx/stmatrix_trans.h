@@ -8,13 +8,6 @@
 
 namespace xgemm::ptx {
 
-__device__ inline void stmatrix_x2_trans(void* row, uint32_t r0, uint32_t r1) {
-  asm volatile(
-      "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(smem_address(row)),
-      "r"(r0), "r"(r1)
-      : "memory");
-}
-
 __device__ inline void stmatrix_x4_trans(void* row, uint32_t r0, uint32_t r1, uint32_t r2,
                                          uint32_t r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(

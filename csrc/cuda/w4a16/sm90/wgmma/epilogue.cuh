@@ -60,8 +60,8 @@ __device__ inline int64_t warpgroup_of(const Params& params, Place place, uint32
 }
 
 // One for each consumer warpgroup. Where CTAs share K, each gets the sums of 64 / splits of the
-// warpgroup's columns from all of them, and adds them in the order of their ranks: no global
-// memory, no locks, and the same bits in every run.
+// warpgroup's columns from the others, and adds them to its own in the order of their ranks: no
+// global memory, no locks, and the same bits in every run.
 template <typename T, typename Config>
 class Epilogue {
   static constexpr int kRows = Config::kRows;
@@ -98,13 +98,17 @@ class Epilogue {
   __device__ void store(float (&acc)[kRows / 2], const Segment& segment,
                         const Scheduler& scheduler) {
     if constexpr (Config::kMaySplit) {
-      if (params_.split_shift > 0) return exchange(acc, scheduler.done());
+      if (params_.split_shift > 0) return store_slice(acc, scheduler.done());
     }
     if (params_.even_shares) {
       if (segment.first > 0) return leave(acc, scheduler.cluster());
       complete(acc, segment, scheduler.cluster());
     }
-    store_whole(acc);
+    if (thread_ == 0) ptx::bulk_wait_group_read<0>();  // the last tile's store
+    ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
+    lay_out(acc, out_);
+    publish();
+    write(out_);
   }
 
   // Shared memory must outlive the stores.
@@ -162,42 +166,27 @@ class Epilogue {
     }
   }
 
-  __device__ void store_whole(float (&acc)[kRows / 2]) {
-    if (params_.bias != nullptr) [[unlikely]] {
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) acc[i] += bias_[i / 2 % 2];
-    }
-    if (params_.activation != Activation::kNone) [[unlikely]]
-      activate_all(params_.activation, acc);
-    if (thread_ == 0) ptx::bulk_wait_group_read<0>();  // the last tile's store
-    ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
-    const int lane = thread_ % 32, chunk = thread_ / 32 * 2 + lane / 8 % 2;
-    const int row = lane / 16 * 8 + lane % 8;
-#pragma unroll
-    for (int j = 0; j < kRows / 8; j += 2) {
-      const float* x = acc + 4 * j;
-      // Rows of X 8 j and on, then 8 more: the swizzle depends on `row` alone.
-      uint8_t* to = out_ + j * 8 * 128 + row * 128 + ((chunk ^ lane % 8) << 4);
-      ptx::stmatrix_x4_trans(to, pack2<T>(x[0], x[1]), pack2<T>(x[2], x[3]), pack2<T>(x[4], x[5]),
-                             pack2<T>(x[6], x[7]));
-    }
-    publish();
-    write(out_);
-  }
-
-  __device__ void exchange(const float (&acc)[kRows / 2], bool last) {
+  // Where CTAs share K, each finishes some strips of 16 columns: a warp keeps its sums or sends
+  // them.
+  __device__ void store_slice(float (&acc)[kRows / 2], bool last) {
     uint8_t* slice = out_ + Config::kInboxBytes;
     if (thread_ == 0) {
       ptx::bulk_wait_group_read<0>();  // the last slice's store
-      ptx::mbarrier_arrive_expect_tx(inbox_full_, Config::kInboxBytes);
+      constexpr int kBytes = kRows * kWarpgroupColumns * 4;
+      ptx::mbarrier_arrive_expect_tx(inbox_full_, kBytes - (kBytes >> params_.split_shift));
     }
     // All have read what they got last time. (Before the first, nothing is in the way.)
     if (started_) ptx::mbarrier_wait(inbox_empty_, parity_ ^ 1);
     started_ = true;
-    send(acc);
-    ptx::mbarrier_wait(inbox_full_, parity_);
+    const int receiver = thread_ / 32 >> strips_shift_;
+    if (receiver != place_.split) {
+      send(acc, receiver);
+    } else {
+      ptx::mbarrier_wait(inbox_full_, parity_);
+      receive(acc);
+      lay_out(acc, slice);
+    }
     parity_ ^= 1;
-    add(slice);
     publish();
     // Not after the last: nobody waits for it, and the other CTA may be gone.
     if (!last && thread_ < 1 << params_.split_shift) {
@@ -206,20 +195,19 @@ class Epilogue {
     write(slice);
   }
 
-  // The inbox: [rank of the sender][strip of the slice][8 rows of X][lane] of 16 bytes, a lane's
-  // part of a 16x8 block of Y^T.
-  __device__ float4* inbox(int rank, int strip, int j) const {
+  // The inbox: [sender][strip of the slice][8 rows of X][lane] of 16 bytes, a lane's part of a 16x8
+  // block of Y^T.
+  __device__ float4* inbox(int sender) const {
+    const int strip = thread_ / 32 & ((1 << strips_shift_) - 1);
     return reinterpret_cast<float4*>(out_) +
-           (((rank << strips_shift_) + strip) * (kRows / 8) + j) * 32 + thread_ % 32;
+           ((sender << strips_shift_) + strip) * (kRows / 8 * 32) + thread_ % 32;
   }
 
-  // A warp's 16 columns have one receiver.
-  __device__ void send(const float (&acc)[kRows / 2]) const {
-    const int warp = thread_ / 32;
-    const int receiver = (warp >> strips_shift_) * params_.sharers + place_.sharer;
-    const float4* mine = inbox(place_.split, warp & ((1 << strips_shift_) - 1), 0);
-    const uint32_t to = ptx::mapa(ptx::smem_address(mine), receiver);
-    const uint32_t signal = ptx::mapa(ptx::smem_address(inbox_full_), receiver);
+  __device__ void send(const float (&acc)[kRows / 2], int receiver) const {
+    const float4* mine = inbox(place_.split - (place_.split > receiver));
+    const int rank = receiver * params_.sharers + place_.sharer;
+    const uint32_t to = ptx::mapa(ptx::smem_address(mine), rank);
+    const uint32_t signal = ptx::mapa(ptx::smem_address(inbox_full_), rank);
 #pragma unroll
     for (int j = 0; j < kRows / 8; ++j) {
       const float* x = acc + 4 * j;
@@ -227,28 +215,35 @@ class Epilogue {
     }
   }
 
-  // The four warps share out the strips of the slice and its rows.
-  __device__ void add(uint8_t* slice) const {
-    const int warp = thread_ / 32, lane = thread_ % 32;
-    const int strip = warp & ((1 << strips_shift_) - 1);
-    const int splits = 1 << params_.split_shift;
-    const int chunk = strip * 2 + lane / 8 % 2;
+  __device__ void receive(float (&acc)[kRows / 2]) const {
+    const int senders = (1 << params_.split_shift) - 1;
 #pragma unroll 1
-    for (int j = warp >> strips_shift_; j < kRows / 8; j += splits) {
-      const float4 first = *inbox(0, strip, j);
-      float sum[4] = {first.x, first.y, first.z, first.w};
-#pragma unroll 1
-      for (int rank = 1; rank < splits; ++rank) {
-        const float4 next = *inbox(rank, strip, j);
-        sum[0] += next.x, sum[1] += next.y, sum[2] += next.z, sum[3] += next.w;
+    for (int sender = 0; sender < senders; ++sender) {
+      const float4* from = inbox(sender);
+#pragma unroll
+      for (int j = 0; j < kRows / 8; ++j) {
+        const float4 x = from[j * 32];
+        acc[4 * j] += x.x, acc[4 * j + 1] += x.y, acc[4 * j + 2] += x.z, acc[4 * j + 3] += x.w;
       }
-      if (params_.bias != nullptr) {
-        sum[0] += bias_[0], sum[1] += bias_[0], sum[2] += bias_[1], sum[3] += bias_[1];
-      }
-      if (params_.activation != Activation::kNone) [[unlikely]]
-        activate_all(params_.activation, sum);
-      ptx::stmatrix_x2_trans(slice + position(j * 8 + lane % 8, chunk), pack2<T>(sum[0], sum[1]),
-                             pack2<T>(sum[2], sum[3]));
+    }
+  }
+
+  // A warp's columns, as they are stored.
+  __device__ void lay_out(float (&acc)[kRows / 2], uint8_t* staging) const {
+    if (params_.bias != nullptr) [[unlikely]] {
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) acc[i] += bias_[i / 2 % 2];
+    }
+    if (params_.activation != Activation::kNone) [[unlikely]]
+      activate_all(params_.activation, acc);
+    const int lane = thread_ % 32, strip = thread_ / 32 & ((1 << strips_shift_) - 1);
+    uint8_t* to = staging + position(lane / 16 * 8 + lane % 8, strip * 2 + lane / 8 % 2);
+    const int step = kWarpgroupColumns * 2 * 8 >> params_.split_shift;  // of 8 rows of X
+#pragma unroll
+    for (int j = 0; j < kRows / 8; j += 2) {
+      const float* x = acc + 4 * j;
+      ptx::stmatrix_x4_trans(to + j * step, pack2<T>(x[0], x[1]), pack2<T>(x[2], x[3]),
+                             pack2<T>(x[4], x[5]), pack2<T>(x[6], x[7]));
     }
   }
 

@@ -121,7 +121,8 @@ struct WarpgroupTile {
   static_assert(kRows % 16 == 0, "a store takes 16 rows");
 
   // Of a warpgroup: its part of D, or what others send it of theirs and the slice it makes of it.
-  static constexpr int kInboxBytes = kRows * kWarpgroupColumns * 4;
+  static constexpr int kInboxBytes =
+      kRows * kWarpgroupColumns * 4 / kMostSplits * (kMostSplits - 1);
   static constexpr int kSliceBytes = kRows * kWarpgroupColumns;  // halved, if not quartered
   static constexpr int kTileBytes = kRows * kWarpgroupColumns * 2;
   static constexpr int kOutBytes = kMaySplit ? kInboxBytes + kSliceBytes : kTileBytes;
