@@ -14,7 +14,7 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 
 template <typename T, typename Config>
 class FewConsumer {
-  static constexpr int kRows = Config::kRows, kParts = Config::kParts;
+  static constexpr int kRows = Config::kRows, kUnits = Config::kStageUnits;
   static constexpr bool kPlain = Config::kPlain;
 
  public:
@@ -26,8 +26,9 @@ class FewConsumer {
         block_(block),
         part_(part),
         thread_(thread),
-        strip_(smem.w[0][block] + thread / 32 * params.strip_bytes),
-        x_base_(ptx::wgmma_descriptor(smem.x[0], 16, 1024)),
+        strip_(smem.w[0][block] + part % kUnits * params.unit_bytes +
+               thread / 32 * params.strip_bytes),
+        x_base_(ptx::wgmma_descriptor(smem.x[0][part % kUnits * 2], 16, 1024)),
         groups_(params.groups_per_unit) {}
 
   // The scales of a tile whose columns have one group each.
@@ -63,20 +64,25 @@ class FewConsumer {
   // Calls step(strip, x, stage) for this warpgroup's units, the strip and X of a unit each.
   template <typename Step>
   __device__ __forceinline__ void for_units(int units, Step step) {
-    // Units of all tiles go around the warpgroups, so that a stage always has the same ones: its
+    // Stages of all tiles go around the warpgroups, so that one always has the same ones: its
     // barrier's parity then tells phases apart.
-    const uint32_t first = (part_ - seen_) % kParts;
+    constexpr uint32_t kTurns = Config::kTurns;
+    const uint32_t stages = ceil_div(units, kUnits), first = (part_ / kUnits - seen_) % kTurns;
+    const int within = part_ % kUnits;  // a stage
     uint32_t stage = (seen_ + first) % Config::kWStages;
     uint32_t parity = (seen_ + first) / Config::kWStages % 2;
 #pragma unroll 1
-    for (int unit = static_cast<int>(first); unit < units; unit += kParts) {
+    for (uint32_t turn = first; turn < stages; turn += kTurns) {
       ptx::mbarrier_wait(Config::kXSums ? &smem_.sums_full[stage] : &smem_.w_full[stage], parity);
-      step(strip_ + stage * Config::kWBytes, x_base_ + stage * (2 * Config::kXBytes / 16), stage);
+      if (kUnits == 1 || static_cast<int>(turn) * kUnits + within < units) {
+        step(strip_ + stage * (kUnits * Config::kWBytes),
+             x_base_ + stage * (kUnits * 2 * Config::kXBytes / 16), stage);
+      }
       if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
-      stage += kParts;
+      stage += kTurns;
       if (stage >= Config::kWStages) stage -= Config::kWStages, parity ^= 1;
     }
-    seen_ += units;
+    seen_ += stages;
   }
 
   // With scales on sums. kGroups: of a unit, each a step.
@@ -232,7 +238,7 @@ class FewConsumer {
   uint64_t x_base_;
   int groups_;
   Centered<T> codes_;
-  uint32_t seen_ = 0;  // units, of all warpgroups
+  uint32_t seen_ = 0;  // stages, of all warpgroups
 };
 
 // The sums of the warpgroups that share a block's K, to the first of them. Which of them has a

@@ -155,7 +155,9 @@ Status launch(const Problem& p, const Config& config, void* workspace, cudaStrea
     overlaps_previous = true;  // the copy waits for what was before it
   }
   const bool few = config.block_m <= kMostFewRows, f16 = p.dtype == DType::kF16;
-  params.x_boxes = boxes_of_x(config.block_m, layout.k);
+  const int consumers = config.block_n / kWarpgroupColumns;
+  const int parts = (config.warps * 32 / kWarpgroup - 1) / consumers;
+  params.x_boxes = boxes_of_x(config.block_m, stage_units(parts), layout.k);
   bool encoded = config.block_m <= kMostMiddleRows
                      ? encode_unit_x(&params.x, p.dtype, x, params.x_boxes)
                      : encode(&params.x, p.dtype, x);
@@ -165,10 +167,9 @@ Status launch(const Problem& p, const Config& config, void* workspace, cudaStrea
         {p.d, p.m, layout.n, p.d_row_stride, config.block_m, kWarpgroupColumns / config.splits});
   }
   if (!encoded) return {cudaErrorInvalidValue, "encoding a tensor map of the W4A16 product"};
-  const int consumers = config.block_n / kWarpgroupColumns;
   const Variant variant{.consumers = consumers,
                         .rows = config.block_m,
-                        .parts = (config.warps * 32 / kWarpgroup - 1) / consumers,
+                        .parts = parts,
                         .foreign_scales = p.weight.bf16_scales != (p.dtype == DType::kBF16)};
   const Work work{.clusters = config.ctas / config.cluster, .overlaps_previous = overlaps_previous};
   const auto run =

@@ -26,10 +26,13 @@ class Walk {
   __device__ int column() const { return column_; }
   __device__ int unit() const { return unit_; }
   __device__ Place place() const { return place_; }
+  // As many of `units` as the tile has left.
+  __device__ int within(int units) const { return units == 1 ? 1 : min(units, left_); }
   // Whether it has come to another tile.
-  __device__ bool advance() {
-    ++unit_;
-    if (--left_ > 0) return false;
+  __device__ bool advance(int units = 1) {
+    unit_ += units;
+    left_ -= units;
+    if (left_ > 0) return false;
     enter();
     return true;
   }
@@ -86,22 +89,22 @@ class Weights {
 
  private:
   __device__ __forceinline__ void load() {
+    const int units = walk_.within(Config::kStageUnits), bytes = units * params_.unit_bytes;
     if (ptx::elect_one()) {
       uint64_t* full = &smem_.w_full[ring_.stage];
-      ptx::mbarrier_arrive_expect_tx(full, Config::kConsumers * params_.unit_bytes);
+      ptx::mbarrier_arrive_expect_tx(full, Config::kConsumers * bytes);
       const uint8_t* from = from_;
 #pragma unroll
       for (int i = 0; i < Config::kConsumers; ++i) {
-        ptx::bulk_load(smem_.w[ring_.stage][i], from, params_.unit_bytes, full,
-                       params_.weight_policy);
+        ptx::bulk_load(smem_.w[ring_.stage][i], from, bytes, full, params_.weight_policy);
         // Columns that do not exist are given the last ones that do; D has no place for them.
         if (i + 1 < rows_) from += params_.row_bytes;
       }
     }
     __syncwarp();
     ring_.advance();
-    from_ += params_.unit_bytes;
-    if (walk_.advance()) locate();
+    from_ += bytes;
+    if (walk_.advance(units)) locate();
   }
 
   __device__ void locate() {

@@ -83,9 +83,16 @@ constexpr bool takes_foreign_scales(int consumers, int rows) {
   return rows <= kMostFewRows || (!between_tiles(rows) && (consumers < 4 || rows < 128));
 }
 
-// Boxes of 64 k of X that tiles of `rows` rows load at once: a load costs its thread some 200
-// cycles, and a unit of 64 columns takes little longer. (Of 64 rows a box arrives sooner than two.)
-constexpr int boxes_of_x(int rows, int64_t k) { return rows <= 48 && k % kStageK == 0 ? 2 : 1; }
+// Units of 128 k of a stage of tiles whose `parts` warpgroups share K: a load costs its thread some
+// 200 cycles, and a unit of 64 columns takes little longer. (With two warpgroups 1 to 3 % slower.)
+constexpr int stage_units(int parts) { return parts == 4 ? 2 : 1; }
+
+// Boxes of 64 k of X, of a stage of so many units, that tiles of `rows` rows load at once. (Of 64
+// rows and more fewer arrive sooner.)
+constexpr int boxes_of_x(int rows, int units, int64_t k) {
+  if (k % kStageK != 0) return 1;
+  return rows <= 48 ? 2 * units : units;
+}
 
 // The workspace of CTAs that complete each other's sums: a flag for each warpgroup, then its sums.
 struct SharesPlan {
@@ -138,6 +145,7 @@ struct WarpgroupTile {
 template <int kConsumers, int kRows, bool kMaySplit>
 struct LargeTile : WarpgroupTile<kConsumers, kRows, kMaySplit> {
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+  static constexpr int kStageUnits = 1;
   static constexpr bool kXSums = false;  // as in FewConfig
   static constexpr int kRingBytes =
       kMostSmemBytes - WarpgroupTile<kConsumers, kRows, kMaySplit>::kOtherBytes;
@@ -185,6 +193,7 @@ struct FewConfig
       WarpgroupTile<kBlocks, kRows, few_ctas(kBlocks* kParts_) == 1 && may_split(kBlocks, kRows)>;
   static constexpr bool kPlain = kPlain_;
   static constexpr int kParts = kParts_, kWarpgroups = kBlocks * kParts;
+  static constexpr int kStageUnits = stage_units(kParts);
   static constexpr int kCtas = few_ctas(kWarpgroups);
   static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
   static_assert(kRows <= kMostFewRows);
@@ -200,10 +209,11 @@ struct FewConfig
   // Whether the weights themselves are multiplied by their scales.
   static constexpr bool kScaledWeights = kPlain && kBlocks == 4 && kRows >= 48;
   static constexpr int kXSumsBytes = kXSums ? kRows * 8 + 16 : 0;
+  static constexpr int kUnitBytes = 2 * Base::kXBytes + Base::kWBytes + kXSumsBytes;
+  static constexpr int kTurns = kParts / kStageUnits;  // of warpgroups, a stage each
   static constexpr int kWStages =  // a stage has the same warpgroups at every pass
-      least(kMostStages, kRingBytes / (2 * Base::kXBytes + Base::kWBytes + kXSumsBytes)) / kParts *
-      kParts;
-  static_assert(kWStages >= 3, "a tile must leave room for a ring");
+      least(kMostStages, kRingBytes / (kStageUnits * kUnitBytes)) / kTurns * kTurns;
+  static_assert(kWStages * kStageUnits >= 3, "a tile must leave room for a ring");
 
   static_assert(kWarpgroups * kCtas == 4, "four have the registers of an SM");
   static constexpr int kProducerRegisters = 32, kConsumerRegisters = kCtas == 1 ? 112 : 104;

@@ -7,13 +7,14 @@
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
-// A stage is 128 k: the units of the tile's columns, and two boxes of X. Its barriers are those of
-// the weights' ring, which the warps that load W and X both keep.
+// A stage is 128 k, or a few times that: the units of the tile's columns, which lie one behind the
+// other, and two boxes of X for each. Its barriers are those of the weights' ring, which the warps
+// that load W and X both keep.
 template <typename Config>
 struct UnitStorage {
-  alignas(1024) uint8_t x[Config::kWStages][2][Config::kXBytes];
+  alignas(1024) uint8_t x[Config::kWStages][2 * Config::kStageUnits][Config::kXBytes];
   alignas(1024) uint8_t out[Config::kConsumers][Config::kOutBytes];
-  alignas(128) uint8_t w[Config::kWStages][Config::kConsumers][kUnitSlot];
+  alignas(128) uint8_t w[Config::kWStages][Config::kConsumers][Config::kStageUnits * kUnitSlot];
   // Of warpgroups that share K: [8 rows of X][thread] each.
   float4 sums[Config::kConsumers][Config::kSumsSlots][Config::kSumsOfPart];
   XSums<Config::kXSums ? Config::kRows : 16> x_sums[Config::kXSums ? Config::kWStages : 1];
@@ -49,21 +50,27 @@ class UnitActivations {
   __device__ __forceinline__ void load() {
     if (ptx::elect_one()) {
       uint64_t* full = &smem_.w_full[ring_.stage];
-      ptx::mbarrier_arrive_expect_tx(full, 2 * Config::kXBytes);
-      const int unit = walk_.unit();
-      if (params_.x_boxes == 2) {
-        ptx::tma_load_3d(smem_.x[ring_.stage][0], &params_.x, full, 0, walk_.m(), 2 * unit);
+      constexpr int kBoxes = 2 * Config::kStageUnits;
+      constexpr int kTogether = boxes_of_x(Config::kRows, Config::kStageUnits, kStageK);
+      // Where the walk's segment or K ends within the stage, X is read on, or zeros are.
+      ptx::mbarrier_arrive_expect_tx(full, kBoxes * Config::kXBytes);
+      const int first = 2 * walk_.unit();
+      if (kTogether > 1 && params_.x_boxes > 1) {
+#pragma unroll
+        for (int box = 0; box < kBoxes; box += kTogether) {
+          ptx::tma_load_3d(smem_.x[ring_.stage][box], &params_.x, full, 0, walk_.m(), first + box);
+        }
       } else {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          ptx::tma_load_3d(smem_.x[ring_.stage][half], &params_.x, full,
-                           (2 * unit + half) * kStageK, walk_.m(), 0);
+        for (int box = 0; box < kBoxes; ++box) {
+          ptx::tma_load_3d(smem_.x[ring_.stage][box], &params_.x, full, (first + box) * kStageK,
+                           walk_.m(), 0);
         }
       }
     }
     __syncwarp();
     ring_.advance();
-    walk_.advance();
+    walk_.advance(walk_.within(Config::kStageUnits));
   }
 
   const Params& params_;
@@ -85,7 +92,7 @@ template <typename Config>
 __device__ inline void set_up_other_barriers(const Params& params, UnitStorage<Config>& smem) {
 #pragma unroll
   for (int stage = 0; stage < Config::kWStages; ++stage) {
-    ptx::mbarrier_init(&smem.w_empty[stage], Config::kConsumers);
+    ptx::mbarrier_init(&smem.w_empty[stage], Config::kConsumers * Config::kStageUnits);
     if constexpr (Config::kXSums) ptx::mbarrier_init(&smem.sums_full[stage], 1);
   }
   set_up_inbox_barriers<Config>(params, smem);
