@@ -133,9 +133,27 @@ Params params_of(const Problem& p, const Config& config) {
   return params;
 }
 
+// One tile of rows after the other: where each CTA's share begins and ends does not depend on M.
+Status launch_by_rows(Problem p, const Config& config, void* workspace, cudaStream_t stream) {
+  const int64_t m = p.m;
+  const auto* x = static_cast<const uint16_t*>(p.x);
+  auto* d = static_cast<uint16_t*>(p.d);
+  for (int64_t row = 0; row < m; row += config.block_m) {
+    p.m = std::min<int64_t>(m - row, config.block_m);
+    p.x = x + row * p.x_row_stride, p.d = d + row * p.d_row_stride;
+    const Status status = wgmma::launch(p, config, workspace, stream);
+    if (!status.ok()) return status;
+    p.overlaps_previous = true;
+  }
+  return {};
+}
+
 }  // namespace
 
 Status launch(const Problem& p, const Config& config, void* workspace, cudaStream_t stream) {
+  if (p.batch_invariant && config.even_shares && p.m > config.block_m) {
+    return launch_by_rows(p, config, workspace, stream);
+  }
   const w4::Layout& layout = p.weight.layout;
   Params params = params_of(p, config);
   Map x{p.x, p.m, layout.k, p.x_row_stride, config.block_m / params.sharers, kStageK};

@@ -108,8 +108,12 @@ struct Candidate {
 
 class Chooser {
  public:
-  Chooser(const w4::Layout& layout, bool foreign_scales, int64_t m, const DeviceInfo& device)
-      : layout_(layout), foreign_scales_(foreign_scales), m_(m), device_(device) {}
+  Chooser(const Problem& p, int64_t m, const DeviceInfo& device)
+      : layout_(p.weight.layout),
+        foreign_scales_(p.weight.bf16_scales != (p.dtype == DType::kBF16)),
+        batch_invariant_(p.batch_invariant),
+        m_(m),
+        device_(device) {}
 
   bool choose() {
     for (const Shape& shape : kShapes) {
@@ -130,14 +134,17 @@ class Chooser {
   // could be such an order where there is none.
   bool choose_invariant(const Candidate* like) {
     for (const Shape& shape : kShapes) {
+      if (!shape.few_rows() || shape.ctas() > 1) continue;
+      if (like != nullptr && shape.parts != like->shape.parts) continue;
       for (int splits = 1; splits <= kMostSplits; splits *= 2) {
-        if (!shape.few_rows()) continue;
         // Many rows shall find large tiles.
         if (splits > 1 && !may_split(shape.consumers, kMostFewRows)) continue;
-        if (like != nullptr && (splits != like->splits || shape.parts != like->shape.parts)) {
-          continue;
-        }
+        if (like != nullptr && (like->shares > 0 || splits != like->splits)) continue;
         consider({shape, 1, splits});
+      }
+      // Shares begin and end where they do for 32 rows if tiles have as many columns.
+      if (like == nullptr || (like->shares > 0 && shape.consumers == like->shape.consumers)) {
+        consider_shares({shape, 1, 1});
       }
     }
     return found();
@@ -147,19 +154,25 @@ class Chooser {
   double us() const { return us_; }
 
   int64_t tiles_of(const Candidate& c) const {
-    return ceil_div<int64_t>(m_, c.shape.rows) *
-           ceil_div<int64_t>(layout_.n, c.shape.columns() * c.sharers);
+    const int64_t groups = ceil_div<int64_t>(layout_.n, c.shape.columns() * c.sharers);
+    return launches_of(c) > 1 ? groups : ceil_div<int64_t>(m_, c.shape.rows) * groups;
   }
 
  private:
+  // With shares a row's bits depend on the number of tiles: those of more rows are dealt out alone.
+  int64_t launches_of(const Candidate& c) const {
+    return batch_invariant_ && c.shares > 0 ? ceil_div<int64_t>(m_, c.shape.rows) : 1;
+  }
+
   bool found() const { return us_ < std::numeric_limits<double>::infinity(); }
 
   // All clusters that there are, or as many as share a tile and nothing else: then a tile has fewer
   // parts, which one CTA adds up.
   void consider_shares(Candidate c) {
-    const int64_t tiles = tiles_of(c), most = most_clusters(device_, c.sharers) * c.shape.ctas();
-    if (tiles * layout_.units() < most || tiles * layout_.units() > kMostUnits) return;
+    const int64_t most = most_clusters(device_, c.sharers) * c.shape.ctas();
     c.shares = most;
+    const int64_t tiles = tiles_of(c);
+    if (tiles * layout_.units() < most || tiles * layout_.units() > kMostUnits) return;
     consider(c);
     if (c.shape.few_rows()) return;
     constexpr int64_t kMostParts = 8;
@@ -189,7 +202,9 @@ class Chooser {
       return 1.0 + costs.foreign + costs.foreign_group * more +
              (layout_.zeros ? costs.foreign_group_zeros * (more + 1) : 0.0);
     }
-    if (groups == 1 && !layout_.zeros) return 1.0;
+    // The widest tiles' kernels for the commonest format have other bits than the others.
+    const bool same_bits = !batch_invariant_ || shape.consumers < 4;
+    if (groups == 1 && !layout_.zeros && same_bits) return 1.0;
     const double zeros = groups > 1 ? costs.zeros_of_groups : costs.zeros;
     return 1.0 + costs.other + (layout_.zeros ? zeros : 0.0);
   }
@@ -238,11 +253,12 @@ class Chooser {
     }
     const double us = kLaunchUs + costs.start_us + (sharers > 1 ? costs.cluster_us : 0.0) +
                       std::max(busy_us, memory_us);
-    return shape.few_rows() && m_ > kMostFewRows ? us * kFewBesideLarge : us;
+    const double all_us = us * static_cast<double>(launches_of(c));
+    return shape.few_rows() && m_ > kMostFewRows ? all_us * kFewBesideLarge : all_us;
   }
 
   const w4::Layout& layout_;
-  bool foreign_scales_;
+  bool foreign_scales_, batch_invariant_;
   int64_t m_;
   const DeviceInfo& device_;
   Candidate best_{};
@@ -259,8 +275,7 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
 
   // How K is shared decides a row's bits: where they must not depend on M, it is as for few rows.
   constexpr int64_t kFewRows = 32;
-  const bool foreign = p.weight.bf16_scales != (p.dtype == DType::kBF16);
-  Chooser few(layout, foreign, kFewRows, device), chooser(layout, foreign, p.m, device);
+  Chooser few(p, kFewRows, device), chooser(p, p.m, device);
   if (p.batch_invariant) {
     if (!few.choose_invariant(nullptr) || !chooser.choose_invariant(&few.best())) return false;
   } else if (!chooser.choose()) {
