@@ -51,13 +51,13 @@ constexpr int few_ctas(int warpgroups) { return 4 / warpgroups; }
 #define XGEMM_W4_FEW_TILES(TILE) \
   TILE(4, 1, 16, 958)            \
   TILE(2, 2, 16, 477)            \
-  TILE(1, 4, 16, 274)            \
+  TILE(1, 4, 16, 288)            \
   TILE(4, 1, 32, 1100)           \
   TILE(2, 2, 32, 565)            \
-  TILE(1, 4, 32, 321)            \
+  TILE(1, 4, 32, 354)            \
   TILE(4, 1, 48, 1152)           \
   TILE(2, 2, 48, 616)            \
-  TILE(1, 4, 48, 371)            \
+  TILE(1, 4, 48, 390)            \
   TILE(4, 1, 64, 1364)           \
   TILE(2, 2, 64, 769)            \
   TILE(1, 4, 64, 458)            \
