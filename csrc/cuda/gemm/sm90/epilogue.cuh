@@ -129,20 +129,33 @@ class Epilogue {
     return row * kColumns + (chunk ^ swizzle) * 8;
   }
 
+  // Along D's columns or, where a and b have changed places, its rows, of which a thread has two.
   __device__ void add_bias(float (&acc)[kBlockN / 2]) const {
     const T* bias = static_cast<const T*>(params_.bias);
-    const int64_t step = params_.bias_row_stride * 8;
-    const int row = m_ + thread_ / 32 * 16 + thread_ % 32 / 4;
-    bias += min(row, params_.m - 1) * params_.bias_row_stride;
-    const int64_t lower = row + 8 < params_.m ? step : 0;
+    if (params_.bias_col_stride == 0) {
+      const int row = m_ + thread_ / 32 * 16 + thread_ % 32 / 4;
+      float of_row[2];
 #pragma unroll
-    for (int j = 0; j < kBlockN / 8; ++j) {
+      for (int i = 0; i < 2; ++i) {
+        of_row[i] =
+            static_cast<float>(bias[min(row + 8 * i, params_.m - 1) * params_.bias_row_stride]);
+      }
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int column = min(n_ + j * 8 + thread_ % 4 * 2 + e, params_.n - 1);
-        const T* of_column = bias + column * params_.bias_col_stride;
-        acc[4 * j + e] += static_cast<float>(of_column[0]);
-        acc[4 * j + 2 + e] += static_cast<float>(of_column[lower]);
+      for (int i = 0; i < kBlockN / 2; ++i) acc[i] += of_row[i / 2 % 2];
+      return;
+    }
+    // The lanes load different columns, and hand each other what they need: a load of its own for
+    // each value would take more registers than there are.
+    const int lane = thread_ % 32;
+#pragma unroll
+    for (int first = 0; first < kBlockN; first += 32) {
+      const int column = min(n_ + first + lane, params_.n - 1);
+      const float of_lane = static_cast<float>(bias[column * params_.bias_col_stride]);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float of_column = __shfl_sync(~0u, of_lane, i / 2 * 8 + lane % 4 * 2 + i % 2);
+        float* x = acc + first / 2 + i / 2 * 4 + i % 2;
+        x[0] += of_column, x[2] += of_column;
       }
     }
   }
