@@ -3,6 +3,7 @@
 
 #include "cuda/ptx/ldmatrix.h"
 #include "cuda/ptx/mma_sm80.h"
+#include "cuda/ptx/opaque.h"
 #include "cuda/w4a16/dequant.cuh"
 #include "cuda/w4a16/sm80/loader.cuh"
 
@@ -49,6 +50,8 @@ class WarpMma {
   // Products of weights that have their scale: there are no sums of a group, whose registers go to
   // a product twice as wide, for which a row of X is read half as often.
   __device__ void multiply_scaled(uint32_t x, const char* unit) {
+    // Else the eight offsets made of it keep registers over all units, and some of them spill.
+    const int x_offset = ptx::opaque(x_offset_);
     const bool whole = 1 << params_.group_quarters_log2 == kQuarters;
     uint32_t scales[kStrips][2];
     load_scales(unit, 0, scales);
@@ -69,7 +72,7 @@ class WarpMma {
 #pragma unroll
           for (int r = 0; r < kRows8 / 2; ++r) {
             ptx::ldmatrix_x4(b[r],
-                             x + (x_offset_ ^ (quarter * 64 + k16 * 32)) + r * 16 * kXRowBytes);
+                             x + (x_offset ^ (quarter * 64 + k16 * 32)) + r * 16 * kXRowBytes);
           }
 #pragma unroll
           for (int s = 0; s < kStrips; ++s) {
