@@ -1,6 +1,7 @@
+#include "cuda/gemm/sm90/launch.h"
+
 #include <algorithm>
 
-#include "cuda/gemm/sm90/launch.h"
 #include "cuda/gemm/sm90/operand_map.h"
 #include "cuda/gemm/sm90/params.h"
 #include "cuda/gemm/sm90/swap.h"

@@ -1,7 +1,8 @@
+#include "cuda/gemm/sm90/small/launch.h"
+
 #include "common/math.h"
 #include "cuda/gemm/sm90/operand_map.h"
 #include "cuda/gemm/sm90/small/instances.h"
-#include "cuda/gemm/sm90/small/launch.h"
 #include "cuda/gemm/sm90/swap.h"
 #include "cuda/gemm/sm90/tiles.h"
 #include "cuda/gemm/sm90/tma_fit.h"

@@ -1,6 +1,7 @@
+#include "cuda/gemm/sm90/rows/launch.h"
+
 #include "common/math.h"
 #include "cuda/gemm/sm90/rows/instances.h"
-#include "cuda/gemm/sm90/rows/launch.h"
 #include "cuda/gemm/sm90/rows/view.h"
 #include "cuda/gemm/sm90/tensor_map.h"
 

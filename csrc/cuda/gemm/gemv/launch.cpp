@@ -1,9 +1,10 @@
+#include "cuda/gemm/gemv/launch.h"
+
 #include <algorithm>
 
 #include "common/current_device.h"
 #include "common/math.h"
 #include "cuda/gemm/gemv/instances.h"
-#include "cuda/gemm/gemv/launch.h"
 #include "cuda/gemm/gemv/select.h"
 
 namespace xgemm::cuda::gemm::gemv {
