@@ -61,12 +61,8 @@ constexpr int few_ctas(int warpgroups) { return 4 / warpgroups; }
   TILE(4, 1, 64, 1364)           \
   TILE(2, 2, 64, 769)            \
   TILE(1, 4, 64, 458)            \
-  TILE(2, 1, 16, 1086)           \
-  TILE(1, 2, 16, 532)            \
   TILE(2, 1, 32, 1122)           \
-  TILE(1, 2, 32, 614)            \
-  TILE(2, 1, 48, 1238)           \
-  TILE(1, 2, 48, 723)
+  TILE(1, 2, 32, 614)
 
 // Tiles of 80 and 112 rows lie between others, where they take 4 to 6 % less time (32 layers). What
 // would need kernels or loops of its own is left to those.
