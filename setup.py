@@ -10,6 +10,8 @@ Environment:
   XGEMM_CUDA=0      build the CPU half only
   XGEMM_CUDA_ARCHS  editable builds only: architectures of the portable kernels, e.g. "80 86 89+PTX"
                     or "native"; a wheel always holds the fixed list
+  XGEMM_RACECHECK=1 editable builds only: 4-bit kernels that compute-sanitizer's racecheck can
+                    follow (csrc/cuda/ptx/group_arrive.h), which are slower
   CXX, MAX_JOBS     the C++ compiler, the number of parallel jobs
 """
 
@@ -60,6 +62,7 @@ class Cuda:
     libraries: Path
     version: str
     archs: tuple[str, ...]
+    racecheck: bool
 
     def flags(self, source: Path) -> list[str]:
         archs = (SM90_ARCH,) if "sm90" in source.parts else self.archs
@@ -72,7 +75,11 @@ class Cuda:
             flags.append(f"-gencode=arch=compute_{numbers[0]},code=[{','.join(code)}]")
         if tuple(map(int, self.version.split("."))) >= (12, 8):  # a quarter of the size
             flags.append("--compress-mode=size")
-        return flags
+        return flags + (["-DXGEMM_RACECHECK"] if self.for_racecheck(source) else [])
+
+    def for_racecheck(self, source: Path) -> bool:
+        """Whether it is compiled otherwise for racecheck: one family's warps arrive by one lane."""
+        return self.racecheck and {"w4a16", "sm90"} <= set(source.parts)
 
 
 def parse_archs(text: str) -> tuple[str, ...]:
@@ -93,7 +100,7 @@ def parse_archs(text: str) -> tuple[str, ...]:
     return archs
 
 
-def find_cuda(archs: tuple[str, ...]) -> Cuda | None:
+def find_cuda(archs: tuple[str, ...], racecheck: bool) -> Cuda | None:
     """The toolkit at CUDA_HOME, else the one whose nvcc is in PATH, else none."""
     home = os.environ.get("CUDA_HOME")
     nvcc = Path(home, "bin", "nvcc") if home else Path(shutil.which("nvcc") or "")
@@ -115,7 +122,9 @@ def find_cuda(archs: tuple[str, ...]) -> Cuda | None:
         raise CompileError(f"libcudart_static.a: expected in one of {[str(c) for c in candidates]}")
     if release is None:
         raise CompileError(f"nvcc --version: expected 'release X.Y', got {version!r}")
-    return Cuda(nvcc, (base / "include").resolve(), libraries.resolve(), release.group(1), archs)
+    return Cuda(
+        nvcc, (base / "include").resolve(), libraries.resolve(), release.group(1), archs, racecheck
+    )
 
 
 def torch_folder() -> Path:
@@ -190,7 +199,8 @@ def make_plan(cuda: Cuda | None) -> Plan:
         libraries = [f"-L{cuda.libraries}", "-lcudart_static", "-ldl", "-lrt", *libraries]
     # Objects whose flags depend on CUDA carry it in their names: switching back rebuilds nothing.
     variant = ".cuda" if cuda is not None else ""
-    plan = Plan(output=f"build/lib/_C{variant}.abi3.so")
+    flavour = ".racecheck" if cuda is not None and cuda.racecheck else ""
+    plan = Plan(output=f"build/lib/_C{variant}{flavour}.abi3.so")
     plan.rules += [
         "rule cxx",
         f"  command = {launcher}{cxx} {CXX_FLAGS} $flags -MD -MF $out.d -c $in -o $out",
@@ -222,6 +232,7 @@ def make_plan(cuda: Cuda | None) -> Plan:
     for path in sorted((ROOT / "csrc").rglob("*.cu")) if cuda is not None else []:
         source = path.relative_to(ROOT)
         archs = "" if "sm90" in source.parts else "." + "-".join(cuda.archs)
+        archs += flavour if cuda.for_racecheck(source) else ""
         plan.cu_objects.append(plan.compile(source, "nvcc", cuda.flags(source), archs))
     return plan
 
@@ -272,7 +283,8 @@ class NinjaBuildExt(build_ext):
         if archs and not self._editable:
             print(f"xgemm: a wheel holds the fixed list: XGEMM_CUDA_ARCHS={archs!r} is ignored")
             archs = ""
-        cuda = find_cuda(parse_archs(archs or PORTABLE_ARCHS))
+        racecheck = self._editable and os.environ.get("XGEMM_RACECHECK") == "1"
+        cuda = find_cuda(parse_archs(archs or PORTABLE_ARCHS), racecheck)
         if cuda is None:
             print("xgemm: no nvcc in CUDA_HOME or PATH: building the CPU half only")
         return cuda

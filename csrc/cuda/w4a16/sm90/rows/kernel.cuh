@@ -17,14 +17,15 @@ namespace xgemm::cuda::w4a16::sm90::rows {
 __device__ inline void init_barriers(const Params& p, Barriers& barriers) {
 #pragma unroll 1
   for (int i = 0; i < p.buffers; ++i) {
-    ptx::mbarrier_init(&barriers.sums_full[i], p.warps);
-    ptx::mbarrier_init(&barriers.sums_empty[i], p.reducers);
+    ptx::mbarrier_init(&barriers.sums_full[i], ptx::group_arrivals(p.warps));
+    ptx::mbarrier_init(&barriers.sums_empty[i], ptx::group_arrivals(p.reducers));
   }
   if (p.log2_cluster > 0) {
 #pragma unroll 1
     for (int i = 0; i < 2 * p.reducers; ++i) {
       ptx::mbarrier_init(&barriers.inbox_full[i / 2][i % 2], 1);
-      ptx::mbarrier_init(&barriers.inbox_empty[i / 2][i % 2], 1 << p.log2_cluster);
+      ptx::mbarrier_init(&barriers.inbox_empty[i / 2][i % 2],
+                         ptx::group_arrivals(1 << p.log2_cluster));
     }
   }
   ptx::fence_mbarrier_init();

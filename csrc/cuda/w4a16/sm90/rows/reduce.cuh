@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "cuda/ptx/mbarrier.h"
+#include "cuda/ptx/group_arrive.h"
 #include "cuda/ptx/st_async.h"
 #include "cuda/tile/convert.cuh"
 #include "cuda/w4a16/sm90/rows/cta.cuh"
@@ -150,7 +150,7 @@ class Reducer {
       y.w = scaled(y.w, x, scales.y >> 16, zeros.y >> 16);
     }
     __syncwarp();
-    if (lane_ == 0) ptx::mbarrier_arrive(&barriers_.sums_empty[buffer]);
+    if (ptx::kAllArrive || lane_ == 0) ptx::mbarrier_arrive(&barriers_.sums_empty[buffer]);
     return y;
   }
 
@@ -192,8 +192,8 @@ class Reducer {
     }
     __syncwarp();
     // Who sends nothing more may have left.
-    if (turn + 2 < cta_.tiles && lane_ < ranks) {
-      ptx::mbarrier_arrive_cluster(&barriers_.inbox_empty[index_][box], lane_);
+    if (turn + 2 < cta_.tiles) {
+      ptx::mbarrier_arrive_group_cluster(&barriers_.inbox_empty[index_][box], lane_, ranks);
     }
     return sum;
   }

@@ -9,8 +9,8 @@
 
 #include "cuda/ptx/bulk_load_policy.h"
 #include "cuda/ptx/elect.h"
+#include "cuda/ptx/group_arrive.h"
 #include "cuda/ptx/ldmatrix.h"
-#include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/mma_sm80.h"
 #include "cuda/ptx/opaque.h"
 #include "cuda/w4a16/sm90/rows/cta.cuh"
@@ -443,7 +443,7 @@ class Stream {
       }
     }
     __syncwarp();
-    if (lane_ == 0) ptx::mbarrier_arrive(&barriers_.sums_full[buffer]);
+    if (ptx::kAllArrive || lane_ == 0) ptx::mbarrier_arrive(&barriers_.sums_full[buffer]);
   }
 
   const Params& p_;

@@ -78,7 +78,7 @@ class FewConsumer {
         step(strip_ + stage * (kUnits * Config::kWBytes),
              x_base_ + stage * (kUnits * 2 * Config::kXBytes / 16), stage);
       }
-      if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
+      if (ptx::kAllArrive || thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
       stage += kTurns;
       if (stage >= Config::kWStages) stage -= Config::kWStages, parity ^= 1;
     }
@@ -261,11 +261,13 @@ class PartsExchange {
 
   // Of all parts; afterwards that of part 0 is the sum. `last`: there is no tile after this.
   __device__ void add_up(float (&acc)[kRows / 2], bool last) {
-    if (part_ > 0 && started_) ptx::named_barrier_sync(barriers_ + kFree, kParts * kWarpgroup);
+    if ((part_ > 0 || ptx::kAllArrive) && started_) {
+      ptx::named_barrier_sync(barriers_ + kFree, kParts * kWarpgroup);
+    }
     started_ = true;
     if (part_ >= kHalf) {
       give(acc, part_ - kHalf);
-      ptx::named_barrier_arrive(barriers_ + part_ - kHalf, kPair);
+      ptx::named_barrier_hand_over(barriers_ + part_ - kHalf, kPair);
       return;
     }
     ptx::named_barrier_sync(barriers_ + part_, kPair);
@@ -273,13 +275,15 @@ class PartsExchange {
     if constexpr (kParts == 4) {
       if (part_ == 1) {
         give(acc, 1);
-        ptx::named_barrier_arrive(barriers_ + kSecond, kPair);
+        ptx::named_barrier_hand_over(barriers_ + kSecond, kPair);
         return;
       }
       ptx::named_barrier_sync(barriers_ + kSecond, kPair);
       take(acc, 1);
     }
-    if (!last) ptx::named_barrier_arrive(barriers_ + kFree, kParts * kWarpgroup);
+    if (!last && !ptx::kAllArrive) {
+      ptx::named_barrier_arrive(barriers_ + kFree, kParts * kWarpgroup);
+    }
   }
 
  private:

@@ -2,7 +2,7 @@
 // same for all columns, so that nothing need be subtracted from the codes.
 #pragma once
 
-#include "cuda/ptx/mbarrier.h"
+#include "cuda/ptx/group_arrive.h"
 #include "cuda/ptx/mma_sm80.h"
 #include "cuda/w4a16/sm90/wgmma/few_dequant.cuh"
 #include "cuda/w4a16/sm90/wgmma/schedule.cuh"
@@ -43,7 +43,7 @@ class FewSums {
       ptx::mbarrier_wait(&smem_.w_full[ring.stage], ring.parity);
       add_up(ring.stage);
       __syncwarp();
-      if (lane_ == 0) ptx::mbarrier_arrive(&smem_.sums_full[ring.stage]);
+      if (ptx::kAllArrive || lane_ == 0) ptx::mbarrier_arrive(&smem_.sums_full[ring.stage]);
       ring.advance();
     }
   }

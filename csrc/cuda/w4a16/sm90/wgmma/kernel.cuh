@@ -111,7 +111,7 @@ class Consumer {
   // The whole warp has read the unit.
   __device__ void release_weights() {
     __syncwarp();
-    if (thread_ % 32 == 0) ptx::mbarrier_arrive(&smem_.w_empty[w_.stage]);
+    if (ptx::kAllArrive || thread_ % 32 == 0) ptx::mbarrier_arrive(&smem_.w_empty[w_.stage]);
     const int step = w_.stage + 1 < Config::kWStages ? Config::kWBytes
                                                      : (1 - Config::kWStages) * Config::kWBytes;
     codes_ += step, scales_ += step;

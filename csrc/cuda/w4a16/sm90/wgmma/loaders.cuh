@@ -3,7 +3,7 @@
 
 #include "cuda/ptx/bulk_load_policy.h"
 #include "cuda/ptx/elect.h"
-#include "cuda/ptx/mbarrier.h"
+#include "cuda/ptx/group_arrive.h"
 #include "cuda/w4a16/sm90/wgmma/schedule.cuh"
 #include "w4/packed_layout.h"
 

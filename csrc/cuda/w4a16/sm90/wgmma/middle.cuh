@@ -204,7 +204,7 @@ class MiddleConsumer {
   }
 
   __device__ void release(int stage) const {
-    if (thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
+    if (ptx::kAllArrive || thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
   }
 
   const Params& params_;

@@ -93,7 +93,8 @@ template <typename Config>
 __device__ inline void set_up_other_barriers(const Params& params, SharedStorage<Config>& smem) {
 #pragma unroll
   for (int stage = 0; stage < Config::kWStages; ++stage) {
-    ptx::mbarrier_init(&smem.w_empty[stage], Config::kConsumers * kWarpgroup / 32);
+    ptx::mbarrier_init(&smem.w_empty[stage],
+                       ptx::group_arrivals(Config::kConsumers * kWarpgroup / 32));
   }
 #pragma unroll
   for (int stage = 0; stage < Config::kXStages; ++stage) {

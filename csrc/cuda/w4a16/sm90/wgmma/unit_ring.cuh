@@ -92,8 +92,10 @@ template <typename Config>
 __device__ inline void set_up_other_barriers(const Params& params, UnitStorage<Config>& smem) {
 #pragma unroll
   for (int stage = 0; stage < Config::kWStages; ++stage) {
-    ptx::mbarrier_init(&smem.w_empty[stage], Config::kConsumers * Config::kStageUnits);
-    if constexpr (Config::kXSums) ptx::mbarrier_init(&smem.sums_full[stage], 1);
+    ptx::mbarrier_init(&smem.w_empty[stage],
+                       ptx::group_arrivals(Config::kConsumers * Config::kStageUnits, kWarpgroup));
+    if constexpr (Config::kXSums)
+      ptx::mbarrier_init(&smem.sums_full[stage], ptx::group_arrivals(1));
   }
   set_up_inbox_barriers<Config>(params, smem);
   ptx::fence_mbarrier_init();
