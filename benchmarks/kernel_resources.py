@@ -2,7 +2,8 @@
 
     python benchmarks/kernel_resources.py [LIBRARY] [--match REGEX] [--json]
 
-Needs cuobjdump and nvdisasm of the CUDA toolkit, and c++filt. Spills are the instructions of the
+Needs cuobjdump and nvdisasm, of the CUDA toolkit or of PyPI (nvidia-cuda-cuobjdump and
+nvidia-cuda-nvdisasm), and c++filt. Spills are the instructions of the
 machine code that touch local memory; those inside the loop that does most of the tensor-core (or
 fp32) arithmetic are counted apart. The exit code is 1 where a main loop spills.
 """
@@ -10,7 +11,9 @@ fp32) arithmetic are counted apart. The exit code is 1 where a main loop spills.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -40,6 +43,15 @@ class Kernel:
 
 def run(command: list[str], text: str | None = None) -> str:
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+
+def missing_tools() -> list[str]:
+    """Of the programs that are needed; those of PyPI's packages are added to PATH first."""
+    packages = importlib.util.find_spec("nvidia")
+    for folder in packages.submodule_search_locations or () if packages else ():
+        for tool in Path(folder).glob("cu*/bin/cuobjdump"):
+            os.environ["PATH"] += f"{os.pathsep}{tool.parent}"
+    return [tool for tool in ("cuobjdump", "nvdisasm", "c++filt") if shutil.which(tool) is None]
 
 
 def demangle(names: list[str]) -> list[str]:
@@ -200,9 +212,8 @@ def main() -> int:
     parser.add_argument("--match", default="", help="only kernels whose name this regex finds")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
-    for tool in ("cuobjdump", "nvdisasm", "c++filt"):
-        if shutil.which(tool) is None:
-            parser.error(f"{tool} must be in PATH: it comes with the CUDA toolkit or binutils")
+    for tool in missing_tools():
+        parser.error(f"{tool} must be in PATH: it comes with the CUDA toolkit or binutils")
     if not options.library.is_file():
         parser.error(f"the library must be built first, got {options.library}")
     found = [k for k in kernels(options.library) if re.search(options.match, k.name)]
