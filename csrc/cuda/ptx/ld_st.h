@@ -10,7 +10,7 @@ namespace xgemm::ptx {
 // 16 aligned bytes that nobody writes meanwhile and that are read once: they need no place in L1.
 __device__ inline uint4 ld_global_nc_no_allocate(const void* pointer) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(pointer));
   return v;
