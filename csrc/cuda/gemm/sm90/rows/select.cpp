@@ -24,6 +24,8 @@ constexpr double kMemoryBytesPerUs = 4.493e6;
 // Of the time for memory, more for large problems: with up to 96 columns, and with 128.
 constexpr double kLargeLoss = 0.08, kLargeBytes = 200e6;
 constexpr double kWidestLargeLoss = 0.15, kWidestLargeBytes = 400e6;
+// With up to 96 columns, of streams that do not go past what L2 holds.
+constexpr double kThroughL2Loss = 0.03;
 // W that is read again takes the place of what L2 must write back.
 constexpr double kKeptInL2 = 1.47;
 constexpr double kUnevenness = 0.47;  // of the excess of the longest queue of tiles, what costs
@@ -137,9 +139,10 @@ class Chooser {
     const double memory = 2 * wide * k * (view_.wide.batch_stride != 0 ? batch : 1) +
                           2 * batch * wide * narrow +
                           2 * narrow * k * (view_.narrow.batch_stride != 0 ? batch : 1);
-    const double large_loss = c.columns > 96
-                                  ? kWidestLargeLoss * std::min(1.0, memory / kWidestLargeBytes)
-                                  : kLargeLoss * std::min(1.0, memory / kLargeBytes);
+    const double large_loss =
+        c.columns > 96 ? kWidestLargeLoss * std::min(1.0, memory / kWidestLargeBytes)
+        : streams_past_l2(view_, problem_.k) ? kLargeLoss * std::min(1.0, memory / kLargeBytes)
+                                             : kThroughL2Loss;
     const double idle = static_cast<double>(clusters_of(device_, c.splitting)) / clusters - 1;
     const double memory_us =
         memory / kMemoryBytesPerUs * (1 + large_loss) * (narrow > c.columns ? kKeptInL2 : 1.0) *

@@ -18,6 +18,15 @@ struct View {
   int64_t batch;
 };
 
+// Whether W goes past what L2 holds (evict_first). Else its lines push out what is dirty there, and
+// the stream waits for the writes: 1.5 to 4 us after 256 MB were written. But with evict_first, and
+// L2 full of dirty lines, memory is read 1 to 2 % slower, which costs more from 340 MB (8 to 32
+// rows of X) or 470 MB (64 to 128) on.
+inline bool streams_past_l2(const View& view, int64_t k) {
+  constexpr int64_t kMostBytes = 400'000'000;
+  return 2 * view.wide.extent * k * (view.wide.batch_stride != 0 ? view.batch : 1) < kMostBytes;
+}
+
 inline View view_of(const Problem& p) {
   const BatchDim batch = p.batch_dims > 0 ? p.batch[0] : BatchDim{1, 0, 0, 0, 0};
   const Matrix a{p.a.data, p.m, p.a.row_stride, p.a.col_stride, batch.a, a_k_major(p)};
