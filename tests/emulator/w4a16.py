@@ -36,8 +36,8 @@ def linear(
     """activation(x [m, k] W^T + bias) by `kernel` or by the choice, and its explanation.
 
     `config` overrides fields of the choice; `perm` that of the weight; `kernel` is sm80,
-    sm90_rows, sm90_whole or sm90_wgmma. RuntimeError: what the kernel did that the hardware would not have
-    forgiven.
+    sm90_rows, sm90_whole or sm90_wgmma. RuntimeError: what the kernel did that the hardware would
+    not have forgiven.
     """
     packed = xgemm.pack(q)
     perm = packed.perm if perm is None else perm
