@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -10,22 +11,11 @@ from emulator.library import Machine
 from emulator.w4a16 import check_linear, linear, machine_of
 from helpers import ACTIVATIONS, laid_out, randn, random_weight
 
-from xgemm import QuantizedWeight, reference
+from xgemm import reference
 
 DTYPES = (torch.float16, torch.bfloat16)
 MOST_WARPS = {1: 16, 2: 16, 3: 10}  # by rows of X / 8, but 12 for groups of 32 and 64
-
-
-def check(
-    x: torch.Tensor,
-    q: QuantizedWeight,
-    bias: torch.Tensor | None = None,
-    activation: str = "none",
-    machine: Machine | None = None,
-    **options: object,
-) -> torch.Tensor:
-    run_by = {"machine": machine or machine_of(0), "kernel": "sm90_rows"}
-    return check_linear(x, q, bias, activation, **run_by, **options)
+check = partial(check_linear, kernel="sm90_rows")
 
 
 @pytest.mark.parametrize("zeros", ["none", "integer", "real"])

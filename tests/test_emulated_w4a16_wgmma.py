@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from emulator.library import Machine
 from emulator.w4a16 import check_linear, linear, machine_of
 from helpers import ACTIVATIONS, laid_out, randn, random_weight
 
-from xgemm import QuantizedWeight, reference
+from xgemm import reference
 
 DTYPES = (torch.float16, torch.bfloat16)
 # (consumer warpgroups, rows of X), as in csrc/cuda/w4a16/sm90/wgmma/tile.h
@@ -39,18 +39,7 @@ SPLIT_TILES = (
     ),
     *(tile for tile in FEW_TILES if tile[0] * tile[1] == 4 and tile[0] * tile[2] <= 128),
 )
-
-
-def check(
-    x: torch.Tensor,
-    q: QuantizedWeight,
-    bias: torch.Tensor | None = None,
-    activation: str = "none",
-    machine: Machine | None = None,
-    **options: Any,
-) -> torch.Tensor:
-    run_by = {"machine": machine or machine_of(0), "kernel": "sm90_wgmma"}
-    return check_linear(x, q, bias, activation, **run_by, **options)
+check = partial(check_linear, kernel="sm90_wgmma")
 
 
 def config(

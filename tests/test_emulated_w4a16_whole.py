@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
-from emulator.library import Machine
 from emulator.w4a16 import check_linear, linear, machine_of
 from helpers import ACTIVATIONS, randn, random_weight
 
-from xgemm import QuantizedWeight, reference
+from xgemm import reference
 
 DTYPES = (torch.float16, torch.bfloat16)
-
-
-def check(
-    x: torch.Tensor,
-    q: QuantizedWeight,
-    bias: torch.Tensor | None = None,
-    activation: str = "none",
-    machine: Machine | None = None,
-    **options: object,
-) -> torch.Tensor:
-    run_by = {"machine": machine or machine_of(0), "kernel": "sm90_whole"}
-    return check_linear(x, q, bias, activation, **run_by, **options)
+check = partial(check_linear, kernel="sm90_whole")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -89,10 +89,11 @@ def check_linear(
     q: QuantizedWeight,
     bias: torch.Tensor | None = None,
     activation: str = "none",
+    machine: Machine | None = None,
     **options: Any,
 ) -> torch.Tensor:
     """What `linear` with `options` gives, which is within the bound of float64."""
-    y, said = linear(x, q, bias, activation, **options)
+    y, said = linear(x, q, bias, activation, machine=machine or machine_of(0), **options)
     expected = reference.w4a16(x, q, bias, activation)
     bound = reference.w4a16_bound(x, q, bias, activation)
     ratio = reference.error_ratio(y, expected, bound)
