@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from emulator.library import Machine
 from emulator.w4a16 import check_linear, linear, machine_of
 from helpers import ACTIVATIONS, laid_out, randn, random_weight
 
-from xgemm import reference
+from xgemm import QuantizedWeight, reference
 
 DTYPES = (torch.float16, torch.bfloat16)
 # (consumer warpgroups, rows of X), as in csrc/cuda/w4a16/sm90/wgmma/tile.h
@@ -265,3 +266,28 @@ def test_many_long_rows_in_another_order() -> None:
     k = 29_060
     q = random_weight(2, k, 128, act_order=True)
     check(randn((257, k), torch.float16), q)
+
+
+def test_columns_that_a_cluster_has_and_the_weight_has_not() -> None:
+    """The second CTA of a pair that shares X: tiles of 128 columns, 339 of which there are."""
+    q = random_weight(339, 236, 32, "real")
+    for index in range(4):
+        said = check_and_explain(randn((116, 236), torch.bfloat16), q, machine_of(index))
+        assert "clusters of 2" in said, said
+
+
+@pytest.mark.parametrize("k", [1408, 1398])
+def test_the_last_stage_of_two_units_has_one(k: int) -> None:
+    """A warpgroup without a unit of a stage leaves it for the next tile's."""
+    q = random_weight(30, k, 128, "real", torch.bfloat16)
+    for seed in range(6):
+        machine = Machine(90, 1, late_copies=False, seed=seed)
+        said = check_and_explain(randn((86, k), torch.bfloat16), q, machine)
+        assert "tile 48x64" in said, said
+
+
+def check_and_explain(x: torch.Tensor, q: QuantizedWeight, machine: Machine) -> str:
+    y, said = linear(x, q, machine=machine)
+    ratio = reference.error_ratio(y, reference.w4a16(x, q), reference.w4a16_bound(x, q))
+    assert ratio <= 1, f"{ratio:.3g} of the bound: {said}"
+    return said

@@ -16,6 +16,9 @@ template <typename T, typename Config>
 class FewConsumer {
   static constexpr int kRows = Config::kRows, kUnits = Config::kStageUnits;
   static constexpr bool kPlain = Config::kPlain;
+  // Of the warpgroups that have a stage's second unit; the block after the first has none.
+  static constexpr int kSkipBarrier = kLeftBarrier + 1;
+  static_assert(kUnits == 1 || (Config::kConsumers == 1 && Config::kTurns == 2));
 
  public:
   // Warpgroup `part` of those that share block `block` of the tile's columns.
@@ -77,6 +80,10 @@ class FewConsumer {
       if (kUnits == 1 || static_cast<int>(turn) * kUnits + within < units) {
         step(strip_ + stage * (kUnits * Config::kWBytes),
              x_base_ + stage * (kUnits * 2 * Config::kXBytes / 16), stage);
+      } else {
+        // No product keeps the warps together here: one that has not seen the stage full must not
+        // find it filled anew.
+        ptx::named_barrier_sync(kSkipBarrier + part_ / kUnits, kWarpgroup);
       }
       if (ptx::kAllArrive || thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
       stage += kTurns;

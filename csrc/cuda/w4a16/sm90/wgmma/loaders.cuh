@@ -108,7 +108,8 @@ class Weights {
   }
 
   __device__ void locate() {
-    const int row = walk_.column() * Config::kConsumers;
+    // Of a cluster that shares X the last CTA's columns may all be none that exist.
+    const int row = min(walk_.column() * Config::kConsumers, params_.weight_rows - 1);
     rows_ = params_.weight_rows - row;
     from_ = params_.weight + row * params_.row_bytes +
             static_cast<int64_t>(walk_.unit()) * params_.unit_bytes;
