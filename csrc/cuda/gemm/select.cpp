@@ -52,11 +52,6 @@ struct Best {
 // 39 of 40 products of 500 to 640, by 19 %), which thinks less of them than they are.
 constexpr int64_t kTooManyForRows = 500;
 
-// `sm90 small` thinks itself faster than it is where K is long and few rows or columns stream (on
-// an H200 6 of 8 products lost 4 to 17 % to `sm90 rows` by its estimate as it was).
-constexpr int64_t kFewForSmall = 128, kLongForSmall = 2500;
-constexpr double kSmallOfLong = 1.1;
-
 // The kernels that read by TMA, for a problem that it can read.
 void consider_tma(const Problem& p, const DeviceInfo& device, Best* best) {
   double us = 0;
@@ -65,10 +60,7 @@ void consider_tma(const Problem& p, const DeviceInfo& device, Best* best) {
   if (std::min(p.m, p.n) < kTooManyForRows && sm90::rows::select(p, device, &config, &us)) {
     best->consider(config, us);
   }
-  if (sm90::small::select(p, device, &config, &us)) {
-    const bool streams = std::min(p.m, p.n) <= kFewForSmall && p.k >= kLongForSmall;
-    best->consider(config, streams ? us * kSmallOfLong : us);
-  }
+  if (sm90::small::select(p, device, &config, &us)) best->consider(config, us);
 }
 
 // The same after copies of the operands that need one.
