@@ -4,8 +4,10 @@
 namespace xgemm::ptx {
 
 // The same pointer, of unknown origin: a chain p += step then stays a chain of additions, where the
-// compiler would compute p + i * step anew for each i.
-__device__ inline const char* opaque(const char* pointer) {
+// compiler would compute p + i * step anew for each i, and what leads to it is computed here, not
+// where it is first used.
+template <typename Pointee>
+__device__ inline Pointee* opaque(Pointee* pointer) {
   asm volatile("" : "+l"(pointer));
   return pointer;
 }

@@ -5,6 +5,8 @@
 #include <type_traits>
 
 #include "cuda/ptx/group_arrive.h"
+#include "cuda/ptx/ld_st.h"
+#include "cuda/ptx/opaque.h"
 #include "cuda/ptx/st_async.h"
 #include "cuda/tile/convert.cuh"
 #include "cuda/w4a16/sm90/rows/cta.cuh"
@@ -41,21 +43,25 @@ class Reducer {
         log2_rows_(rows_ > 2 ? 2 : rows_ - 1),
         d_(p.d + (index * kReducerRows + final_row()) * p.d_row_stride) {}
 
+  // Behind the last sums nothing hides an instruction, and a constant that was not read before
+  // takes as long as ten: what can be known before sums are there is computed before they are
+  // waited for.
   __device__ void run() {
-    const int row = final_row(), column = final_column();
+    const Terms terms = find_terms();
+    const Exchange exchange = find_exchange();
 #pragma unroll 1
     for (int turn = 0, buffer = 0, parity = 0; turn < cta_.tiles; ++turn) {
-      // All that can be known before the sums are there.
-      const int64_t first = int64_t{cta_.strip(p_, turn)} * w4::kStripColumns;
-      const int64_t end = min(p_.n, first + cta_.strips(p_, turn) * w4::kStripColumns);
-      const float4 bias = load_bias(first + column);
-      float4 y = add_parts(turn, buffer, parity);
+      const int64_t column = int64_t{cta_.strip(p_, turn)} * w4::kStripColumns + final_column();
+      const Place place = find_place(turn, column);
+      const float4 bias = load_bias(column);
+      if (p_.log2_cluster > 0) await_inbox(turn);
+      float4 y = add_parts(terms, turn, buffer, parity);
       if (++buffer == p_.buffers) buffer = 0, parity ^= 1;
       if (p_.log2_cluster > 0) {
-        send(y, turn);
-        y = receive(turn);
+        send(y, exchange, turn & 1);
+        y = receive(exchange, turn);
       }
-      if (row < rows_) store(first + column, end, activated(y + bias));
+      if (place.columns > 0) store(place, activated(y + bias));
     }
   }
 
@@ -66,6 +72,23 @@ class Reducer {
   static constexpr int kPitch = sum_pitch(kStrips);
   static_assert(1 << kLog2Pieces == kPiecesOfRow && kReducerRows * kPiecesOfRow <= kInboxPieces);
   static constexpr int kLog2ReducerRows = kReducerRows == 4 ? 2 : 1;
+  static constexpr int kBoxBytes = kInboxPieces * 16;
+
+  // What a lane adds up of a tile: so many terms, `step` bytes of shared memory apart, from `from`
+  // on in the first buffer, and `buffer` bytes further in the next one.
+  struct Terms {
+    int from, step, count, buffer;
+  };
+  // Where a lane sends its sums, in shared memory of the cluster, and from where on it reads those
+  // of the ranks, `pitch` bytes apart: in the first of the two boxes.
+  struct Exchange {
+    int to, to_full, from, pitch;
+  };
+  // Of D: so many of a lane's 4 columns exist.
+  struct Place {
+    uint16_t* to;
+    int columns;
+  };
 
   // Before the exchange; the first lanes have all rows, and what others add they add to theirs.
   __device__ int row() const { return lane_ / kPiecesOfRow & ((1 << log2_rows_) - 1); }
@@ -77,6 +100,35 @@ class Reducer {
   __device__ int final_column() const {
     const int own = lane_ & ((1 << log2_own_pieces()) - 1);
     return ((own << p_.log2_cluster) + cta_.rank) * 4;
+  }
+
+  // Lanes that have the same piece of a row share its terms.
+  __device__ int log2_sharers() const { return kLog2MostRows - log2_rows_; }
+  __device__ Terms find_terms() const {
+    const int pitch = p_.rows * (kPitch * 4), first = lane_ / kPiecesOfRow >> log2_rows_;
+    const int row_of_sums = index_ * kReducerRows + min(row(), rows_ - 1);
+    const int at = first * pitch + (row_of_sums * kPitch + column_of()) * 4;
+    return {ptx::opaque(static_cast<int>(ptx::smem_address(sums_)) + at),
+            ptx::opaque(pitch << log2_sharers()),
+            ptx::opaque(ceil_div(p_.warps - first, 1 << log2_sharers())),
+            ptx::opaque(p_.warps * pitch)};
+  }
+
+  __device__ Exchange find_exchange() const {
+    const int own = log2_own_pieces(), piece = lane_ % kPiecesOfRow;
+    const int rank = piece & ((1 << p_.log2_cluster) - 1), place = piece >> p_.log2_cluster;
+    const int at = cta_.rank << (own + kLog2ReducerRows) | row() << own | place;
+    const int inbox = static_cast<int>(ptx::smem_address(inbox_));
+    const uint32_t full = ptx::smem_address(&barriers_.inbox_full[index_][0]);
+    return {ptx::opaque(static_cast<int>(ptx::mapa(inbox + at * 16, rank))),
+            ptx::opaque(static_cast<int>(ptx::mapa(full, rank))), ptx::opaque(inbox + lane_ * 16),
+            ptx::opaque(16 << (own + kLog2ReducerRows))};
+  }
+
+  __device__ Place find_place(int turn, int64_t column) const {
+    const int64_t end = int64_t{cta_.strip(p_, turn) + cta_.strips(p_, turn)} * w4::kStripColumns;
+    const int64_t columns = final_row() < rows_ ? min(min(p_.n, end) - column, int64_t{4}) : 0;
+    return {ptx::opaque(d_ + column * p_.d_col_stride), ptx::opaque(static_cast<int>(columns))};
   }
 
   __device__ float4 load_bias(int64_t column) const {
@@ -96,7 +148,7 @@ class Reducer {
   }
 
   // The sum over the CTA's K, in an order that depends on the numbers of warps and of rows.
-  __device__ float4 add_parts(int turn, int buffer, uint32_t parity) {
+  __device__ float4 add_parts(const Terms& of, int turn, int buffer, uint32_t parity) {
     uint2 scales{}, zeros{};
     const bool per_channel = kOneGroup && p_.groups == 0;
     if (per_channel) {
@@ -111,22 +163,17 @@ class Reducer {
         zeros = *reinterpret_cast<const uint2*>(from + w4::kRowColumns * w4::kScaleBytes);
       }
     }
-    const int parts = p_.warps, pitch = p_.rows * kPitch;
-    const float* from = sums_ + buffer * parts * pitch +
-                        (index_ * kReducerRows + min(row(), rows_ - 1)) * kPitch + column_of();
     float4 y{};
     ptx::mbarrier_wait(&barriers_.sums_full[buffer], parity);
-    const int log2_step = kLog2MostRows - log2_rows_;
     constexpr int kTogether = 8;
+    int from = of.from + buffer * of.buffer;
 #pragma unroll 1
-    for (int part = lane_ / kPiecesOfRow >> log2_rows_; part < parts;
-         part += kTogether << log2_step) {
+    for (int left = of.count; left > 0; left -= kTogether, from += kTogether * of.step) {
       float4 terms[kTogether];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        const int j = part + (i << log2_step);
         terms[i] = float4{};
-        if (j < parts) terms[i] = *reinterpret_cast<const float4*>(from + j * pitch);
+        if (i < left) terms[i] = ptx::ld_shared(from + i * of.step);
       }
 #pragma unroll
       for (int width = kTogether / 2; width > 0; width /= 2) {
@@ -135,14 +182,17 @@ class Reducer {
       }
       y = y + terms[0];
     }
-    if (log2_step > 1) y = y + shuffled(y, 8);
-    if (log2_step > 0) y = y + shuffled(y, 16);
+    if (log2_sharers() > 1) y = y + shuffled(y, 8);
+    if (log2_sharers() > 0) y = y + shuffled(y, 16);
     // In the terms of mma's products, in which columns 8 to 15 of a strip are larger.
     y = y * (1.0f / Codes<T>::kUnit / ((column_of() & 8) == 0 ? 1.0f : Codes<T>::kUpper));
     if (per_channel) {
+      const int pitch = p_.rows * kPitch;
+      const float* sum = sums_ + buffer * p_.warps * pitch + kColumns +
+                         (index_ * kReducerRows + min(row(), rows_ - 1)) * kPitch;
       float x = 0.0f;
 #pragma unroll 1
-      for (int j = 0; j < parts; ++j) x += from[j * pitch + kColumns - column_of()];
+      for (int j = 0; j < p_.warps; ++j) x += sum[j * pitch];
       x *= 1.0f / Codes<T>::kUnit;
       y.x = scaled(y.x, x, scales.x & 0xffff, zeros.x & 0xffff);
       y.y = scaled(y.y, x, scales.x >> 16, zeros.x >> 16);
@@ -160,33 +210,33 @@ class Reducer {
     return y * scale_to_float(scale, p_.bf16_scales);
   }
 
-  // Sends the CTA's sums to those that own their columns.
-  __device__ void send(const float4& y, int turn) {
-    const int box = turn & 1, own = log2_own_pieces();
-    uint64_t* full = &barriers_.inbox_full[index_][box];
-    if (lane_ == 0) ptx::mbarrier_arrive_expect_tx(full, rows_ * kColumns * sizeof(float));
-    // All ranks have read what this box held.
+  // All ranks have read what this turn's box held, and what is sent there next is expected.
+  __device__ void await_inbox(int turn) {
+    const int box = turn & 1;
+    if (lane_ == 0) {
+      ptx::mbarrier_arrive_expect_tx(&barriers_.inbox_full[index_][box],
+                                     rows_ * kColumns * sizeof(float));
+    }
     ptx::mbarrier_wait(&barriers_.inbox_empty[index_][box], (turn >> 1 & 1) ^ 1);
+  }
+
+  // Sends the CTA's sums to those that own their columns.
+  __device__ void send(const float4& y, const Exchange& e, int box) {
     if (!has_sum()) return;
-    const int piece = lane_ % kPiecesOfRow;
-    const int to = piece & ((1 << p_.log2_cluster) - 1), place = piece >> p_.log2_cluster;
-    const uint32_t inbox = ptx::mapa(ptx::smem_address(inbox_ + box * kInboxPieces), to);
-    const uint32_t remote_full = ptx::mapa(ptx::smem_address(full), to);
-    const int at = cta_.rank << (own + kLog2ReducerRows) | row() << own | place;
-    ptx::st_async_v4(inbox + at * 16, remote_full, y.x, y.y, y.z, y.w);
+    ptx::st_async_v4(e.to + box * kBoxBytes, e.to_full + box * static_cast<int>(sizeof(uint64_t)),
+                     y.x, y.y, y.z, y.w);
   }
 
   // The whole sum of this lane's own columns, the ranks added in their order.
-  __device__ float4 receive(int turn) {
+  __device__ float4 receive(const Exchange& e, int turn) {
     const int box = turn & 1, ranks = 1 << p_.log2_cluster;
-    const int log2_pitch = log2_own_pieces() + kLog2ReducerRows;
-    const float4* inbox = inbox_ + box * kInboxPieces + lane_;
+    int from = e.from + box * kBoxBytes;
     ptx::mbarrier_wait(&barriers_.inbox_full[index_][box], turn >> 1 & 1);
     float4 sum{};
     if (final_row() < rows_) {
 #pragma unroll 1
-      for (int rank = 0; rank < ranks; rank += 2) {
-        const float4 even = inbox[rank << log2_pitch], odd = inbox[(rank + 1) << log2_pitch];
+      for (int rank = 0; rank < ranks; rank += 2, from += 2 * e.pitch) {
+        const float4 even = ptx::ld_shared(from), odd = ptx::ld_shared(from + e.pitch);
         sum = sum + even + odd;
       }
     }
@@ -205,18 +255,17 @@ class Reducer {
     return y;
   }
 
-  __device__ void store(int64_t column, int64_t end, const float4& y) const {
+  __device__ void store(const Place& place, const float4& y) const {
     const uint2 words = {pack2<T>(y.x, y.y), pack2<T>(y.z, y.w)};
-    uint16_t* to = d_ + column * p_.d_col_stride;
-    if (p_.d_vectors && column + 3 < end) {
-      *reinterpret_cast<uint2*>(to) = words;
+    if (p_.d_vectors && place.columns == 4) {
+      *reinterpret_cast<uint2*>(place.to) = words;
       return;
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t word = i < 2 ? words.x : words.y;
-      if (column + i < end) {
-        to[i * p_.d_col_stride] = static_cast<uint16_t>(word >> (16 * (i % 2)));
+      if (i < place.columns) {
+        place.to[i * p_.d_col_stride] = static_cast<uint16_t>(word >> (16 * (i % 2)));
       }
     }
   }

@@ -200,6 +200,7 @@ class Stream {
     }
     sum_x();
 
+    const Handover handover = find_handover();
     int stage = 0, buffer = 0;
     uint32_t parity = 0, buffer_parity = 1;
 #pragma unroll 1
@@ -209,7 +210,7 @@ class Stream {
         multiply(unit, stage, parity);
         if (++stage == p_.stages) stage = 0, parity ^= 1;
       }
-      hand_over(buffer, buffer_parity);
+      hand_over(handover, buffer, buffer_parity);
       if (++buffer == p_.buffers) buffer = 0, buffer_parity ^= 1;
     }
   }
@@ -420,18 +421,30 @@ class Stream {
     }
   }
 
+  // Where a lane leaves a tile's sums: floats of shared memory from `at` on in the first buffer,
+  // and `buffer` further in the next one; so many rows from its first one on exist. Known before
+  // the last sums are, behind which nothing hides an instruction.
+  struct Handover {
+    int at, buffer, rows;
+  };
+  __device__ Handover find_handover() const {
+    const int row = lane_ % 4 * 2;
+    const int at = p_.shared.sums / static_cast<int>(sizeof(float)) +
+                   (warp_ * p_.rows + row) * sum_pitch(kStrips) + lane_ / 4;
+    return {ptx::opaque(at), ptx::opaque(p_.warps * p_.rows * sum_pitch(kStrips)),
+            ptx::opaque(p_.rows - row)};
+  }
+
   // Leaves the sums of a tile to those who add up all warps', and starts again from 0.
-  __device__ void hand_over(int buffer, uint32_t parity) {
-    float* to = reinterpret_cast<float*>(smem_ + p_.shared.sums) +
-                ((buffer * p_.warps + warp_) * p_.rows + lane_ % 4 * 2) * sum_pitch(kStrips) +
-                lane_ / 4;
+  __device__ void hand_over(const Handover& place, int buffer, uint32_t parity) {
+    float* to = reinterpret_cast<float*>(smem_) + (place.at + buffer * place.buffer);
     ptx::mbarrier_wait(&barriers_.sums_empty[buffer], parity);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int row = tile * kMmaRows + i;  // and 2 tig
-        if (row + lane_ % 4 * 2 < p_.rows) {
+        const int row = tile * kMmaRows + i;
+        if (row < place.rows) {
           float* at = to + row * sum_pitch(kStrips);
 #pragma unroll
           for (int j = 0; j < 2 * kStrips; ++j) at[j * 8] = sum_[j / 2][tile][j % 2 * 2 + i];

@@ -3,7 +3,10 @@
 
 namespace xgemm::ptx {
 
-inline const char* opaque(const char* pointer) { return pointer; }
+template <typename Pointee>
+inline Pointee* opaque(Pointee* pointer) {
+  return pointer;
+}
 inline int opaque(int value) { return value; }
 inline float opaque(float value) { return value; }
 
