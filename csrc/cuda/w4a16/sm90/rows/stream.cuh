@@ -137,6 +137,12 @@ __device__ __forceinline__ void ask_piece(const Params& p, const Cta& cta, const
   ptx::fence_mbarrier_init();
 }
 
+// Units whose channels of X a warp takes before the others': as many as its lanes ask for at once.
+// It can begin with them while the others come, which with 8 rows is as long as the first weights
+// take.
+inline constexpr int kFirstUnits = 2;
+static_assert(kFirstUnits * w4::kUnitK == 32 * 8);
+
 // That, and for the warp's channels of X.
 template <int kTiles, Format kFormat, int kStrips>
 __device__ __forceinline__ void ask_early(const Params& p, const Cta& cta, const Share& share,
@@ -144,12 +150,17 @@ __device__ __forceinline__ void ask_early(const Params& p, const Cta& cta, const
   const bool piece_first = kTiles == 1 && p.rows <= kPieceFirstRows;
   if (piece_first) ask_piece<kFormat, kStrips>(p, cta, share, smem, warp);
   ptx::griddep_wait();
-  if (p.x_vectors) {
-    copy_x(p, smem + p.shared.x + share.first_unit * (w4::kUnitK * 2),
-           (cta.first_unit + share.first_unit) * w4::kUnitK, share.units * w4::kUnitK, lane);
+  const int first_units = min(share.units, kFirstUnits);
+#pragma unroll 1
+  for (int part = 0; part < 2; ++part) {
+    const int unit = share.first_unit + (part == 0 ? 0 : first_units);
+    if (p.x_vectors) {
+      copy_x(p, smem + p.shared.x + unit * (w4::kUnitK * 2), (cta.first_unit + unit) * w4::kUnitK,
+             (part == 0 ? first_units : share.units - first_units) * w4::kUnitK, lane);
+    }
+    if (part == 0 && !piece_first) ask_piece<kFormat, kStrips>(p, cta, share, smem, warp);
+    __syncwarp();
   }
-  if (!piece_first) ask_piece<kFormat, kStrips>(p, cta, share, smem, warp);
-  __syncwarp();
 }
 
 // kTiles: of kMmaRows rows of X.
@@ -189,8 +200,6 @@ class Stream {
   }
 
   __device__ void run() {
-    ptx::cp_async_wait_group<0>();
-    __syncwarp();
     const uint32_t x =
         ptx::smem_address(smem_ + p_.shared.x) + lane_ / 8 * 16 + first_unit_ * (w4::kUnitK * 2);
 #pragma unroll
@@ -198,15 +207,17 @@ class Stream {
       // Rows past the last read it again; their products go nowhere.
       x_[tile] = x + min(tile * kMmaRows + lane_ % 8, p_.rows - 1) * p_.x_pitch;
     }
-    sum_x();
+    x_sums_ = reinterpret_cast<float2*>(smem_ + p_.shared.x_sums) +
+              first_unit_ * (kSumsOfUnit * kTiles * 4) + lane_ % 4;
 
     const Handover handover = find_handover();
-    int stage = 0, buffer = 0;
+    int stage = 0, buffer = 0, units_of_x = 0;
     uint32_t parity = 0, buffer_parity = 1;
 #pragma unroll 1
     for (int turn = 0; turn < cta_.tiles; ++turn) {
 #pragma unroll 1
       for (int unit = 0; unit < units_; ++unit) {
+        if (unit == units_of_x) units_of_x = take_x(unit);
         multiply(unit, stage, parity);
         if (++stage == p_.stages) stage = 0, parity ^= 1;
       }
@@ -251,16 +262,29 @@ class Stream {
     }
   }
 
+  // Waits for X of the first units, or of all others from `first` on, and sums it; returns how many
+  // units' X is there then.
+  __device__ int take_x(int first) {
+    int end = units_;
+    if (first == 0) {
+      ptx::cp_async_wait_group<1>();
+      end = min(units_, kFirstUnits);
+    } else {
+      ptx::cp_async_wait_group<0>();
+    }
+    __syncwarp();
+    sum_x(first, end);
+    return end;
+  }
+
   // What zero points are multiplied by: the sums of X over a group, of rows 2 tig and 2 tig + 1,
   // by an mma against ones. Weights are still on their way.
-  __device__ void sum_x() {
-    x_sums_ = reinterpret_cast<float2*>(smem_ + p_.shared.x_sums) +
-              first_unit_ * (kSumsOfUnit * kTiles * 4) + lane_ % 4;
+  __device__ void sum_x(int first, int end) {
     constexpr uint32_t kUnits[4] = {Codes<T>::kUnits, Codes<T>::kUnits, Codes<T>::kUnits,
                                     Codes<T>::kUnits};
-    float2* to = x_sums_;
+    float2* to = x_sums_ + first * (kSumsOfUnit * kTiles * 4);
 #pragma unroll 1
-    for (int unit = 0; unit < units_; ++unit) {
+    for (int unit = first; unit < end; ++unit) {
       // A sum of each quarter, so that no mma waits for more than one other.
       float sum[kQuarters][kTiles][4] = {};
 #pragma unroll
