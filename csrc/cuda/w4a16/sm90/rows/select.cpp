@@ -14,7 +14,8 @@ namespace {
 // numbers, and not each of them that of the thing it is named after. With up to 8 rows: 16 layers,
 // N and K from 2048 to 57,344, 1, 2, 4 and 8 rows; what is chosen takes 1.4 % longer than the
 // best of them on average, which is the least of some 20 means of 30 launches. With more: 34
-// layers; 2 %.
+// layers; 2 %. What a doubling of the cluster, a wide tile's last unit and a warp's narrow unit
+// take was fitted again when the end of a tile became shorter (26 layers).
 
 constexpr double kGpuBytesPerUs = 5.083e6;  // that all SMs read from memory
 constexpr double kSmBytesPerUs = 107e3;     // that one does
@@ -42,12 +43,12 @@ struct Costs {
 };
 // By mma tiles of X, with narrow tiles; of one, with wide ones.
 constexpr Costs kCosts[kMostMmaTiles] = {
-    {5.503, 45.4e3, 0.00287, 284, 0.369, 107.8, 0.049, 0.717, 0.356, 0.237, 0.0, 0.033, 0.335},
+    {5.503, 45.4e3, 0.00287, 284, 0.517, 107.8, 0.049, 0.717, 0.356, 0.237, 0.0, 0.033, 0.168},
     {6.05, 46.7e3, 0.00459, 436, 0.615, 37.3, 0.068, 0.478, 0.602, 0.129, 0.057, 0.014, 0.309},
     {6.05, 46.7e3, 0.00459, 485, 0.507, 37.3, 0.068, 0.478, 0.602, 0.284, 0.057, 0.014, 0.309},
 };
-constexpr Costs kWideCosts = {5.503, 46.6e3, 0.00152, 534, 0.531, 67.2, 0.052,
-                              1.389, 0.676,  0.251,   0.0, 0.08,  0.335};
+constexpr Costs kWideCosts = {5.503, 46.6e3, 0.00152, 534, 0.531, 67.2, 0.036,
+                              1.389, 0.676,  0.251,   0.0, 0.08,  0.268};
 
 constexpr int kStages[] = {1, 2, 3, 4, 6};
 constexpr int kMostRingBytes = 100 << 10;  // worth trying
