@@ -88,8 +88,11 @@ def test_layers_of_models_keep_the_sms_busy(cpp: ModuleType, layer: str, m: int)
     each, extra, extra_strips = cpp.w4_rows_share_tiles(n // 16, clusters, split.strips)
     turns = each + (extra_strips / split.strips if extra > 0 else 0)
     pieces = turns * split.most_units  # of the busiest CTA
-    # Clusters of 4 leave 12 SMs idle.
+    # Clusters of 4 leave 12 SMs idle. One turn of wide tiles without clusters is faster on 96 SMs
+    # than several turns on all (8B.qkv with one row: 10.1 us in place of 10.7).
     least = 0.9 if config.cluster <= 2 else 0.85
+    if config.cluster == 1 and turns == 1:
+        least = 0.7
     assert tiles * split.units / (pieces * HOPPER["sm_count"]) > least
     # At most as many bytes of X as of the weight go to an SM.
     assert m * split.x_pitch <= pieces * split.piece_bytes
