@@ -3,20 +3,22 @@
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --kernel-name kns=xgemm \
         --error-exitcode 1 python tests/visit_kernels.py dense
 
-Families are dense, fp32, w4a16 and reduce. Operands are made on the host, so that no other kernel
-runs; results are only looked at for numbers that are not finite: that they are right is tested
-elsewhere. Without torch's caching every tensor is an allocation of its own, which ends with the
-aligned 16 bytes that hold its last element: kernels read those whole, and no allocation of CUDA's
-ends within them.
+Families are dense, fp32, w4a16 and reduce. Operands are made on the GPU, by kernels of torch that
+the tool passes over; results are only looked at for numbers that are not finite: that they are
+right is tested elsewhere. Without torch's caching every tensor is an allocation of its own, which
+ends with the aligned 16 bytes that hold its last element: kernels read those whole, and no
+allocation of CUDA's ends within them.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import torch
 from kernel_visits import MOST_WORK, Visit, find_visits, find_w4_visits, of_compiled
@@ -31,19 +33,26 @@ MOST_FP32_WORK = 10**9  # its kernels are the slowest of all
 
 Job = tuple[str, Callable[[], torch.Tensor]]
 
-_generator = torch.Generator().manual_seed(0)
-_values = torch.rand(1 << 22, generator=_generator) * 2 - 1
+PROGRESS = 20  # problems from one line of it to the next
+
+_draw = random.Random(0)
+
+
+@cache
+def values() -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(0)
+    return torch.rand(1 << 22, generator=generator, device="cuda") * 2 - 1
 
 
 def operand(shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
     """Values from -1 to 1; the storage begins `offset` elements before it."""
     count = offset + torch.Size(shape).numel()
     whole = -(-count * dtype.itemsize // 16) * 16 // dtype.itemsize
-    start = int(torch.randint(1 << 12, (), generator=_generator))
-    flat = _values[start:].repeat(-(-whole // (_values.numel() - start)))[:whole]
-    if not dtype.is_floating_point:
-        flat = flat * 100
-    return flat.to(dtype).cuda()[offset:count].view(shape)
+    source = values()[_draw.randrange(1 << 12) :]
+    flat = torch.empty(whole, dtype=dtype, device="cuda")
+    for piece in flat.split(source.numel()):
+        piece.copy_(source[: piece.numel()] * (1 if dtype.is_floating_point else 100))
+    return flat[offset:count].view(shape)
 
 
 def matrix(rows: int, columns: int, transposed: bool, dtype: torch.dtype) -> torch.Tensor:
@@ -97,13 +106,15 @@ def fp32() -> Iterator[Job]:
         )
 
 
+def codes(n: int, k: int) -> torch.Tensor:
+    return operand((n, k), torch.uint8).bitwise_and_(15)
+
+
 def packed(n: int, k: int, group_size: int, zeros: bool, bf16: bool) -> xgemm.PackedWeight:
     size = k if group_size == -1 else group_size
-    codes = (_values[: 1 << 12].repeat(-(-n * k // (1 << 12)))[: n * k] * 8 + 8).to(torch.uint8)
-    scales = torch.full((-(-k // size), n), 0.01, dtype=torch.bfloat16 if bf16 else torch.float16)
-    offsets = torch.full(scales.shape, 7.5, dtype=torch.float16) if zeros else None
-    q = xgemm.QuantizedWeight(codes.view(n, k), scales, offsets, None, group_size)
-    return xgemm.pack(q).to("cuda")
+    scales = operand((-(-k // size), n), torch.bfloat16 if bf16 else torch.float16)
+    offsets = operand(tuple(scales.shape), torch.float16).add_(7.5) if zeros else None
+    return xgemm.pack(xgemm.QuantizedWeight(codes(n, k), scales, offsets, None, group_size))
 
 
 def quantized_product(visit: Visit, group_size: int, zeros: bool, bf16_scales: bool,
@@ -121,10 +132,9 @@ def quantized_gradient(dtype: torch.dtype) -> torch.Tensor:
 
 
 def pack_there_and_back(group_size: int) -> torch.Tensor:
-    codes = (operand((200, 300), torch.int32).cpu() & 15).to(torch.uint8).cuda()
     groups = 1 if group_size == -1 else -(-300 // group_size)
     scales = operand((groups, 200), torch.float16)
-    p = xgemm.pack(xgemm.QuantizedWeight(codes, scales, None, None, group_size))
+    p = xgemm.pack(xgemm.QuantizedWeight(codes(200, 300), scales, None, None, group_size))
     return xgemm.unpack(p).scales
 
 
@@ -204,6 +214,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3600.0, help="stop after as many")
     parser.add_argument("--list", action="store_true", help="say what is run before it is")
     options = parser.parse_args()
+    torch.set_num_threads(1)  # several processes run beside each other
     start = time.monotonic()
     part, parts = map(int, options.part.split("/"))
     jobs = list(FAMILIES[options.family]())[part::parts]
@@ -212,8 +223,11 @@ def main() -> None:
             sys.exit(f"{options.family}: out of time after {count} of {len(jobs)} problems")
         if options.list:
             print(name, flush=True)
-        if not run().cpu().isfinite().all():
+        if not run().isfinite().all():
             sys.exit(f"{options.family}: a result that is not finite: {name}")
+        if (count + 1) % PROGRESS == 0:
+            seconds = time.monotonic() - start
+            print(f"{options.family}: {count + 1} of {len(jobs)}, {seconds:.0f} s", flush=True)
     print(f"{options.family}: {len(jobs)} problems, {time.monotonic() - start:.1f} s")
 
 
