@@ -6,6 +6,7 @@ thousands of them take seconds on a GPU.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,10 +31,15 @@ SENTINEL = 7.0  # what surrounds a destination, and must survive
 
 @dataclass(frozen=True)
 class Limits:
-    """What is drawn: extents up to `most`, and at most `work` multiplications a problem."""
+    """What is drawn: extents up to `most`, and at most `work` multiplications a problem.
+
+    Operands and result have at most `elements`, batch dimensions included: float64 copies of them,
+    and of what they are compared with, take 64 bytes an element.
+    """
 
     most: int
     work: int
+    elements: int = 3 * 10**7
 
 
 ON_CUDA = Limits(most=5000, work=5000**3)
@@ -48,10 +54,11 @@ def worst_share(
     activation: str = "none",
     precision: str = "ieee",
 ) -> torch.Tensor:
-    """The largest error of y against float64, as a share of its bound; infinite where NaN.
+    """The largest error of y against float64, as a share of its bound.
 
     The bound, element by element: fp32 accumulation over K of |a||b| + |bias|, what the precision
-    leaves out of each product, and one rounding.
+    leaves out of each product, and one rounding. What is not finite in one of them only is
+    infinitely wrong; so is, with precision ieee, NaN for an infinity or the other way round.
     """
     wide_a, wide_b = a.double(), b.double()
     exact, magnitude = torch.matmul(wide_a, wide_b), torch.matmul(wide_a.abs(), wide_b.abs())
@@ -67,8 +74,12 @@ def worst_share(
         error = 1.13 * error + exact.abs() * 2.0**-20
         exact = activate(exact, activation)
     error = error + (exact.abs() + error) * (1.01 * UNIT[y.dtype]) + SMALLEST[y.dtype]
-    share = (y.double() - exact).abs() / error
-    return share.nan_to_num(nan=float("inf")).max()
+    wide = y.double()
+    same = (wide == exact) | (wide.isnan() & exact.isnan())
+    if precision != "ieee":
+        same |= ~wide.isfinite() & ~exact.isfinite()
+    share = ((wide - exact).abs() / error).nan_to_num(nan=float("inf"))
+    return torch.where(same, 0.0, torch.where(exact.isfinite(), share, float("inf"))).max()
 
 
 def draw_extent(rng: random.Random, limits: Limits) -> int:
@@ -77,6 +88,18 @@ def draw_extent(rng: random.Random, limits: Limits) -> int:
         return 0
     extent = round(limits.most ** rng.random())
     return -(-extent // 8) * 8 if rng.random() < 0.5 and 4 < extent <= limits.most - 8 else extent
+
+
+def draw_extents(
+    rng: random.Random, limits: Limits, batch: Sequence[int] = ()
+) -> tuple[int, int, int]:
+    """m, n, k of products of which there are batch[0] * batch[1] ..."""
+    count = math.prod(batch)
+    while True:
+        m, n, k = (draw_extent(rng, limits) for _ in range(3))
+        elements = m * n + m * k + k * n
+        if m * n * k * count <= limits.work and elements * count <= limits.elements:
+            return m, n, k
 
 
 def draw_batch(rng: random.Random) -> tuple[list[int], list[int]]:
@@ -127,6 +150,13 @@ def draw_matrix(
     return view.permute(*back, len(batch), len(batch) + 1), f"{kind}, offset {lead}"
 
 
+def sprinkle(rng: random.Random, matrix: torch.Tensor) -> None:
+    """A few elements of it become infinite or NaN."""
+    for _ in range(rng.randint(1, 3) if matrix.numel() > 0 else 0):
+        place = tuple(rng.randrange(size) for size in matrix.shape)
+        matrix[place] = rng.choice((float("nan"), float("inf"), float("-inf")))
+
+
 def draw_bias(rng: random.Random, n: int, dtype: torch.dtype, device: str) -> torch.Tensor | None:
     if rng.random() < 0.5:
         return None
@@ -139,8 +169,8 @@ def draw_destination(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A NaN-filled view of any strides, and the buffer it lies in, filled with SENTINEL."""
     *batch, m, n = shape
-    kind = rng.choice(("padded", "columns", "strided"))
-    lead, tail = rng.choice((0, 1, 8)), rng.choice((1, 8))
+    kind = rng.choice(("contiguous", "padded", "columns", "strided"))
+    lead, tail = (0, 0) if kind == "contiguous" else (rng.choice((0, 1, 8)), rng.choice((1, 8)))
     outer, inner = (n, m) if kind == "columns" else (m, n)
     step = 2 if kind == "strided" else 1
     size = (*batch, outer, lead + inner * step + tail)
@@ -169,10 +199,7 @@ def run_problem(rng: random.Random, limits: Limits, device: str) -> Verdict:
     dtype = rng.choices(DTYPES, (4, 4, 1))[0]
     batch_a, batch_b = draw_batch(rng)
     batch = list(torch.broadcast_shapes(batch_a, batch_b))
-    while True:
-        m, n, k = (draw_extent(rng, limits) for _ in range(3))
-        if m * n * k * torch.Size(batch).numel() <= limits.work:
-            break
+    m, n, k = draw_extents(rng, limits, batch)
     a, kind_a = draw_matrix(rng, m, k, dtype, batch_a, device)
     b, kind_b = draw_matrix(rng, k, n, dtype, batch_b, device)
     if not batch and rng.random() < 0.04:  # a vector
@@ -181,6 +208,10 @@ def run_problem(rng: random.Random, limits: Limits, device: str) -> Verdict:
         b, kind_b, n = b[:, 0] if n else b.new_zeros(k), "vector", 1
     bias, activation = draw_bias(rng, n, dtype, device), rng.choice(ACTIVATIONS)
     precision = rng.choice(PRECISIONS) if dtype == torch.float32 else "ieee"
+    special = rng.random() < 0.05
+    if special:
+        sprinkle(rng, rng.choice((a, b)))
+        activation = activation if precision == "ieee" else "none"
     options = {"activation": activation, "precision": precision}
     shape = torch.matmul(a.to("meta"), b.to("meta")).shape
     kept = torch.ones((), dtype=torch.bool, device=device)
@@ -201,10 +232,11 @@ def run_problem(rng: random.Random, limits: Limits, device: str) -> Verdict:
     text = (
         f"{'mul_into' if into else 'mul'} {dtype} a {tuple(a.shape)} {a.stride()} ({kind_a}),"
         f" b {tuple(b.shape)} {b.stride()} ({kind_b}), bias {bias is not None}, {activation},"
-        f" {precision}"
+        f" {precision}, not finite {special}"
     )
     share = worst_share(result, a, b, bias, activation, precision)
-    return Verdict(text, share, (result == again).all(), kept)
+    same_bits = ((result == again) | (result.isnan() & again.isnan())).all()
+    return Verdict(text, share, same_bits, kept)
 
 
 def failures(verdicts: list[Verdict]) -> list[str]:
