@@ -48,7 +48,12 @@ def random_case(draw: random.Random, most: int, device: str = "cpu") -> Case:
     dims = sorted(draw.sample(range(x.dim()), draw.randint(1, x.dim()))) if x.dim() else []
     if op in POSITIONS and draw.random() < 0.5:
         dims = dims[:1]
-    return Case(op, x, tuple(dims), draw.choice(ORDERS) if op == "norm" else 2.0)
+    p = draw.choice(ORDERS) if op == "norm" else 2.0
+    if x.dim() > 0 and draw.random() < 0.02:  # nothing to reduce, or no results
+        empty = draw.randrange(x.dim())
+        has_identity = op in ("sum", "mean", "prod") or (op == "norm" and 0 <= p < math.inf)
+        x = x.narrow(empty, 0, 0) if has_identity or empty not in dims else x
+    return Case(op, x, tuple(dims), p)
 
 
 def _shape(draw: random.Random, most: int) -> list[int]:
@@ -112,7 +117,7 @@ def expected(case: Case) -> Tensor:
             wide = wide if x.dtype.is_floating_point else x.long()
         elif x.dtype == torch.bool:  # which torch refuses
             wide = x.to(torch.uint8)
-        rows = wide.permute(kept + dims).reshape([x.shape[d] for d in kept] + [-1])
+        rows = wide.permute(kept + dims).reshape([x.shape[d] for d in kept] + [case.extent])
         return getattr(torch, case.op)(rows, dim=-1)
     if case.op == "norm":
         return torch.linalg.vector_norm(wide, case.p, dims if x.dim() else None)

@@ -40,12 +40,12 @@ class Format:
     act_order: bool
 
 
-def draw_format(rng: random.Random) -> Format:
+def draw_format(rng: random.Random, act_order: float = 0.2) -> Format:
     return Format(
         rng.choice(GROUP_SIZES),
         rng.choice(("none", "integer", "real")),
         rng.choice((torch.float16, torch.bfloat16)),
-        rng.random() < 0.2,
+        rng.random() < act_order,
     )
 
 

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import random
-from collections import Counter
 
 import pytest
 import torch
-from emulator.library import ACTIVATIONS, Config, Machine, Memory, make_problem, run
+from emulator.library import Config, Machine, Memory, make_problem, run
 from random_products import (
     PRECISIONS,
-    SENTINEL,
     Limits,
-    draw_bias,
-    draw_destination,
-    draw_extent,
-    draw_matrix,
     worst_share,
 )
 
@@ -207,52 +200,6 @@ def test_mma_sync(precision: str) -> None:
         m, n, _ = shape
         ctas = ceil_div(m, 128) * ceil_div(n, 128)
         check(Config("tf32_sm80", 128, 128, 3, ctas=ctas), shape, layout, precision, index)
-
-
-def run_problem(rng: random.Random, precision: str) -> tuple[str, str]:
-    """The kernel that one problem got, and what was wrong, or nothing."""
-    batch = rng.choice(([], [], [3], [2, 2]))
-    while True:
-        m, n, k = (draw_extent(rng, LIMITS) for _ in range(3))
-        if m * n * k * torch.Size(batch).numel() <= LIMITS.work:
-            break
-    capability, sm_count = rng.choice(((90, 132), (90, 4), (80, 108)))
-    late_copies, late_products, seed = rng.choice(ORDERS)
-    machine = Machine(capability, sm_count, late_copies, late_products, seed)
-    memory = Memory()
-    a, kind_a = draw_matrix(rng, m, k, torch.float32, batch, "cpu")
-    b, kind_b = draw_matrix(rng, k, n, torch.float32, batch, "cpu")
-    bias, activation = draw_bias(rng, n, torch.float32, "cpu"), rng.choice(ACTIVATIONS)
-    drawn, buffer = draw_destination(rng, [*batch, m, n], torch.float32, "cpu")
-    buffer = memory.copy(buffer)
-    d = buffer.as_strided(drawn.shape, drawn.stride(), drawn.storage_offset())
-    copied = (memory.copy(a), memory.copy(b), None if bias is None else memory.copy(bias))
-    text = f"{machine} a {tuple(a.shape)} {a.stride()} ({kind_a}), b {b.stride()} ({kind_b})"
-    try:
-        said = run(make_problem(d, *copied, activation, precision=precision), machine)
-    except RuntimeError as error:
-        return "", f"{text}: {error}"
-    kernel = said.partition("kernel: ")[2].partition(",")[0]
-    share = worst_share(d, a, b, bias, activation, precision).item()
-    if not share <= 1:
-        return kernel, f"an error of {share:.3g} times the bound: {text}\n{said}"
-    d.fill_(SENTINEL)
-    if not (buffer == SENTINEL).all():
-        return kernel, f"written outside of the destination: {text}\n{said}"
-    return kernel, ""
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_random_problems(precision: str) -> None:
-    rng = random.Random(precision)
-    torch.manual_seed(0)
-    kernels: Counter[str] = Counter()
-    found = []
-    for _ in range(PROBLEMS):
-        kernel, wrong = run_problem(rng, precision)
-        kernels[kernel] += 1
-        found += [wrong] if wrong else []
-    assert not found, "\n".join([f"{len(found)} failures:", *found[:5]])
 
 
 @pytest.mark.parametrize("values", ["normal", "positive"])

@@ -333,7 +333,8 @@ def test_simt(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(("capability", "kernel"), [(80, "fp32 ("), (90, "fp32 sm90 (")])
 def test_alpha_and_beta(capability: int, kernel: str) -> None:
     memory, machine = Memory(), Machine(capability)
-    a, b, c = (memory.copy(torch.randn(size)) for size in ((30, 40), (40, 50), (30, 50)))
+    a, b = memory.copy(torch.randn(30, 40)), memory.copy(torch.randn(40, 50))
+    c = memory.copy(torch.randn(30, 50), writable=True)
     expected = 0.5 * (a.double() @ b.double()) - 2.0 * c.double()
     said = run(make_problem(c, a, b, alpha=0.5, beta=-2.0), machine)
     assert f"kernel: {kernel}" in said

@@ -20,6 +20,9 @@ REFUSED = {
     "named_barrier": (AT_ONCE, r"deadlock\n.*barrier 1, with 64 of 96 threads"),
     "partial_warp": (AT_ONCE, r"deadlock\n.*__shfl_xor_sync, with 16 of 32 threads"),
     "read_beyond": (AT_ONCE, r"thread \(127, 0, 0\): an illegal address .* 0 bytes behind 512"),
+    "read_before": (AT_ONCE, r"thread \(0, 0, 0\): an illegal address .* 4 bytes before 512"),
+    "write_before": (AT_ONCE, "written outside of 512 bytes of global memory: before"),
+    "write_input": (AT_ONCE, "an illegal address .* written in 512 bytes of global memory"),
     "misaligned": (AT_ONCE, r"thread \(0, 0, 0\): a misaligned access"),
     "shared_beyond": (AT_ONCE, "wrote outside of its shared memory: 16384 bytes from the begin"),
     "gone_block": (AT_ONCE, "shared memory of a block that has exited"),
@@ -39,9 +42,9 @@ WRONG = {
 
 def run(name: str, machine: Machine, mistake: bool) -> tuple[torch.Tensor, torch.Tensor]:
     machine.use()
-    memory = Memory()
-    data, out = (memory.empty((THREADS,), torch.float32) for _ in range(2))
-    data.copy_(torch.arange(THREADS))
+    memory = Memory(at_front=name == "read_before")
+    data = memory.copy(torch.arange(THREADS).float())
+    out = memory.empty((THREADS,), torch.float32)
     library().run_mistake(name, data.data_ptr(), out.data_ptr(), mistake)
     return data.clone(), out.clone()
 

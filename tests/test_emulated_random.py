@@ -2,90 +2,111 @@
 
 from __future__ import annotations
 
-import os
 import random
-from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 import torch
-from emulator.library import ACTIVATIONS, Machine, Memory, make_problem, run
+from emulator.library import ACTIVATIONS, make_problem, run
+from random_emulated import (
+    BEFORE_HOPPER,
+    FAR,
+    draw_machine,
+    draw_memory,
+    kernel_of,
+    place,
+    place_destination,
+    reordered,
+    run_problems,
+)
 from random_products import (
-    DTYPES,
+    PRECISIONS,
     SENTINEL,
     Limits,
     draw_batch,
     draw_bias,
-    draw_destination,
-    draw_extent,
+    draw_extents,
     draw_matrix,
+    sprinkle,
     worst_share,
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# XGEMM_RANDOM_PROBLEMS=100000 XGEMM_RANDOM_SEED=1 runs longer, over other problems.
-PROBLEMS = int(os.environ.get("XGEMM_RANDOM_PROBLEMS", "400"))
-SEED = int(os.environ.get("XGEMM_RANDOM_SEED", "0"))
-LIMITS = Limits(most=320, work=3 * 10**6)
-MACHINES = ((90, 132), (90, 4), (80, 108), (80, 4), (89, 4))  # capability, multiprocessors
-CHUNKS = 4
+HALVES = (torch.float16, torch.bfloat16)
+# Sides of one size, and a long one beside short ones.
+LIMITS = (Limits(most=320, work=3 * 10**6), Limits(most=6000, work=3 * 10**6))
 
 
-def draw_machine(rng: random.Random) -> Machine:
-    return Machine(
-        *rng.choice(MACHINES),
-        late_copies=rng.random() < 0.5,
-        late_products=rng.random() < 0.5,
-        seed=rng.randrange(4),
-    )
+@dataclass(frozen=True)
+class Family:
+    capabilities: tuple[int, ...]
+    dtypes: tuple[torch.dtype, ...]
+    kernels: frozenset[str]  # that its problems must get
+    problems: int
 
 
-def run_problem(rng: random.Random) -> tuple[str, str]:
+FAMILIES = {
+    "halves_sm90": Family(
+        (90,), HALVES, frozenset({"sm90", "sm90 rows", "sm90 small", "sm80", "gemv"}), 200
+    ),
+    "halves_sm80": Family(BEFORE_HOPPER, HALVES, frozenset({"sm80", "gemv"}), 150),
+    "fp32_sm90": Family((90,), (torch.float32,), frozenset({"fp32 sm90", "fp32", "tf32"}), 150),
+    "fp32_sm80": Family(BEFORE_HOPPER, (torch.float32,), frozenset({"fp32", "tf32"}), 100),
+}
+
+
+def run_problem(rng: random.Random, family: Family) -> tuple[str, str]:
     """The kernel that one problem got, and what was wrong, or nothing."""
-    dtype = rng.choices(DTYPES, (4, 4, 1))[0]
+    dtype = rng.choice(family.dtypes)
+    precision = rng.choice(PRECISIONS) if dtype == torch.float32 else "ieee"
     batch_a, batch_b = draw_batch(rng)
     batch = list(torch.broadcast_shapes(batch_a, batch_b))
-    while True:
-        m, n, k = (draw_extent(rng, LIMITS) for _ in range(3))
-        if m * n * k * torch.Size(batch).numel() <= LIMITS.work:
-            break
-    memory, machine = Memory(), draw_machine(rng)
+    m, n, k = draw_extents(rng, rng.choice(LIMITS), batch)
+    machine, memory = draw_machine(rng, family.capabilities), draw_memory(rng)
     a, kind_a = draw_matrix(rng, m, k, dtype, batch_a, "cpu")
     b, kind_b = draw_matrix(rng, k, n, dtype, batch_b, "cpu")
     bias, activation = draw_bias(rng, n, dtype, "cpu"), rng.choice(ACTIVATIONS)
-    drawn, buffer = draw_destination(rng, [*batch, m, n], dtype, "cpu")
-    buffer = memory.copy(buffer)
-    d = buffer.as_strided(drawn.shape, drawn.stride(), drawn.storage_offset())
-    problem = make_problem(
-        d, memory.copy(a), memory.copy(b), None if bias is None else memory.copy(bias), activation
-    )
+    special = rng.random() < 0.1
+    if special:
+        sprinkle(rng, rng.choice((a, b)))
+        activation = activation if precision == "ieee" else "none"
+    far = rng.random() < FAR
+    d, buffer = place_destination(rng, memory, [*batch, m, n], dtype, far and rng.random() < 0.5)
+    alpha, beta, added = 1.0, 0.0, bias
+    if dtype == torch.float32 and bias is None and rng.random() < 0.5:  # as sgemm has it
+        alpha, beta = rng.choice((0.5, -1.0)), rng.choice((0.0, 2.0))
+        if beta != 0:
+            d.copy_(torch.randn(d.shape))
+            added = beta * d.double()
+    placed_a, placed_b = place(rng, memory, a, far), place(rng, memory, b, far)
+    placed_bias = None if bias is None else memory.copy(bias)
+    problem = make_problem(d, placed_a, placed_b, placed_bias, activation, alpha, beta, precision)
     text = (
-        f"{machine} {dtype} a {tuple(a.shape)} {a.stride()} ({kind_a}), b {tuple(b.shape)}"
-        f" {b.stride()} ({kind_b}), d {d.stride()}, bias {bias is not None}, {activation}"
+        f"{machine} {dtype} {precision} a {tuple(a.shape)} {placed_a.stride()} ({kind_a}),"
+        f" b {tuple(b.shape)} {placed_b.stride()} ({kind_b}), d {d.stride()},"
+        f" bias {bias is not None}, {activation}, {alpha} {beta}, not finite {special}"
     )
     try:
         said = run(problem, machine)
     except RuntimeError as error:
         return "", f"{text}: {error}"
-    share = worst_share(d, a, b, bias, activation).item()
-    kernel = said.partition("kernel: ")[2].partition(" (")[0]
+    if beta == 0 and rng.random() < 0.1:
+        first = d.clone()
+        run(problem, reordered(rng, machine))
+        if not torch.equal(d.nan_to_num(), first.nan_to_num()):
+            return kernel_of(said), f"other bits in another order: {text}\n{said}"
+    share = worst_share(d, alpha * a.double(), b, added, activation, precision).item()
     if not share <= 1:
-        return kernel, f"an error of {share:.3g} times the bound: {text}\n{said}"
+        return kernel_of(said), f"an error of {share:.3g} times the bound: {text}\n{said}"
     d.fill_(SENTINEL)
     if not (buffer == SENTINEL).all():
-        return kernel, f"written outside of the destination: {text}\n{said}"
-    return kernel, ""
+        return kernel_of(said), f"written outside of the destination: {text}\n{said}"
+    return kernel_of(said), ""
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_random_problems(chunk: int) -> None:
-    rng = random.Random(SEED * CHUNKS + chunk)
-    torch.manual_seed(rng.randrange(2**32))
-    kernels: Counter[str] = Counter()
-    found = []
-    for _ in range(-(-PROBLEMS // CHUNKS)):
-        kernel, wrong = run_problem(rng)
-        kernels[kernel] += 1
-        found += [wrong] if wrong else []
-    assert not found, "\n".join([f"{len(found)} failures:", *found[:5]])
-    assert {"sm80", "gemv", "fp32"} <= set(kernels), kernels
+@pytest.mark.parametrize("name", FAMILIES)
+def test_random_problems(name: str) -> None:
+    family = FAMILIES[name]
+    kernels = run_problems(lambda rng: run_problem(rng, family), family.problems)
+    assert family.kernels <= set(kernels), kernels

@@ -2,7 +2,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -20,11 +19,6 @@ namespace {
 using Address = uintptr_t;
 using Matrix = std::tuple<Address, int64_t, int64_t>;  // strides of rows and columns, in elements
 using Batch = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;  // size; strides: a, b, c, d
-
-struct FreeGuarded {
-  void operator()(void* memory) const { emulator::free_guarded(memory); }
-};
-using Guarded = std::unique_ptr<void, FreeGuarded>;
 
 gemm::Operand operand_of(const Matrix& matrix) {
   const auto [address, row_stride, col_stride] = matrix;
@@ -53,8 +47,7 @@ gemm::Problem make_problem(std::tuple<int64_t, int64_t, int64_t> mnk, int dtype,
 }
 
 void launch(const gemm::Problem& problem, const gemm::Config& config) {
-  const Guarded workspace(
-      emulator::allocate_guarded(static_cast<size_t>(config.workspace_bytes + 255) / 256 * 256));
+  const emulator::Workspace workspace(config.workspace_bytes);
   const xgemm::Status status = gemm::launch(problem, config, workspace.get(), nullptr);
   if (!status.ok()) {
     throw std::runtime_error(std::string(status.where) + ": " + cudaGetErrorString(status.error));

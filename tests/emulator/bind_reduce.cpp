@@ -2,7 +2,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -20,10 +19,6 @@ namespace {
 using Address = uintptr_t;
 using Kept = std::tuple<int64_t, int64_t, int64_t>;  // size; strides of input and output
 using Reduced = std::pair<int64_t, int64_t>;         // size, stride
-
-struct FreeGuarded {
-  void operator()(void* memory) const { emulator::free_guarded(memory); }
-};
 
 // Returns the choice's explanation. With `pieces` the problem is cut into so many instead: of a
 // cluster, by mail (to so many collectors), or else in a second launch.
@@ -45,8 +40,7 @@ std::string run(int op, int dtype, Address in, Address out, const std::vector<Ke
     config.collectors = collectors;
     config.workspace_bytes = reduce::workspace_bytes(problem, plan, config);
   }
-  const std::unique_ptr<void, FreeGuarded> workspace(
-      emulator::allocate_guarded(static_cast<size_t>(config.workspace_bytes + 255) / 256 * 256));
+  const emulator::Workspace workspace(config.workspace_bytes);
   const xgemm::Status status = reduce::launch(problem, plan, config, workspace.get(), nullptr);
   if (!status.ok()) {
     throw std::runtime_error(std::string(status.where) + ": " + cudaGetErrorString(status.error));

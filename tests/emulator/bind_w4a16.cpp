@@ -2,7 +2,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -24,11 +23,6 @@ namespace {
 
 using Address = uintptr_t;
 using Matrix = std::tuple<Address, int64_t, int64_t>;  // strides of rows and columns, in elements
-
-struct FreeGuarded {
-  void operator()(void* memory) const { emulator::free_guarded(memory); }
-};
-using Guarded = std::unique_ptr<void, FreeGuarded>;
 
 w4a16::Problem make_problem(int64_t m, std::tuple<int64_t, int64_t, int64_t> layout, bool zeros,
                             bool bf16_scales, int dtype, Address weight, const Matrix& x,
@@ -58,21 +52,69 @@ void require_ok(const xgemm::Status& status) {
 }
 
 void launch(const w4a16::Problem& problem, const w4a16::Config& config) {
-  const Guarded workspace(
-      emulator::allocate_guarded(static_cast<size_t>(config.workspace_bytes + 255) / 256 * 256));
+  const emulator::Workspace workspace(config.workspace_bytes);
   require_ok(w4a16::launch(problem, config, workspace.get(), nullptr));
 }
 
-// The whole weight.
-void dequantize(const w4a16::Problem& problem, Address dst, int dtype) {
-  const auto& layout = problem.weight.layout;
+using Extents = std::tuple<int64_t, int64_t>;
+
+// Columns and channels from `begin` on, into a row-major destination.
+void dequantize(const w4a16::Problem& problem, const Extents& begin, const Extents& extents,
+                Address dst, int64_t dst_row_stride, int dtype) {
   require_ok(w4a16::dequantize({.weight = problem.weight,
-                                .columns = layout.n,
-                                .channels = layout.k,
+                                .column = std::get<0>(begin),
+                                .channel = std::get<1>(begin),
+                                .columns = std::get<0>(extents),
+                                .channels = std::get<1>(extents),
                                 .dst = reinterpret_cast<void*>(dst),
-                                .dst_row_stride = layout.k,
+                                .dst_row_stride = dst_row_stride,
                                 .dtype = static_cast<xgemm::DType>(dtype)},
                                nullptr));
+}
+
+void gather(const Extents& of_dst, const Extents& of_src, int64_t item_size, const Matrix& src,
+            const Matrix& dst, Address from) {
+  w4a16::Gather gather;
+  std::tie(gather.rows, gather.cols) = of_dst;
+  std::tie(gather.src_rows, gather.src_cols) = of_src;
+  gather.item_size = item_size;
+  std::tie(std::ignore, gather.src_row_stride, gather.src_col_stride) = src;
+  gather.src = reinterpret_cast<const void*>(std::get<0>(src));
+  std::tie(std::ignore, gather.dst_row_stride, gather.dst_col_stride) = dst;
+  gather.dst = reinterpret_cast<void*>(std::get<0>(dst));
+  gather.from = reinterpret_cast<const int32_t*>(from);
+  require_ok(w4a16::gather_columns(gather, nullptr));
+}
+
+xgemm::cuda::W4Canonical canonical(Address codes, Address scales, Address zeros) {
+  return {reinterpret_cast<const uint8_t*>(codes), reinterpret_cast<const uint16_t*>(scales),
+          reinterpret_cast<const uint16_t*>(zeros)};
+}
+
+void bind_conversions(py::module_& m) {
+  m.def("dequantize_w4", &dequantize);
+  m.def("gather_columns", &gather);
+  m.def("invert_permutation", [](Address perm, int64_t k, Address inverse) {
+    require_ok(w4a16::invert_permutation(reinterpret_cast<const int32_t*>(perm), k,
+                                         reinterpret_cast<int32_t*>(inverse), nullptr));
+  });
+  m.def("pack_w4", [](const w4a16::Problem& problem, Address codes, Address scales, Address zeros,
+                      Address packed) {
+    require_ok(xgemm::cuda::w4_pack(problem.weight.layout, canonical(codes, scales, zeros),
+                                    reinterpret_cast<uint8_t*>(packed), nullptr));
+  });
+  m.def("unpack_w4",
+        [](const w4a16::Problem& problem, Address codes, Address scales, Address zeros) {
+          require_ok(xgemm::cuda::w4_unpack(
+              problem.weight.layout, problem.weight.data, reinterpret_cast<uint8_t*>(codes),
+              reinterpret_cast<uint16_t*>(scales), reinterpret_cast<uint16_t*>(zeros), nullptr));
+        });
+  m.def("find_faults_w4", [](const w4a16::Problem& problem, Address codes, Address scales,
+                             Address zeros, Address faults) {
+    require_ok(xgemm::cuda::w4_find_faults(problem.weight.layout, canonical(codes, scales, zeros),
+                                           problem.weight.bf16_scales,
+                                           reinterpret_cast<unsigned long long*>(faults), nullptr));
+  });
 }
 
 }  // namespace
@@ -85,10 +127,6 @@ void bind_w4a16(py::module_& m) {
            py::arg("bias_stride") = 1, py::arg("activation") = 0,
            py::arg("batch_invariant") = false, py::arg("overlaps_previous") = false);
   py::class_<w4a16::Config>(m, "W4A16Config", py::module_local())
-      .def_readwrite("block_m", &w4a16::Config::block_m)
-      .def_readwrite("block_n", &w4a16::Config::block_n)
-      .def_readwrite("splits", &w4a16::Config::splits)
-      .def_readwrite("workspace_bytes", &w4a16::Config::workspace_bytes)
       .def_readwrite("warps", &w4a16::Config::warps)
       .def_readwrite("stages", &w4a16::Config::stages)
       .def_readwrite("cluster", &w4a16::Config::cluster)
@@ -123,7 +161,7 @@ void bind_w4a16(py::module_& m) {
   m.def("w4_wgmma_shares_bytes", [](int rows, int columns, int ctas) {
     return w4a16::sm90::wgmma::shares_plan(rows, columns, ctas).bytes();
   });
-  m.def("dequantize_w4", &dequantize);
+  bind_conversions(m);
   m.def("explain_w4a16", &w4a16::explain);
   m.def("launch_w4a16", &launch);
 }

@@ -14,9 +14,11 @@ void bind_reduce(py::module_& m);
 void bind_mistakes(py::module_& m);
 
 PYBIND11_MODULE(xgemm_emulator, m) {
-  m.def("allocate", [](size_t bytes) {
-    return reinterpret_cast<uintptr_t>(emulator::allocate_guarded(bytes));
+  m.def("allocate", [](size_t bytes, bool at_front) {
+    return reinterpret_cast<uintptr_t>(emulator::allocate_guarded(bytes, 16, at_front));
   });
+  m.def("make_read_only",
+        [](uintptr_t memory) { emulator::make_read_only(reinterpret_cast<void*>(memory)); });
   m.def("free", [](uintptr_t memory) { emulator::free_guarded(reinterpret_cast<void*>(memory)); });
   m.def("use_device", &emulator::use_device, py::arg("capability"), py::arg("sm_count"));
   m.def(

@@ -27,6 +27,7 @@ constexpr size_t kStackBytes = 256 << 10, kPage = 4096;
 // 128 bytes that a kernel may count on. Behind it lies a guard.
 constexpr uint32_t kDynamicBegin = 1024 + 128, kGuard = 1024;
 constexpr uint8_t kPoison = 0xff;  // NaN in every floating-point type
+constexpr size_t kMostFilled = 64 << 20;
 
 // Saves what a function must keep, and its stack; goes on where `to` was left.
 extern "C" void xgemm_emulator_switch(void** from, void* to);
@@ -233,27 +234,51 @@ void run_cluster(Cluster& cluster) {
 }
 
 struct Allocation {
-  uint8_t* pages;
+  uint8_t* pages;  // the first may not be touched, nor the last
   size_t pages_bytes, bytes;
+
+  uint8_t* first() const { return pages + kPage; }
+  uint8_t* last() const { return pages + pages_bytes - kPage; }
 };
 std::map<uint8_t*, Allocation>& allocations() {
   static std::map<uint8_t*, Allocation> all;
   return all;
 }
 
+// An address among the allocations: how far from the nearest one.
 std::string describe_address(const void* fault) {
   char number[32];
   std::snprintf(number, sizeof number, "%p", fault);
   const auto* address = static_cast<const uint8_t*>(fault);
-  std::string text = std::string(" at ") + number;
+  std::string text;
+  ptrdiff_t nearest = 1 << 20;
   for (const auto& [begin, allocation] : allocations()) {
-    const auto after = address - (begin + allocation.bytes);
-    if (after >= 0 && after < 1 << 20) {
-      text += ", " + std::to_string(after) + " bytes behind " + std::to_string(allocation.bytes) +
-              " bytes of global memory";
-    }
+    const uint8_t* end = begin + allocation.bytes;
+    const ptrdiff_t distance = address < begin ? begin - address
+                               : address < end ? -1
+                                               : address - end;
+    if (distance >= nearest) continue;
+    nearest = distance;
+    const std::string bytes = std::to_string(allocation.bytes) + " bytes of global memory";
+    text = distance < 0 ? ", written in " + bytes + " that may only be read"
+                        : ", " + std::to_string(distance) + " bytes " +
+                              (address < begin ? "before " : "behind ") + bytes;
   }
-  return text;
+  return std::string(" at ") + number + text;
+}
+
+// What a guard page cannot see: writes to the other bytes of an allocation's own pages.
+void check_surroundings() {
+  const auto written = [](uint8_t value) { return value != kPoison; };
+  for (const auto& [begin, allocation] : allocations()) {
+    uint8_t* const end = begin + allocation.bytes;
+    const bool before = std::any_of(allocation.first(), begin, written);
+    if (!before && std::none_of(end, allocation.last(), written)) continue;
+    std::fill(allocation.first(), begin, kPoison);
+    std::fill(end, allocation.last(), kPoison);
+    throw Failure("written outside of " + std::to_string(allocation.bytes) +
+                  " bytes of global memory: " + (before ? "before" : "behind") + " them");
+  }
 }
 
 void on_fault(int signal, siginfo_t* info, void*) {
@@ -340,6 +365,7 @@ void run_grid(const GridShape& shape, const std::function<void()>& kernel) {
     }
     run_cluster(cluster);
   }
+  check_surroundings();
 }
 
 uint32_t shared_address(const void* pointer) {
@@ -457,17 +483,27 @@ void start_copy(std::function<void()> copy) {
   }
 }
 
-void* allocate_guarded(size_t bytes) {
-  const size_t used = (bytes + 15) / 16 * 16;  // no kernel may count on more
+void* allocate_guarded(size_t bytes, size_t alignment, bool at_front) {
+  const size_t used = (bytes + alignment - 1) / alignment * alignment;
   const size_t inner = (used + kPage - 1) / kPage * kPage, all = inner + 2 * kPage;
-  void* memory = mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   auto* pages = static_cast<uint8_t*>(memory);
   mprotect(pages + kPage, inner, PROT_READ | PROT_WRITE);
-  std::memset(pages + kPage, kPoison, inner);
-  uint8_t* begin = pages + kPage + inner - used;
+  uint8_t *first = pages + kPage, *begin = first + (at_front ? 0 : inner - used);
+  if (bytes <= kMostFilled) {
+    std::memset(first, kPoison, inner);
+  } else {
+    std::memset(first, kPoison, static_cast<size_t>(begin - first));
+    std::memset(begin + bytes, kPoison, inner - bytes - static_cast<size_t>(begin - first));
+  }
   allocations()[begin] = {pages, all, bytes};
   return begin;
+}
+
+void make_read_only(void* memory) {
+  const Allocation& found = allocations().at(static_cast<uint8_t*>(memory));
+  mprotect(found.first(), static_cast<size_t>(found.last() - found.first()), PROT_READ);
 }
 
 void free_guarded(void* memory) {

@@ -223,8 +223,26 @@ void mbarrier_wait(uint64_t* barrier, uint32_t parity);
 // Does a bulk copy to shared memory now, or later.
 void start_copy(std::function<void()> copy);
 
-// Memory between two pages that nobody may touch; the rest of its first page is filled with ones.
-void* allocate_guarded(size_t bytes);
+// Memory of ones between two pages that nobody may touch. It ends less than `alignment` bytes
+// before the second one, since no kernel may count on more; or begins where the first one ends. A
+// launch throws where the rest of its pages was written. Beyond 64 MB it is zeros that take no room
+// until they are written: for elements that lie far apart.
+void* allocate_guarded(size_t bytes, size_t alignment = 16, bool at_front = false);
+void make_read_only(void* memory);
 void free_guarded(void* memory);
+
+// What a launch gets besides its operands.
+class Workspace {
+ public:
+  explicit Workspace(int64_t bytes) : data_(allocate_guarded(static_cast<size_t>(bytes), 256)) {}
+  ~Workspace() { free_guarded(data_); }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  void* get() const { return data_; }
+
+ private:
+  void* data_;
+};
 
 }  // namespace xgemm::emulator

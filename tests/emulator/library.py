@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from types import ModuleType
@@ -64,11 +65,13 @@ class Machine:
 class Memory:
     """Tensors that end where a page begins that nobody may touch; all bits are 1 at first: NaN.
 
-    They live as long as this does.
+    With `at_front` such a page ends where they begin. A launch that writes what lies between a
+    tensor and its pages' other end is an error, too. They live as long as this does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, at_front: bool = False) -> None:
         self._addresses: list[int] = []
+        self._at_front = at_front
 
     def __del__(self) -> None:
         for address in self._addresses:
@@ -77,19 +80,35 @@ class Memory:
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         count = math.prod(shape)
         size = max(count, 1) * dtype.itemsize
-        self._addresses.append(library().allocate(size))
+        self._addresses.append(library().allocate(size, self._at_front))
         buffer = (ctypes.c_uint8 * size).from_address(self._addresses[-1])
         return torch.frombuffer(buffer, dtype=dtype)[:count].view(shape)
 
-    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same view (strides, alignment, what lies between its elements) of a copy."""
+    def copy(self, tensor: torch.Tensor, writable: bool = False) -> torch.Tensor:
+        """The same view (strides, alignment, what lies between its elements) of a copy.
+
+        What writes there is refused, torch's operations included.
+        """
         if tensor.numel() == 0:
             return self.empty(tuple(tensor.shape), tensor.dtype)
         span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
         lead = tensor.data_ptr() % 16 // tensor.dtype.itemsize
         buffer = self.empty((lead + span,), tensor.dtype)
         buffer[lead:] = tensor.as_strided((span,), (1,))
+        if not writable:
+            library().make_read_only(self._addresses[-1])
         return buffer.as_strided(tensor.shape, tensor.stride(), lead)
+
+    def spread(
+        self, tensor: torch.Tensor, strides: Sequence[int], writable: bool = False
+    ) -> torch.Tensor:
+        """A copy of a tensor of some elements with strides of any size, 0 between far ones."""
+        reach = sum((n - 1) * s for n, s in zip(tensor.shape, strides, strict=True))
+        view = self.empty((1 + reach,), tensor.dtype).as_strided(tensor.shape, strides)
+        view.copy_(tensor)
+        if not writable:
+            library().make_read_only(self._addresses[-1])
+        return view
 
 
 @dataclass(frozen=True)

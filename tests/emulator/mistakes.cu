@@ -127,6 +127,20 @@ __global__ void read_beyond(const Args args) {
   args.out[threadIdx.x] = args.data[i];
 }
 
+__global__ void read_before(const Args args) {
+  const int i = static_cast<int>(threadIdx.x) - (args.mistake ? 1 : 0);
+  args.out[threadIdx.x] = args.data[i];
+}
+
+__global__ void write_before(const Args args) {
+  args.out[static_cast<int>(threadIdx.x) - (args.mistake ? 1 : 0)] = args.data[threadIdx.x];
+}
+
+__global__ void write_input(const Args args) {
+  args.out[threadIdx.x] = args.data[threadIdx.x];
+  if (args.mistake) const_cast<float*>(args.data)[threadIdx.x] = 0.0f;
+}
+
 __global__ void misaligned(const Args args) {
   const auto* from = reinterpret_cast<const float4*>(args.data + (args.mistake ? 1 : 4));
   if (threadIdx.x == 0) *reinterpret_cast<float4*>(args.out) = *from;
@@ -191,6 +205,9 @@ const std::map<std::string, Mistake> kMistakes = {
     {"named_barrier", {named_barrier}},
     {"partial_warp", {partial_warp}},
     {"read_beyond", {read_beyond}},
+    {"read_before", {read_before}},
+    {"write_before", {write_before}},
+    {"write_input", {write_input}},
     {"misaligned", {misaligned}},
     {"shared_beyond", {shared_beyond}},
     {"gone_block", {gone_block, 2}},
