@@ -50,11 +50,14 @@ def draw_format(rng: random.Random, act_order: float = 0.2) -> Format:
 
 
 def random_weight_on(device: str, n: int, k: int, form: Format) -> QuantizedWeight:
-    """Random codes, scales and zeros, drawn on the device."""
+    """Random codes, scales and zeros, drawn on the device; some scales differ by powers of two."""
     size = max(k, 1) if form.group_size == -1 else form.group_size
     groups = -(-k // size)
     codes = torch.randint(0, 16, (n, k), dtype=torch.uint8, device=device)
-    scales = (torch.rand(groups, n, device=device) * 0.02 + 0.001).to(form.scale_dtype)
+    scales = torch.rand(groups, n, device=device) * 0.02 + 0.001
+    if torch.rand(()) < 0.3:
+        scales *= 2.0 ** torch.randint(-8, 9, scales.shape, device=device)
+    scales = scales.to(form.scale_dtype)
     zeros = None
     if form.zeros == "integer":
         zeros = torch.randint(0, 17, (groups, n), device=device).half()

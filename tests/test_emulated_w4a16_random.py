@@ -39,7 +39,8 @@ FAMILIES = {  # capabilities, kernels that their problems must get, problems
 def draw_extents(rng: random.Random) -> tuple[int, int, int]:
     while True:
         m = rng.randint(*rng.choice(((1, 2), (1, 8), (9, 70), (60, 140), (130, 600))))
-        n, k = rng.randint(1, rng.choice((40, 300, 1400))), rng.randint(1, rng.choice((300, 4200)))
+        n = rng.randint(1, rng.choice((40, 300, 1400)))
+        k = rng.randint(1, rng.choice((300, 300, 4200, 4200, 20_000)))
         if m * n * k <= MOST_WORK:
             return m, n, k if rng.random() < 0.99 else 0
 
