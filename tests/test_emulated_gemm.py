@@ -187,6 +187,19 @@ def test_copies_for_tma(copies: tuple[bool, bool]) -> None:
         check(machine_of(index), config, *operands)
 
 
+@pytest.mark.parametrize("few", [2, 8, 13, 32])
+def test_few_rows_across_k_are_copied_along_it(few: int) -> None:
+    columns = 8 if few <= 8 else 16 if few <= 16 else 32
+    for index, (layout, pad) in enumerate(itertools.product(("tn", "tt"), (0, 3))):
+        x = matrix(few, 328, DTYPES[index % 2], layout[0], pad=pad)
+        w = matrix(328, 136, DTYPES[index % 2], layout[1], pad=8)
+        for a, b, copied in ((x, w, "copy_a"), (w.t(), x.t(), "copy_b")):
+            config = Config(
+                "sm90_rows", 64, columns, 3, ctas=2, workspace_bytes=1 << 16, **{copied: True}
+            )
+            check(machine_of(index), config, a, b)
+
+
 def columns_and_layouts() -> list[tuple[int, str]]:
     """Tiles that are not a multiple of 64 wide take a K-major X only."""
     both = itertools.product(rows_columns(), LAYOUTS)

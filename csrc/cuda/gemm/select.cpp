@@ -63,11 +63,18 @@ void consider_tma(const Problem& p, const DeviceInfo& device, Best* best) {
   if (sm90::small::select(p, device, &config, &us)) best->consider(config, us);
 }
 
-// The same after copies of the operands that need one.
+// Whether TMA would read few rows of A (or columns of B) that do not lie along K: for each k a
+// piece of a line, and all SMs the same lines at the same time.
+bool few_across_k(const Problem& p, int64_t extent, bool k_major) {
+  return !k_major && align::is_few(p, extent);
+}
+
+// The same after copies of the operands that need one, or gain by it.
 void consider_copies(const Problem& p, const DeviceInfo& device, Best* best) {
   // More dimensions of the batch than a tensor map has may merge in copies.
   const bool many = p.batch_dims > sm90::kMostTmaBatchDims;
-  const bool copy_a = many || !sm90::a_fits_tma(p), copy_b = many || !sm90::b_fits_tma(p);
+  const bool copy_a = many || !sm90::a_fits_tma(p) || few_across_k(p, p.m, sm90::a_k_major(p));
+  const bool copy_b = many || !sm90::b_fits_tma(p) || few_across_k(p, p.n, sm90::b_k_major(p));
   const align::AlignedCopy a = align::copy_of_a(p), b = align::copy_of_b(p);
   const Problem copied = align::with_copies(p, copy_a ? &a : nullptr, copy_b ? &b : nullptr);
   if (!sm90::extents_fit_tma(copied)) return;
@@ -77,7 +84,7 @@ void consider_copies(const Problem& p, const DeviceInfo& device, Best* best) {
   config.copy_a = copy_a, config.copy_b = copy_b;
   const int64_t bytes = (copy_a ? a.bytes() : 0) + (copy_b ? b.bytes() : 0);
   config.workspace_bytes += bytes;
-  config.reason = "a copy of what TMA cannot read pays";
+  config.reason = "a copy of what TMA cannot read, or not well, pays";
   best->consider(config,
                  of_copies.us + kCopyLaunchUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs);
 }
@@ -139,6 +146,9 @@ Config select_config(const Problem& p, const DeviceInfo& device) {
   // mma.sync is behind wherever TMA can read.
   if (hopper && sm90::extents_fit_tma(p) && sm90::a_fits_tma(p) && sm90::b_fits_tma(p)) {
     consider_tma(p, device, &best);
+    const bool few =
+        few_across_k(p, p.m, sm90::a_k_major(p)) || few_across_k(p, p.n, sm90::b_k_major(p));
+    if (few && best.us > kHostBoundUs) consider_copies(p, device, &best);
     return best.config;
   }
   config = sm80::select(p, device, &us);

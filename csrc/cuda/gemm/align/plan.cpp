@@ -1,5 +1,6 @@
 #include "cuda/gemm/align/plan.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 
@@ -25,7 +26,8 @@ AlignedCopy plan(const Problem& problem, const Operand& operand, int64_t rows, i
   const int64_t of_columns = distance(columns, operand.col_stride);
   AlignedCopy copy;
   copy.src = operand.data;
-  copy.inner_is_columns = of_columns == of_rows ? k_is_columns : of_columns < of_rows;
+  const bool along_k = is_few(problem, k_is_columns ? rows : columns) || of_columns == of_rows;
+  copy.inner_is_columns = along_k ? k_is_columns : of_columns < of_rows;
   copy.outer = copy.inner_is_columns ? rows : columns;
   copy.inner = copy.inner_is_columns ? columns : rows;
   copy.outer_stride = copy.inner_is_columns ? operand.row_stride : operand.col_stride;
@@ -73,6 +75,11 @@ void read_from(Problem& problem, Operand& operand, const AlignedCopy& copy,
 }
 
 }  // namespace
+
+bool is_few(const Problem& problem, int64_t extent) {
+  constexpr int64_t kMostFew = 32;
+  return extent <= kMostFew && extent == std::min(problem.m, problem.n);
+}
 
 AlignedCopy copy_of_a(const Problem& problem) {
   return plan(problem, problem.a, problem.m, problem.k, true, &BatchDim::a);

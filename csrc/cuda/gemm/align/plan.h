@@ -32,8 +32,12 @@ struct AlignedCopy {
   }
 };
 
-// The copies of A and B. Where a dimension is contiguous it stays so; else the one of the smaller
-// stride becomes it.
+// Whether an operand of so many rows (or columns, of B) is the one with few of them.
+bool is_few(const Problem& problem, int64_t extent);
+
+// The copies of A and B. Few rows (or columns) have K along them: a kernel that streams the other
+// operand then takes whole lines, and no more of them than there are. Else a dimension that is
+// contiguous stays so, or the one of the smaller stride becomes it.
 AlignedCopy copy_of_a(const Problem& problem);
 AlignedCopy copy_of_b(const Problem& problem);
 

@@ -18,6 +18,7 @@ constexpr int kWidth = 8, kVectorBytes = 16;  // of a vector, in elements and by
 struct Job {
   AlignedCopy copy;
   int lanes;                    // a power of 2
+  bool rows_first;              // neighbouring threads have neighbouring rows, which are contiguous
   uint32_t chunks, row_groups;  // of a matrix: its blocks side by side, and below each other
   int64_t blocks;
   uintptr_t begin, end;  // of the source's memory: outside nothing is read
@@ -51,10 +52,10 @@ __device__ Column find_column(const Job& job, int64_t block, int thread) {
   const int64_t above = block / job.chunks;  // row groups
   const int64_t matrix = above / job.row_groups;
   const int rows_apart = kThreads / job.lanes;
-  const int64_t column =
-      ((block - above * job.chunks) * job.lanes + (thread & (job.lanes - 1))) * kWidth;
-  const int64_t row =
-      (above - matrix * job.row_groups) * (rows_apart * kRowsPerThread) + thread / job.lanes;
+  const int lane = job.rows_first ? thread / rows_apart : thread & (job.lanes - 1);
+  const int row_lane = job.rows_first ? thread & (rows_apart - 1) : thread / job.lanes;
+  const int64_t column = ((block - above * job.chunks) * job.lanes + lane) * kWidth;
+  const int64_t row = (above - matrix * job.row_groups) * (rows_apart * kRowsPerThread) + row_lane;
   const int64_t rows_left = max(copy.outer - row, int64_t{0});
   return {static_cast<const uint16_t*>(copy.src) + batch_offset(copy, matrix) +
               row * copy.outer_stride + column * copy.inner_stride,
@@ -163,6 +164,13 @@ int choose_lanes(int64_t vectors) {
   return lanes;
 }
 
+// The same where neighbouring threads have neighbouring rows: as many as there are, up to a warp's.
+int choose_lanes_of_columns(int64_t rows) {
+  int side_by_side = 8;
+  while (side_by_side < 32 && side_by_side < rows) side_by_side *= 2;
+  return kThreads / side_by_side;
+}
+
 // Rows of the copy lie behind one another in all matrices, so those whose rows do so in the source
 // too are one matrix.
 void fold_batch(AlignedCopy& copy) {
@@ -185,7 +193,8 @@ Job make_job(const AlignedCopy& given) {
   fold_batch(copy);
   if (copy.inner == 1) copy.inner_stride = 1;
   const int64_t vectors = ceil_div<int64_t>(copy.inner, kWidth);
-  job.lanes = choose_lanes(vectors);
+  job.rows_first = copy.inner_stride != 1 && copy.outer_stride == 1;
+  job.lanes = job.rows_first ? choose_lanes_of_columns(copy.outer) : choose_lanes(vectors);
   job.chunks = static_cast<uint32_t>(ceil_div<int64_t>(vectors, job.lanes));
   job.row_groups =
       static_cast<uint32_t>(ceil_div<int64_t>(copy.outer, kThreads / job.lanes * kRowsPerThread));
