@@ -26,6 +26,8 @@ constexpr double kLargeLoss = 0.08, kLargeBytes = 200e6;
 constexpr double kWidestLargeLoss = 0.15, kWidestLargeBytes = 400e6;
 // With up to 96 columns, of streams that do not go past what L2 holds.
 constexpr double kThroughL2Loss = 0.03;
+// With up to 16 columns and K in parts, where W lies across K and its lines begin within a tile.
+constexpr double kUnevenSplitsLoss = 1.08;
 // W that is read again takes the place of what L2 must write back.
 constexpr double kKeptInL2 = 1.47;
 constexpr double kUnevenness = 0.47;  // of the excess of the longest queue of tiles, what costs
@@ -33,6 +35,10 @@ constexpr double kIdleness = 0.05;    // and of SMs that get no tile
 // Lines of 128 bytes: that L2 gives, and that one SM takes in; and those that a row which begins
 // within a line takes for every 128 bytes.
 constexpr double kL2LinesPerUs = 140.2e3, kSmLinesPerUs = 1425, kLinesOfUnevenRow = 1.644;
+// Of a narrow operand across K, of which a line for each k holds little: up to 8 rows, and up
+// to 32.
+constexpr double kLinesOfHalfSector = 7, kLinesOfFew = 2.1;
+constexpr int64_t kHalfSector = 8, kFew = 32;
 // An SM's clock, less what the multiplying warpgroups wait; and of one wgmma, for its rows of W.
 constexpr double kCyclesPerUs = 1978, kLeastWgmmaCycles = 18;
 constexpr double kStageUs = 0.01273;  // of a stage of the ring, in one tile's share of K
@@ -146,6 +152,7 @@ class Chooser {
     const double idle = static_cast<double>(clusters_of(device_, c.splitting)) / clusters - 1;
     const double memory_us =
         memory / kMemoryBytesPerUs * (1 + large_loss) * (narrow > c.columns ? kKeptInL2 : 1.0) *
+        uneven_loss(c) *
         (1 + kUnevenness * (turns * clusters / tiles - 1) + kIdleness * std::min(1.0, idle));
     const double k_steps = std::ceil(k / kSwizzleElements);
     const double k_steps_of_cta = std::ceil(k_steps / c.splitting.splits);
@@ -173,8 +180,16 @@ class Chooser {
     return std::sqrt(std::sqrt(fourth(a_us) + fourth(b_us) + fourth(c_us) + fourth(d_us)));
   }
 
+  // Two tiles want such a line, and clusters are less in step than CTAs alone.
+  double uneven_loss(const Candidate& c) const {
+    const bool uneven = !view_.wide.k_major && lines_of_row(view_.wide) > 1;
+    return uneven && c.splitting.splits > 1 && c.columns <= 16 ? kUnevenSplitsLoss : 1;
+  }
+
   // That 128 bytes of it lie in.
   static double lines_of_row(const Matrix& x) {
+    if (!x.k_major && x.extent <= kHalfSector) return kLinesOfHalfSector;
+    if (!x.k_major && x.extent <= kFew) return kLinesOfFew;
     return (x.k_major ? x.stride : x.k_stride) % kSwizzleElements == 0 ? 1 : kLinesOfUnevenRow;
   }
 

@@ -23,6 +23,9 @@ constexpr double kMemoryBytesPerUs = 3.582e6;             // little is in flight
 // Lines of 128 bytes: that one SM takes in, and that L2 gives; and those that a row which begins
 // within a line takes for every 128 bytes.
 constexpr double kSmLinesPerUs = 1956, kL2LinesPerUs = 1.228e5, kLinesOfUnevenRow = 1.994;
+// For each k of few rows that lie across K: up to 8, and more.
+constexpr double kLinesOfHalfSector = 10, kLinesOfFew = 1.5;
+constexpr int64_t kHalfSector = 8;
 // Of a stage of K, at least, and more where a cluster shares its operands; of each box of 64 rows
 // of an operand that is not along K, alone and shared; and the clock, where the tensor cores are
 // what takes time.
@@ -85,6 +88,11 @@ class Chooser {
           }
         }
       }
+      if (is_few(a_mn_, p_.m) || is_few(b_mn_, p_.n)) {
+        for (int cluster = kLeastCluster; cluster <= kMostCluster; cluster *= 2) {
+          consider(even(shape, cluster));
+        }
+      }
       consider(even(shape, 1));
     }
   }
@@ -92,6 +100,9 @@ class Chooser {
  private:
   static constexpr int64_t kMostGrid = 65535;  // of its rows, and of a batch
   static constexpr int64_t kMostTurns = 4;     // beyond them persistent CTAs are always ahead
+
+  // Whether an operand across K fills little of its boxes: CTAs gain by sharing them.
+  static bool is_few(bool mn, int64_t extent) { return mn && extent < kChunkK; }
 
   // As few tiles as can be, all of one size. Boxes of an operand that is not along K are not cut.
   Candidate even(const Shape& shape, int cluster) const {
@@ -134,14 +145,16 @@ class Chooser {
   double estimate(const Candidate& c, const Clusters& clusters, int64_t ctas) const {
     const int block_m = c.shape.block_m, block_n = c.shape.block_n;
     const int loaded_n = b_mn_ ? round_up(block_n, kChunkK) : c.tile_n;
-    const auto a_lines = static_cast<double>(std::min<int64_t>(p_.m, c.tile_m)) * a_lines_;
-    const auto b_lines = static_cast<double>(std::min<int64_t>(p_.n, loaded_n)) * b_lines_;
+    const double a_lines = lines(a_mn_, p_.m, c.tile_m, a_lines_);
+    const double b_lines = lines(b_mn_, p_.n, loaded_n, b_lines_);
     const int boxes = (a_mn_ ? block_m : 0) / kChunkK + (b_mn_ ? loaded_n : 0) / kChunkK;
     const auto turns = static_cast<double>(ceil_div<int64_t>(ctas, sm_count_));
     const auto chunks = static_cast<double>(chunks_);
     const double from_l2 = a_lines / clusters.along_n + b_lines / clusters.along_m;
     // What an SM asks for, and no less than what it gets.
-    const double sm_lines = std::max(from_l2, a_lines / a_lines_ + b_lines / b_lines_);
+    const double sm_lines = std::max(
+        from_l2,
+        static_cast<double>(std::min<int64_t>(p_.m, c.tile_m) + std::min<int64_t>(p_.n, loaded_n)));
     const int64_t stage_bytes = (block_m + std::max(loaded_n, block_n)) * kChunkK * 2;
     const int64_t smem_bytes = std::min<int64_t>(chunks_, c.shape.stages) * stage_bytes + 2048;
     const double turn_us = kMostSmemBytes / smem_bytes > 1 ? kTurnUs : kWholeTurnUs;
@@ -159,6 +172,14 @@ class Chooser {
            turn_us * (turns - 1) + kStoreUs * c.tile_m * c.tile_n +
            (c.cluster > 1 ? kClusterUs : 0) + (block_m == 64 && block_n > 64 ? sums_us() : 0) +
            (swapped_ ? kTransposeUs : 0);
+  }
+
+  // Of a stage of K. A box across K takes as many as it has k.
+  static double lines(bool mn, int64_t extent, int tile, double of_row) {
+    if (is_few(mn, extent)) {
+      return kChunkK * (extent <= kHalfSector ? kLinesOfHalfSector : kLinesOfFew);
+    }
+    return static_cast<double>(std::min<int64_t>(extent, tile)) * of_row;
   }
 
   double sums_us() const {
@@ -181,10 +202,10 @@ class Chooser {
   double* best_us_;
 };
 
-// What the estimate lacks where K is long and few rows or columns stream (on an H200 6 of 8
-// products lost 4 to 17 % to `sm90 rows` without it).
-constexpr int64_t kFewRows = 128, kLongK = 2500;
-constexpr double kFewRowsOfLongK = 1.1;
+// What the estimate lacks where few rows or columns stream: of long K, and of fewer rows, that lie
+// along K, of any (fitted with the choice's other constants to 570 products of up to 128 rows).
+constexpr int64_t kFewRows = 128, kVeryFewRows = 40, kLongK = 2500;
+constexpr double kFewRowsOfLongK = 1.14, kFewRowsOfShortK = 1.16;
 
 }  // namespace
 
@@ -196,7 +217,13 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
   Chooser(p, device, false, config, estimate_us).choose();
   const Problem other = swapped(p);
   Chooser(other, device, true, config, estimate_us).choose();
-  if (std::min(p.m, p.n) <= kFewRows && p.k >= kLongK) *estimate_us *= kFewRowsOfLongK;
+  const int64_t few = std::min(p.m, p.n);
+  const bool few_k_major = p.m < p.n ? a_k_major(p) : b_k_major(p);
+  if (few <= kFewRows && p.k >= kLongK) {
+    *estimate_us *= kFewRowsOfLongK;
+  } else if (few <= kVeryFewRows && few_k_major) {
+    *estimate_us *= kFewRowsOfShortK;
+  }
   return *estimate_us < std::numeric_limits<double>::infinity();
 }
 
