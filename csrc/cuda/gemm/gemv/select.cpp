@@ -134,7 +134,7 @@ double estimate(const View& view, const DeviceInfo& device, int splits) {
   constexpr double kUnalignedFactor = 1.3;
   // Where only X has no vectors along K: for up to 4 rows, and for more.
   constexpr double kFewStridedFactor = 1.45, kStridedFactor = 2.1;
-  constexpr double kWideUs = 3;     // of W along its rows
+  constexpr double kWideUs = 3;     // of W along aligned rows
   constexpr double kTailUs = 0.25;  // of a step that is not whole, for each vector
   const Shape& shape = *view.shape;
   const bool k_major = shape.layout == Layout::kKMajor;
@@ -144,9 +144,10 @@ double estimate(const View& view, const DeviceInfo& device, int splits) {
   const double w_bytes = 2.0 * static_cast<double>(matrices) * q.wide * q.k;
   const double other_bytes =
       2.0 * static_cast<double>(q.batches) * q.few * (static_cast<double>(q.k) + q.wide);
-  double factor = k_major        ? 1.01 + 0.0115 * q.few + (q.few > 4 ? 0.05 : 0)
-                  : view.aligned ? (q.few == 1 ? 1.04 : 1.12)
-                                 : (q.few == 1 ? 1.08 : 1.25);
+  const bool w_aligned = aligned16(q.w) && q.w_stride % 8 == 0;
+  double factor = k_major     ? 1.01 + 0.0115 * q.few + (q.few > 4 ? 0.05 : 0)
+                  : w_aligned ? (q.few == 1 ? 1.04 : 1.12)
+                              : (q.few == 1 ? 1.08 : 1.25);
   double step_us = k_major || shape.few == 1 ? 0.9 : 1.9;
   if (!view.aligned) {
     const double strided = q.few > 4 ? kStridedFactor : kFewStridedFactor;
@@ -159,7 +160,7 @@ double estimate(const View& view, const DeviceInfo& device, int splits) {
       std::ceil(static_cast<double>(q.k) / splits / (shape.step_k * shape.most_warps));
   const double launch_us = k_major && shape.few == 8 ? 6.5 : 3;
   const double tail = k_major && q.k % shape.step_k != 0 ? kTailUs * shape.few : 0;
-  const double wide_us = !k_major && view.aligned ? kWideUs : 0;
+  const double wide_us = !k_major && w_aligned ? kWideUs : 0;
   return tail + wide_us +
          std::max(factor * read_us((w_bytes + other_bytes) * 1e-6),
                   launch_us + step_us * waves * steps + (splits > 1 ? 2 * step_us : 0));
