@@ -292,6 +292,30 @@ def test_sm90_small(shape: tuple[int, int, int], layout: str) -> None:
         check(machine_of(2 + cluster), config, a, b)
 
 
+def halved_shapes_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
+    return [each for each in small_shapes_and_layouts() if each[0][0] == 128 and each[0][1] <= 96]
+
+
+@pytest.mark.parametrize(("shape", "layout"), halved_shapes_and_layouts(), ids=str)
+def test_sm90_small_halves_of_k(shape: tuple[int, int, int], layout: str) -> None:
+    block_m, block_n, stages = shape
+    # Just enough K for the rings, of both halves or of one; more, so that the mail comes in the
+    # middle of a ring.
+    for index, chunks in enumerate((2 * stages, 2 * stages + 1, 3 * stages + 2)):
+        dtype, k = DTYPES[index % 2], 64 * chunks - 8 * index
+        m, n = block_m + 40, 2 * block_n - 24
+        a, b = matrix(m, k, dtype, layout[0], pad=8), matrix(k, n, dtype, layout[1], pad=8)
+        cluster = (1, 2, 4)[index]
+        config = Config("sm90_small", block_m, block_n, stages, ctas=0, cluster=cluster, splits=2)
+        bias = torch.randn(n).to(dtype)
+        check(machine_of(index), config, a, b, **({"bias": bias} if index else {}))
+        swapped = replace(config, swapped=True)
+        check(machine_of(index + 1), swapped, b.t(), a.t(), d_layout="nt"[index % 2])
+    batch = torch.randn(2, 3, 72, k).half(), torch.randn(3, k, 40).half()
+    a, b = (x if of == "n" else x.mT.contiguous().mT for x, of in zip(batch, layout, strict=True))
+    check(machine_of(3), config, a, b)
+
+
 @pytest.mark.parametrize("capability", [90, 80])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gemv(dtype: torch.dtype, capability: int) -> None:

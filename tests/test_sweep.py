@@ -109,8 +109,9 @@ def test_whatever_is_chosen_of_small_tiles_is_swept(sweep, h200, cpp):
         if config.kernel.name != "SM90_SMALL" or config.copy_a or config.copy_b:
             continue
         tile = config.block_m, config.block_n, config.stages, config.cluster, config.swapped
+        tile = (*tile, config.splits)
         swept = {
-            (c.block_m, c.block_n, c.stages, c.cluster, c.swapped): c.ctas
+            (c.block_m, c.block_n, c.stages, c.cluster, c.swapped, c.splits): c.ctas
             for c in sweep.candidates(shape, h200, [family])
         }
         assert swept.get(tile) == config.ctas, (shape, tile)

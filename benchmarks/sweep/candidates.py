@@ -144,10 +144,15 @@ def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]
             by_rows = columns * ceil_div(rows, cluster) * cluster
             if (tile_n if by_rows < by_columns else tile_m) % cluster:
                 continue
-            yield replace(
-                chosen, block_m=tile_m, block_n=tile_n, stages=stages, cluster=cluster,
-                swapped=swapped, ctas=min(by_columns, by_rows), estimate_us=0.0,
-            )  # fmt: skip
+            halves = (
+                block_m == 128 and block_n <= 96 and ceil_div(shape.k, 64) // 2 >= stages
+            )  # tile.h
+            for splits in (1, 2) if halves else (1,):
+                yield replace(
+                    chosen, block_m=tile_m, block_n=tile_n, stages=stages, cluster=cluster,
+                    splits=splits, swapped=swapped, ctas=min(by_columns, by_rows) * splits,
+                    estimate_us=0.0,
+                )  # fmt: skip
 
 
 FAMILIES = {"sm90": sm90, "sm80": sm80, "gemv": gemv, "sm90_small": sm90_small}

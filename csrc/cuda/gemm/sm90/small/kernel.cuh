@@ -3,7 +3,8 @@
 // A CTA has one tile. Some warps do nothing but ask for stages of K, each for one operand and in
 // order, or the first stage would be there with the last; for the first ones before the CTA's
 // threads have met. Warpgroups that multiply have 64 rows of the tile each; two of them take the
-// stages of a tile of 64 rows by turns.
+// stages of a tile of 64 rows by turns. Where K is long two CTAs of a cluster may have half of it
+// each.
 #pragma once
 
 #include "cuda/gemm/sm90/operand.cuh"
@@ -12,6 +13,7 @@
 #include "cuda/ptx/elect.h"
 #include "cuda/ptx/griddep.h"
 #include "cuda/ptx/mbarrier.h"
+#include "cuda/ptx/st_async.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma.h"
 #include "cuda/shared_memory.h"
@@ -25,6 +27,7 @@ struct TileConfig {
   static constexpr int kLoadedN = kWholeBoxes ? round_up(kBlockN, 64) : kBlockN;
   static constexpr int kSharers = sharers_of(kBlockM);  // warpgroups that share k
   static constexpr int kWarpgroups = warpgroups_of(kBlockM);
+  static constexpr bool kHalves = takes_halves(kBlockM, kBlockN);
   // Warps that ask for an operand, by turns: one alone is too slow for stages of few rows.
   static constexpr int kArea = kBlockM * kBlockN;
   static constexpr int kTurns = kArea <= 64 * 64 ? 4 : kArea <= 64 * 128 ? 2 : 1;
@@ -46,6 +49,7 @@ struct Stage {
 template <typename T, typename Tile>
 struct SharedStorage {
   uint64_t full[kOperands][Tile::kStages], empty[Tile::kStages];
+  uint64_t room, received;  // of sums from the CTA that has the other half of K
   alignas(16) float bias[Tile::kBlockM > Tile::kBlockN ? Tile::kBlockM : Tile::kBlockN];
   alignas(1024) Stage<T, Tile> stages[Tile::kStages];
 
@@ -66,17 +70,36 @@ __device__ inline S& kept(S& storage) {
   return *reinterpret_cast<S*>(__shfl_sync(~0u, reinterpret_cast<uint64_t>(&storage), 0));
 }
 
-// Of a CTA: its tile's corner in D, and which product of the batch it is of.
+// Of a CTA: its tile's corner in D, the chunks of K that it has, and which product of the batch.
 struct Place {
-  int m, n;
+  int m, n, first_chunk, chunks;
   BatchPosition batch{0, 0};
 };
 
-__device__ inline BatchPosition batch_of(const Params& params) {
+// `index` in the batch.
+__device__ inline BatchPosition batch_of(const Params& params, uint32_t index) {
   if (!params.batched) return {0, 0};
-  const uint32_t outer = params.batch_inner.divide(blockIdx.z);
-  return {static_cast<int>(blockIdx.z - outer * params.batch_inner.divisor),
-          static_cast<int>(outer)};
+  const uint32_t outer = params.batch_inner.divide(index);
+  return {static_cast<int>(index - outer * params.batch_inner.divisor), static_cast<int>(outer)};
+}
+
+__device__ inline int chunks_of(const Params& params) { return (params.k + kChunkK - 1) / kChunkK; }
+
+__device__ inline Place place_of(const Params& params) {
+  const uint32_t row = params.rows_first ? blockIdx.x : blockIdx.y;
+  const uint32_t column = params.rows_first ? blockIdx.y : blockIdx.x;
+  Place place{static_cast<int>(row) * params.tile_m, static_cast<int>(column) * params.tile_n, 0,
+              chunks_of(params)};
+  if (params.plain) return place;
+  uint32_t index = blockIdx.z;
+  if (params.halves) {
+    const int first = (place.chunks + 1) / 2;
+    if (index % 2 != 0) place.first_chunk = first;
+    place.chunks = index % 2 != 0 ? place.chunks - first : first;
+    index /= 2;
+  }
+  place.batch = batch_of(params, index);
+  return place;
 }
 
 // By one thread: asks for chunks of K of A or, kOfB, of B. Of the operand that a cluster has in
@@ -90,7 +113,7 @@ class Loader {
   __device__ uint64_t* full(int stage) const { return &smem_.full[kOfB][stage]; }
 
   __device__ void load(int stage, int chunk) const {
-    const int k = chunk * kChunkK;
+    const int k = (place_.first_chunk + chunk) * kChunkK;
     ptx::mbarrier_arrive_expect_tx(full(stage),
                                    (kMnMajor ? kRows : tile_rows()) * kChunkK * sizeof(T));
     if (params_.plain) [[likely]] {  // by itself: the way to the first load is to be short
@@ -100,7 +123,7 @@ class Loader {
       load_operand<kRows, kMnMajor, 1>(to(stage), map(), chunked(), full(stage), row(), k, batch(),
                                        0);
     } else {
-      load_share(stage, chunk);
+      load_share(stage, chunk, k);
     }
   }
 
@@ -120,9 +143,10 @@ class Loader {
     return {batched[0] ? place_.batch.inner : 0, batched[1] ? place_.batch.outer : 0};
   }
 
-  __device__ void load_share(int stage, int chunk) const {
-    const int k = chunk * kChunkK, rank = static_cast<int>(ptx::cluster_cta_rank());
-    const auto all = static_cast<uint16_t>((1 << sharers()) - 1);
+  __device__ void load_share(int stage, int chunk, int k) const {
+    // (Of a cluster of both halves of K the first CTAs have the first.)
+    const int cta = static_cast<int>(ptx::cluster_cta_rank()), rank = cta & (sharers() - 1);
+    const auto all = static_cast<uint16_t>(((1 << sharers()) - 1) << (cta - rank));
     if constexpr (kMnMajor) {
       // Boxes of 64, by turns that change from chunk to chunk: their number may not divide.
       constexpr int kBoxes = kRows / kSwizzleElements;
@@ -150,7 +174,7 @@ class Loader {
 // ring, or it could not tell passes by their parity.
 template <typename T, typename Tile, typename Loader>
 __device__ inline void ask(SharedStorage<T, Tile>& smem, const Loader& loader, int turn, int chunks,
-                           int sharers) {
+                           int sharers, bool halves) {
   constexpr int kStages = Tile::kStages, kTurns = Tile::kTurns;
   // Of a cluster only when all barriers stand.
   const auto start = [&] {
@@ -176,6 +200,9 @@ __device__ inline void ask(SharedStorage<T, Tile>& smem, const Loader& loader, i
     ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
     if (ptx::elect_one()) start();
+  } else if (halves) [[unlikely]] {
+    __syncwarp();
+    ptx::cluster_arrive_relaxed();  // those that multiply wait for it
   }
   ptx::named_barrier_sync_apart(kStarted, Tile::kThreads);
   if (ptx::elect_one()) {
@@ -191,10 +218,70 @@ __device__ inline void ask(SharedStorage<T, Tile>& smem, const Loader& loader, i
   }
 }
 
+// Two CTAs of a cluster have half of K each, and each finishes one of the tile's two warpgroups'
+// rows: it gets the other's sums of them in a stage that nobody reads any more.
+template <typename T, typename Tile>
+class Halves {
+ public:
+  // `chunks`: of this half.
+  __device__ Halves(int chunks, int sharers, bool exist) : chunks_(chunks) {
+    if (!Tile::kHalves || !exist) return;
+    const int cta = static_cast<int>(ptx::cluster_cta_rank());
+    half_ = cta >= sharers ? 1 : 0;
+    first_cta = half_ * sharers;
+    other_cta = cta ^ sharers;
+    free_after = chunks - Tile::kStages + 1;
+  }
+
+  int first_cta = 0;    // of those that have this half of K
+  int other_cta = 0;    // that has the other half of this tile
+  int free_after = -1;  // the chunk after the one whose stage is for mail
+
+  __device__ bool finishes(int warpgroup) const { return warpgroup == half_; }
+
+  // Sends acc to the CTA that finishes these rows or, here, adds what it sends.
+  __device__ void add(SharedStorage<T, Tile>& smem, int chunks_of_both, int warpgroup,
+                      float (&acc)[Tile::kBlockN / 2]) const {
+    const int thread = threadIdx.x % kWarpgroup;
+    if (!finishes(warpgroup)) {
+      const float4* theirs = mail(smem, chunks_of_both - chunks_) + thread;
+      const uint32_t to = ptx::mapa(ptx::smem_address(theirs), other_cta);
+      const uint32_t signal = ptx::mapa(ptx::smem_address(&smem.received), other_cta);
+      ptx::mbarrier_wait(&smem.room, 0);
+#pragma unroll
+      for (int j = 0; j < Tile::kBlockN / 8; ++j) {
+        const float* x = acc + 4 * j;
+        ptx::st_async_v4(to + j * kWarpgroup * sizeof(float4), signal, x[0], x[1], x[2], x[3]);
+      }
+      return;
+    }
+    if (thread == 0) ptx::mbarrier_arrive_expect_tx(&smem.received, 64 * Tile::kBlockN * 4);
+    ptx::mbarrier_wait(&smem.received, 0);
+    const float4* own = mail(smem, chunks_) + thread;
+#pragma unroll
+    for (int j = 0; j < Tile::kBlockN / 8; ++j) {
+      const float4 x = own[j * kWarpgroup];
+      acc[4 * j] += x.x, acc[4 * j + 1] += x.y;
+      acc[4 * j + 2] += x.z, acc[4 * j + 3] += x.w;
+    }
+  }
+
+ private:
+  static_assert(!Tile::kHalves || 64 * Tile::kBlockN * 4 <= sizeof(Stage<T, Tile>));
+
+  // In the stage that the last pass over the ring of so many chunks reads first.
+  __device__ static float4* mail(SharedStorage<T, Tile>& smem, int chunks) {
+    return reinterpret_cast<float4*>(&smem.stages[chunks % Tile::kStages]);
+  }
+
+  int chunks_, half_ = 0;
+};
+
 // acc = this warpgroup's part of the tile.
 template <typename T, typename Tile, bool kAMn, bool kBMn>
 __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int warpgroup,
-                                int sharers, float (&acc)[Tile::kBlockN / 2]) {
+                                int sharers, const Halves<T, Tile>& halves,
+                                float (&acc)[Tile::kBlockN / 2]) {
   SharedStorage<T, Tile>& smem = kept(given);
   const int row = Tile::kSharers == 1 ? warpgroup * 64 : 0;
   const uint64_t a_base = operand_descriptor<kAMn>(smem.stages[0].a, row);
@@ -218,8 +305,12 @@ __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int w
       ptx::wgmma_wait_group<1>();  // the stage before has been read
       // To all that load into it again; none else waits for it, and may be gone by then.
       const int thread = threadIdx.x % kWarpgroup;
-      if (thread < sharers && chunk - Tile::kSharers + Tile::kStages < chunks) {
-        ptx::mbarrier_arrive_cluster(&smem.empty[previous], thread);
+      if (chunk - Tile::kSharers + Tile::kStages < chunks) {
+        if (thread < sharers) {
+          ptx::mbarrier_arrive_cluster(&smem.empty[previous], halves.first_cta + thread);
+        }
+      } else if (Tile::kHalves && chunk == halves.free_after && thread == 0) {
+        ptx::mbarrier_arrive_cluster(&smem.room, halves.other_cta);
       }
     }
     previous = stage;
@@ -229,7 +320,7 @@ __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int w
   ptx::wgmma_wait_group<0>();
 }
 
-// Grid: (columns of tiles, rows of tiles, batch), or rows first.
+// Grid: (columns of tiles, rows of tiles, batch and halves of K), or rows first.
 template <typename T, typename Tile, bool kAMn, bool kBMn>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     small_kernel(const __grid_constant__ Params params) {
@@ -238,22 +329,19 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   auto& smem = *reinterpret_cast<SharedStorage<T, Tile>*>(
       raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  const int chunks = (params.k + kChunkK - 1) / kChunkK;
   const int sharers = params.cluster.size();
-  const bool plain = params.plain;
-  const uint32_t row = params.rows_first ? blockIdx.x : blockIdx.y;
-  const uint32_t column = params.rows_first ? blockIdx.y : blockIdx.x;
-  const Place place{static_cast<int>(row) * params.tile_m, static_cast<int>(column) * params.tile_n,
-                    plain ? BatchPosition{0, 0} : batch_of(params)};
+  const bool halves = Tile::kHalves && params.halves;
+  const Place place = place_of(params);
+  const int chunks = place.chunks;
   ptx::griddep_launch_dependents();
   if (const int loader = warp - Tile::kWarpgroups * 4; loader >= 0) {
     const int turn = Tile::kTurns == 1 ? 0 : loader / kOperands;
     if (loader % kOperands == 0) {
       const Loader<T, Tile, false, kAMn> of_a(params, smem, place);
-      ask(smem, of_a, turn, chunks, sharers);
+      ask(smem, of_a, turn, chunks, sharers, halves);
     } else {
       const Loader<T, Tile, true, kBMn> of_b(params, smem, place);
-      ask(smem, of_b, turn, chunks, sharers);
+      ask(smem, of_b, turn, chunks, sharers, halves);
     }
     return;
   }
@@ -261,9 +349,13 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     for (uint64_t& empty : smem.empty) {
       ptx::mbarrier_init(&empty, Tile::kWarpgroups / Tile::kSharers * sharers);
     }
+    if (halves) {
+      ptx::mbarrier_init(&smem.room, Tile::kWarpgroups);
+      ptx::mbarrier_init(&smem.received, 1);
+    }
     ptx::fence_mbarrier_init();
   }
-  if (sharers > 1) [[unlikely]] {
+  if (sharers > 1 || halves) [[unlikely]] {
     __syncwarp();
     ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
@@ -280,14 +372,18 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   }
   const int warpgroup = warp / 4;
   float acc[Tile::kBlockN / 2];
-  multiply<T, Tile, kAMn, kBMn>(smem, chunks, warpgroup, sharers, acc);
+  const Halves<T, Tile> half(chunks, sharers, halves);
+  multiply<T, Tile, kAMn, kBMn>(smem, chunks, warpgroup, sharers, half, acc);
   if (Tile::kSharers > 1 && warpgroup >= chunks) {
 #pragma unroll
     for (float& x : acc) x = 0;
   }
+  if (halves) [[unlikely]]
+    half.add(smem, chunks_of(params), warpgroup, acc);
   ptx::griddep_wait();  // D may be what the kernel before reads
   // All has been read: there is room.
   ptx::named_barrier_sync(kMultipliers, Tile::kWarpgroups * kWarpgroup);
+  if (halves && !half.finishes(warpgroup)) return;
   T* d = static_cast<T*>(params.d) + place.batch.inner * params.d_batch_stride[0] +
          place.batch.outer * params.d_batch_stride[1];
   const Corner corner{place.m, place.n, min(params.m, place.m + params.tile_m),

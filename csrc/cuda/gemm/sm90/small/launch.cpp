@@ -39,7 +39,8 @@ Status launch(const Problem& given, const Config& config, cudaStream_t stream) {
   params.share_rows = params.cluster.along_n > 1 ? config.block_m / params.cluster.along_n
                                                  : config.block_n / params.cluster.along_m;
   params.rows_first = p.m < p.n;  // those of the larger operand
-  params.plain = !params.batched && params.cluster.size() == 1;
+  params.halves = config.splits == 2;
+  params.plain = !params.batched && params.cluster.size() == 1 && !params.halves;
   const bool encoded = encode_operand(&params.a, p,
                                       {p.a.data, p.m, p.a.row_stride, p.a.col_stride, a_batch, a_mn,
                                        params.a_chunked, config.block_m, params.cluster.along_n}) &&

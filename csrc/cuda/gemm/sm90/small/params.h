@@ -14,11 +14,12 @@ namespace xgemm::cuda::gemm::sm90::small {
 struct Params {
   CUtensorMap a, b;  // 5-D, as those of ../params.h
   bool plain;        // neither batched nor in clusters
+  bool halves;       // two CTAs of a cluster have half of K each
   bool a_chunked, b_chunked;
   Clusters cluster;  // one of both is 1, the other a power of 2
   int share_rows;    // of a tile that a cluster shares and that lies along K, for one CTA to load
   bool batched, a_batched[2], b_batched[2];
-  int batch;                // products; the grid's third dimension runs over them
+  int batch;                // products; the grid's third dimension runs over them (and halves)
   FastDivisor batch_inner;  // of them, those along the inner dimension
   int m, n, k;
   int tile_m, tile_n;  // of D; no more than the kernel is compiled for

@@ -57,6 +57,11 @@ constexpr Clusters clusters_of(int64_t rows, int64_t columns, int cluster) {
   return by_rows < by_columns ? Clusters{cluster, 1} : Clusters{1, cluster};
 }
 
+// Whether two CTAs may have half of K each, one of the tile's two warpgroups' rows to finish (wider
+// tiles seldom gain by it), and whether K is long enough for that: every stage is used.
+constexpr bool takes_halves(int block_m, int block_n) { return block_m == 128 && block_n <= 96; }
+constexpr bool halves_fill(int64_t chunks, int stages) { return chunks / 2 >= stages; }
+
 // Warpgroups that multiply have 64 rows each; two share the k of a tile that has no more.
 constexpr int sharers_of(int block_m) { return block_m == 64 ? 2 : 1; }
 constexpr int warpgroups_of(int block_m) { return block_m / 64 * sharers_of(block_m); }
