@@ -330,6 +330,22 @@ def test_small_products_have_a_kernel_of_their_own_on_hopper(
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_rows_that_begin_within_a_line_are_shared_and_long_k_is_halved(
+    cpp: ModuleType, layout: str
+) -> None:
+    """By clusters of the kernel for small products, in every layout."""
+
+    def choice(m: int, n: int, k: int) -> Any:
+        a, b = matrix(m, k, layout), matrix(k, n, "rows")
+        return check(cpp, Case(a, b, matrix(m, n)), HOPPER)
+
+    uneven, long, even = choice(520, 1488, 2256), choice(368, 504, 5072), choice(512, 512, 4096)
+    assert (uneven.kernel.name, uneven.cluster, uneven.splits) == ("SM90_SMALL", 4, 1)
+    assert (long.kernel.name, long.splits) == ("SM90_SMALL", 2)
+    assert (even.cluster, even.splits) == (1, 1) or even.kernel.name != "SM90_SMALL"
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
 def test_offsets_of_32_bits_reach_over_a_tile_of_aligned_operands(
     cpp: ModuleType, layout: str
 ) -> None:

@@ -49,8 +49,9 @@ struct Best {
 };
 
 // Rows or columns of the smaller side from which on tiles are ahead of `sm90 rows` (on an H200 in
-// 39 of 40 products of 500 to 640, by 19 %), which thinks less of them than they are.
-constexpr int64_t kTooManyForRows = 500;
+// 39 of 40 products of 500 to 640, by 19 %, and in 11 of 12 of 280 to 456, by 11 %), which thinks
+// less of them than they are.
+constexpr int64_t kTooManyForRows = 264;
 
 // The kernels that read by TMA, for a problem that it can read.
 void consider_tma(const Problem& p, const DeviceInfo& device, Best* best) {

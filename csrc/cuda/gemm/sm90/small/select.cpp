@@ -13,40 +13,95 @@
 namespace xgemm::cuda::gemm::sm90::small {
 namespace {
 
-// Fitted to an H200, cold L2, beside cuBLAS: 170 shapes (squares, layers of 136 to 1000 rows and
-// log-uniform ones to 6000) in every tile and many cuts of it, 1820 times, 4.8 % off on average.
-// The rates of memory and L2 are from 300 others, 2000 times: with them the choice among all
-// kernels takes 1.6 % longer than the best, without 1.8 %.
-constexpr double kLaunchUs = 4.419;  // and until a CTA's first operands are there
-constexpr double kRampUs = 0.9196, kRampBytes = 4.332e6;  // more, for problems of this size on
-constexpr double kMemoryBytesPerUs = 3.582e6;             // little is in flight
-// Lines of 128 bytes: that one SM takes in, and that L2 gives; and those that a row which begins
-// within a line takes for every 128 bytes.
-constexpr double kSmLinesPerUs = 1956, kL2LinesPerUs = 1.228e5, kLinesOfUnevenRow = 1.994;
-// For each k of few rows that lie across K: up to 8, and more.
+// What parts of a product take, on an H200 from a cold L2.
+struct Costs {
+  double launch_us;            // and until a CTA's first operands are there
+  double ramp_us, ramp_bytes;  // more, for problems of this size on
+  double memory_bytes_per_us;  // little is in flight
+  // Lines of 128 bytes: that one SM takes in, and that L2 gives; and those that count for every 128
+  // bytes of a row which begins within a line, or within a sector of 32 bytes.
+  double sm_lines_per_us, l2_lines_per_us, lines_of_uneven_row, lines_of_split_sectors;
+  // Of a stage of K, at least, and more where a cluster shares its operands; of each box of 64 rows
+  // of an operand that is not along K, alone and shared; and the clock, where the tensor cores are
+  // what takes time.
+  double stage_us, shared_stage_us, box_us, shared_box_us, cycles_per_us;
+  // Of CTAs after the first of an SM: of several that it holds at once, and of one after another.
+  double turn_us, whole_turn_us;
+  double store_us;    // of each element of a tile
+  double cluster_us;  // until the CTAs of a cluster have met
+  // Of two warpgroups that add their sums of more than 64 columns, less where K is long and rows
+  // begin with a line; and of the transpose's stores.
+  double sums_us, sums_of_long_us, transpose_us;
+};
+
+// Fitted to 488 shapes of 64 to 5000 in four layouts, log-uniform ones and layers of 136 to 900
+// rows, each in every tile and cluster: by the 20,000 times that were no more than 1.4 times the
+// best, 4.9 % off (root mean square). The launch, the clock and memory's rate are moved so that the
+// choice among all kernels loses least: it takes 1.7 % longer than the best.
+constexpr Costs kCosts{.launch_us = 4.6,
+                       .ramp_us = 0.7946,
+                       .ramp_bytes = 4.332e6,
+                       .memory_bytes_per_us = 3.3e6,
+                       .sm_lines_per_us = 1661,
+                       .l2_lines_per_us = 1.265e5,
+                       .lines_of_uneven_row = 1.711,
+                       .lines_of_split_sectors = 2.961,
+                       .stage_us = 0.06607,
+                       .shared_stage_us = 0.08559,
+                       .box_us = 0,
+                       .shared_box_us = 0.008324,
+                       .cycles_per_us = 1650,
+                       .turn_us = 0.6697,
+                       .whole_turn_us = 1.775,
+                       .store_us = 2.915e-5,
+                       .cluster_us = 0.3892,
+                       .sums_us = 0.1767,
+                       .sums_of_long_us = 0.1,
+                       .transpose_us = 0.3529};
+
+// Few rows or columns. Fitted to 170 shapes (squares, layers, log-uniform ones), 1820 times, 4.8 %
+// off; the rates of memory and L2 to 300 others; those at the end, with the other kernels'
+// constants, to 570 products of up to 128 rows.
+constexpr int64_t kFewRows = 128;
+constexpr Costs kCostsOfFew{.launch_us = 4.419,
+                            .ramp_us = 0.9196,
+                            .ramp_bytes = 4.332e6,
+                            .memory_bytes_per_us = 3.582e6,
+                            .sm_lines_per_us = 1956,
+                            .l2_lines_per_us = 1.228e5,
+                            .lines_of_uneven_row = 1.994,
+                            .lines_of_split_sectors = 1.994,
+                            .stage_us = 0.1014,
+                            .shared_stage_us = 0.149,
+                            .box_us = 0.001162,
+                            .shared_box_us = 0.03,
+                            .cycles_per_us = 1488,
+                            .turn_us = 0.2022,
+                            .whole_turn_us = 1.921,
+                            .store_us = 3.684e-5,
+                            .cluster_us = 0.2041,
+                            .sums_us = 0.35,
+                            .sums_of_long_us = 0.1,
+                            .transpose_us = 0.12};
+// For each k of few rows that lie across K, lines: up to 8, and more.
 constexpr double kLinesOfHalfSector = 10, kLinesOfFew = 1.5;
 constexpr int64_t kHalfSector = 8;
-// Of a stage of K, at least, and more where a cluster shares its operands; of each box of 64 rows
-// of an operand that is not along K, alone and shared; and the clock, where the tensor cores are
-// what takes time.
-constexpr double kStageUs = 0.1014, kSharedStageUs = 0.149, kBoxUs = 0.001162, kSharedBoxUs = 0.03,
-                 kCyclesPerUs = 1488;
-// Of CTAs after the first of an SM: of several that it holds at once, and of one after another.
-constexpr double kTurnUs = 0.2022, kWholeTurnUs = 1.921;
-constexpr double kStoreUs = 3.684e-5;  // of each element of a tile
-constexpr double kClusterUs = 0.2041;  // until the CTAs of a cluster have met
-// Of two warpgroups that add their sums of more than 64 columns, less where K is long and rows
-// begin with a line; and of the transpose's stores.
-constexpr double kSumsUs = 0.35, kSumsOfLongUs = 0.1, kTransposeUs = 0.12;
+// What the estimate lacks where few rows or columns stream: of long K, and of fewer rows, that lie
+// along K, of any.
+constexpr int64_t kVeryFewRows = 40, kLongK = 2500;
+constexpr double kFewRowsOfLongK = 1.14, kFewRowsOfShortK = 1.16;
+
+// Of sums that CTAs with half of K each exchange, and for each column.
+constexpr double kHalvesUs = 0.3009, kHalvesUsPerColumn = 0.006697;
 constexpr int kLongChunks = 32;
 constexpr int kMostSmemBytes = 227 * 1024;
 
 double fourth(double x) { return x * x * x * x; }
 
-// What a kernel is compiled for, the tile it is to take, and CTAs of a cluster.
+// What a kernel is compiled for, the tile it is to take, CTAs that share an operand, parts of K.
 struct Candidate {
   Shape shape;
-  int tile_m, tile_n, cluster;
+  int tile_m, tile_n, cluster, splits = 1;
 };
 
 class Chooser {
@@ -56,6 +111,8 @@ class Chooser {
           double* best_us)
       : p_(p),
         swapped_(is_swapped),
+        few_(std::min(p.m, p.n) <= kFewRows),
+        costs_(few_ ? kCostsOfFew : kCosts),
         vector_store_(d_fits_tma(p) || d_fits_tma(swapped(p))),
         sm_count_(device.sm_count),
         a_mn_(!a_k_major(p)),
@@ -78,21 +135,13 @@ class Chooser {
       // An activation goes through many sums slowly, and so do stores of single elements.
       if (p_.activation != Activation::kNone && shape.wide()) continue;
       if (((a_mn_ && !b_mn_) || !vector_store_) && shape.wide()) continue;
-      // Multicast pays for itself where all rows begin within a line alone (measured: up to 14 %,
-      // in fours 19 %; elsewhere it costs 1 to 8 %).
-      if (a_lines_ > 1 && b_lines_ > 1) {
+      // Multicast pays for itself where the rows of both operands begin within a line alone
+      // (measured: up to 36 %; elsewhere it costs 1 to 8 %).
+      if (uneven()) {
         consider({shape, shape.block_m, shape.block_n, kLeastCluster});
-        if (!a_mn_ && !b_mn_) {
-          for (int cluster = kLeastCluster; cluster <= kMostCluster; cluster *= 2) {
-            consider(even(shape, cluster));
-          }
-        }
+        if (!few_ || (!a_mn_ && !b_mn_)) consider_clusters(shape);
       }
-      if (is_few(a_mn_, p_.m) || is_few(b_mn_, p_.n)) {
-        for (int cluster = kLeastCluster; cluster <= kMostCluster; cluster *= 2) {
-          consider(even(shape, cluster));
-        }
-      }
+      if (is_few(a_mn_, p_.m) || is_few(b_mn_, p_.n)) consider_clusters(shape);
       consider(even(shape, 1));
     }
   }
@@ -114,10 +163,26 @@ class Chooser {
             b_mn_ ? shape.block_n : cut(p_.n, shape.block_n), cluster};
   }
 
+  void consider_clusters(const Shape& shape) const {
+    for (int cluster = kLeastCluster; cluster <= kMostCluster; cluster *= 2) {
+      consider(even(shape, cluster));
+    }
+  }
+
   void consider(const Candidate& c) const {
     // A smaller one's, which has been considered.
     const Shape& least = shape_of(c.tile_m, c.tile_n);
     if (least.block_m != c.shape.block_m || least.block_n != c.shape.block_n) return;
+    consider_splits(c);
+    if (!few_ && uneven() && takes_halves(c.shape.block_m, c.shape.block_n) &&
+        halves_fill(chunks_, c.shape.stages)) {
+      Candidate halves = c;
+      halves.splits = 2;
+      consider_splits(halves);
+    }
+  }
+
+  void consider_splits(const Candidate& c) const {
     const int64_t rows = ceil_div<int64_t>(p_.m, c.tile_m);
     const int64_t columns = ceil_div<int64_t>(p_.n, c.tile_n);
     const int64_t most = sm_count_ * kMostTurns;
@@ -125,10 +190,11 @@ class Chooser {
     const Clusters clusters = clusters_of(rows, columns, c.cluster);
     if (c.tile_m % clusters.along_n != 0 || c.tile_n % clusters.along_m != 0) return;
     const int64_t ctas = round_up<int64_t>(rows, clusters.along_m) *
-                         round_up<int64_t>(columns, clusters.along_n) * batch_;
+                         round_up<int64_t>(columns, clusters.along_n) * batch_ * c.splits;
     // The SMs of a GPC need not divide by four: an H200 has room for 120 CTAs in fours.
-    const int64_t room = c.cluster > 2 ? sm_count_ / 11 * 10 : sm_count_;
-    if (ctas > (c.shape.wide() || c.cluster > 2 ? room : most)) return;
+    const bool large_cluster = c.cluster * c.splits > 2;
+    const int64_t room = large_cluster ? sm_count_ / 11 * 10 : sm_count_;
+    if (ctas > (c.shape.wide() || large_cluster || c.splits > 1 ? room : most)) return;
     const double us = estimate(c, clusters, ctas);
     if (us >= *best_us_) return;
     *best_us_ = us;
@@ -137,6 +203,7 @@ class Chooser {
               .block_n = c.tile_n,
               .stages = c.shape.stages,
               .cluster = c.cluster,
+              .splits = c.splits,
               .swapped = swapped_,
               .ctas = static_cast<int>(ctas),
               .reason = "few tiles: a CTA for each of them, soon started and soon stored"};
@@ -149,7 +216,7 @@ class Chooser {
     const double b_lines = lines(b_mn_, p_.n, loaded_n, b_lines_);
     const int boxes = (a_mn_ ? block_m : 0) / kChunkK + (b_mn_ ? loaded_n : 0) / kChunkK;
     const auto turns = static_cast<double>(ceil_div<int64_t>(ctas, sm_count_));
-    const auto chunks = static_cast<double>(chunks_);
+    const auto chunks = static_cast<double>(ceil_div<int64_t>(chunks_, c.splits));
     const double from_l2 = a_lines / clusters.along_n + b_lines / clusters.along_m;
     // What an SM asks for, and no less than what it gets.
     const double sm_lines = std::max(
@@ -157,21 +224,22 @@ class Chooser {
         static_cast<double>(std::min<int64_t>(p_.m, c.tile_m) + std::min<int64_t>(p_.n, loaded_n)));
     const int64_t stage_bytes = (block_m + std::max(loaded_n, block_n)) * kChunkK * 2;
     const int64_t smem_bytes = std::min<int64_t>(chunks_, c.shape.stages) * stage_bytes + 2048;
-    const double turn_us = kMostSmemBytes / smem_bytes > 1 ? kTurnUs : kWholeTurnUs;
+    const double turn_us = kMostSmemBytes / smem_bytes > 1 ? costs_.turn_us : costs_.whole_turn_us;
     // wgmma takes half as many cycles as columns for each of its 64 rows and 16 k.
-    const double multiply_us = 2.0 * block_m / 64 * block_n / kCyclesPerUs;
-    const double stage_us = c.cluster > 1 ? kSharedStageUs : kStageUs;
-    const double box_us = c.cluster > 1 ? kSharedBoxUs : kBoxUs;
+    const double multiply_us = 2.0 * block_m / 64 * block_n / costs_.cycles_per_us;
+    const double stage_us = c.cluster > 1 ? costs_.shared_stage_us : costs_.stage_us;
+    const double box_us = c.cluster > 1 ? costs_.shared_box_us : costs_.box_us;
     // Of things that overlap, a little more than the longest.
     const double overlapped = std::sqrt(
-        std::sqrt(fourth(turns * chunks * sm_lines / kSmLinesPerUs) +
-                  fourth(static_cast<double>(ctas) * chunks * from_l2 / kL2LinesPerUs) +
+        std::sqrt(fourth(turns * chunks * sm_lines / costs_.sm_lines_per_us) +
+                  fourth(static_cast<double>(ctas) * chunks * from_l2 / costs_.l2_lines_per_us) +
                   fourth(turns * chunks * (std::max(stage_us, multiply_us) + box_us * boxes)) +
-                  fourth(bytes_ / kMemoryBytesPerUs)));
-    return kLaunchUs + kRampUs * std::min(1.0, bytes_ / kRampBytes) + overlapped +
-           turn_us * (turns - 1) + kStoreUs * c.tile_m * c.tile_n +
-           (c.cluster > 1 ? kClusterUs : 0) + (block_m == 64 && block_n > 64 ? sums_us() : 0) +
-           (swapped_ ? kTransposeUs : 0);
+                  fourth(bytes_ / costs_.memory_bytes_per_us)));
+    return costs_.launch_us + costs_.ramp_us * std::min(1.0, bytes_ / costs_.ramp_bytes) +
+           overlapped + turn_us * (turns - 1) + costs_.store_us * c.tile_m * c.tile_n / c.splits +
+           (c.cluster > 1 ? costs_.cluster_us : 0) +
+           (c.splits > 1 ? kHalvesUs + kHalvesUsPerColumn * c.tile_n : 0) +
+           (block_m == 64 && block_n > 64 ? sums_us() : 0) + (swapped_ ? costs_.transpose_us : 0);
   }
 
   // Of a stage of K. A box across K takes as many as it has k.
@@ -182,18 +250,28 @@ class Chooser {
     return static_cast<double>(std::min<int64_t>(extent, tile)) * of_row;
   }
 
+  // Rows of both operands begin within a line.
+  bool uneven() const { return a_lines_ > 1 && b_lines_ > 1; }
+
   double sums_us() const {
-    return chunks_ >= kLongChunks && a_lines_ + b_lines_ == 2 ? kSumsOfLongUs : kSumsUs;
+    return chunks_ >= kLongChunks && a_lines_ + b_lines_ == 2 ? costs_.sums_of_long_us
+                                                              : costs_.sums_us;
   }
 
-  // Of those that 128 bytes of a row lie in, on average: some rows may begin with a line.
-  static double lines_of_row(int64_t stride) {
-    const auto begin = static_cast<double>(std::gcd<int64_t>(stride, kChunkK)) / kChunkK;
-    return begin + (1 - begin) * kLinesOfUnevenRow;
+  // Of 128 bytes of a row, on average: some rows begin with a line, and where the stride is an odd
+  // multiple of 16 bytes every second one begins within a sector.
+  double lines_of_row(int64_t stride) const {
+    const int64_t step = std::gcd<int64_t>(stride, kChunkK);
+    const auto begin = static_cast<double>(step) / kChunkK;
+    const double split = step == 8 ? 0.5 : 0;
+    return begin + split * costs_.lines_of_split_sectors +
+           (1 - begin - split) * costs_.lines_of_uneven_row;
   }
 
   const Problem& p_;
-  bool swapped_, vector_store_;
+  bool swapped_, few_;
+  const Costs& costs_;
+  bool vector_store_;
   int sm_count_;
   bool a_mn_, b_mn_;
   int64_t chunks_, batch_ = 1;
@@ -201,11 +279,6 @@ class Chooser {
   Config* best_;
   double* best_us_;
 };
-
-// What the estimate lacks where few rows or columns stream: of long K, and of fewer rows, that lie
-// along K, of any (fitted with the choice's other constants to 570 products of up to 128 rows).
-constexpr int64_t kFewRows = 128, kVeryFewRows = 40, kLongK = 2500;
-constexpr double kFewRowsOfLongK = 1.14, kFewRowsOfShortK = 1.16;
 
 }  // namespace
 
