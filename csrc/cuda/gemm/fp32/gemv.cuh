@@ -216,40 +216,66 @@ class WideGemv {
     return params.b.vectors && params.b.access == Access::kRows16 && params.n % 4 == 0;
   }
 
+  // Rows of B, and the elements of A that they are multiplied by.
+  template <bool kVectors>
+  struct Rows {
+    const float *w[kVectors ? 1 : 4], *x[kFew];
+    int64_t w_step, x_step;
+  };
+
   template <bool kVectors>
   __device__ void multiply(const Params& params, const GemvWork& work, int lane,
                            GemvSums<kFew>* sums) const {
     const int first = part * kRows + lane / kLanes, step = parts * kRows;
-    const float *w[kVectors ? 1 : 4], *x[kFew];
+    Rows<kVectors> rows;
 #pragma unroll
     for (int j = 0; j < (kVectors ? 1 : 4); ++j) {
       // Those beyond the last one read it again.
       const int64_t column = work.column + lane % kLanes * (kVectors ? 4 : 1) + j * kLanes;
-      w[j] = work.b + first * params.b.k_stride +
-             min(column, params.n - (kVectors ? 4 : 1)) * params.b.row_stride;
+      rows.w[j] = work.b + first * params.b.k_stride +
+                  min(column, params.n - (kVectors ? 4 : 1)) * params.b.row_stride;
     }
 #pragma unroll
     for (int i = 0; i < kFew; ++i) {
-      x[i] =
+      rows.x[i] =
           work.a + first * params.a.k_stride + min(int64_t{i}, params.m - 1) * params.a.row_stride;
     }
-    const int64_t w_step = step * params.b.k_stride, x_step = step * params.a.k_stride;
-    const int count = max(work.depth - first + step - 1, 0) / step;
-#pragma unroll(kVectors ? 8 : 4)
-    for (int i = 0; i < count; ++i) {
-      float4 b;
+    rows.w_step = step * params.b.k_stride, rows.x_step = step * params.a.k_stride;
+    constexpr int kBatch = kVectors ? 8 : 4;
+    int count = max(work.depth - first + step - 1, 0) / step;
+#pragma unroll 1
+    for (; count >= kBatch; count -= kBatch) add<kBatch, true>(&rows, kBatch, sums);
+    if (count > 0) add<kBatch, false>(&rows, count, sums);
+  }
+
+  // A batch of rows is loaded at once, the last one, too: one by one each of its rows would be
+  // waited for.
+  template <int kBatch, bool kWhole, bool kVectors>
+  __device__ static void add(Rows<kVectors>* rows, int count, GemvSums<kFew>* sums) {
+    float4 b[kBatch];
+    float a[kBatch][kFew];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const bool inside = kWhole || i < count;
+      const auto at = [&](const float* from) { return inside ? __ldg(from) : 0.0f; };
       if constexpr (kVectors) {
-        b = __ldg(reinterpret_cast<const float4*>(w[0]));
+        b[i] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (inside) b[i] = __ldg(reinterpret_cast<const float4*>(rows->w[0]));
       } else {
-        b = {__ldg(w[0]), __ldg(w[1]), __ldg(w[2]), __ldg(w[3])};
+        b[i] = {at(rows->w[0]), at(rows->w[1]), at(rows->w[2]), at(rows->w[3])};
       }
 #pragma unroll
-      for (auto& row : w) row += w_step;
+      for (auto& row : rows->w) row += rows->w_step;
 #pragma unroll
       for (int few = 0; few < kFew; ++few) {
-        sums->add(few, __ldg(x[few]), b);
-        x[few] += x_step;
+        a[i][few] = at(rows->x[few]);
+        rows->x[few] += rows->x_step;
       }
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+#pragma unroll
+      for (int few = 0; few < kFew; ++few) sums->add(few, a[i][few], b[i]);
     }
   }
 };

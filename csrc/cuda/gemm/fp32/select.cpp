@@ -147,7 +147,7 @@ int few_columns(const Params& p, int sm_count) {
 // choice takes 3 % longer than the best, without clusters 9 % for a B along k and 18 % else.)
 int few_cluster(const Params& p, int64_t tiles, int sm_count) {
   const bool along_k = p.b.access == Access::kAlongK;
-  const int64_t least_k = along_k ? 1024 : 64;                           // of a CTA
+  const int64_t least_k = along_k ? 1024 : 192;                          // of a CTA
   const int64_t most_ctas = along_k ? 2 * sm_count : sm_count * 9 / 10;  // that fit at once
   int cluster = 1;
   while (cluster < 8 && tiles * cluster * 2 <= most_ctas && p.k >= least_k * cluster * 2) {
