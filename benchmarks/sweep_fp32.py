@@ -32,6 +32,14 @@ SIZES = (
     (1000, 3333, 5555), (4097, 4097, 4097), (2048, 511, 32001),
 )  # fmt: skip
 MOST_WORKSPACE = 1 << 30
+# Rows, columns, stages, k of a stage, CTAs of an SM where TMA loads, and where threads copy.
+TMA_TILES = {
+    "fp32_sm90": (
+        (64, 64, 3, 32, 4, 3), (32, 128, 3, 32, 3, 3),
+        (32, 32, 2, 32, 12, 12), (32, 32, 3, 64, 4, 3),
+    ),
+    "tf32_small": ((32, 32, 4, 64, 3, 3),),
+}  # fmt: skip
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -79,7 +87,7 @@ def fp32_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) ->
     if min(shape.m, shape.n) <= 4:
         yield from few_candidates(shape, a, b, hopper)
     if hopper:
-        yield from fp64_candidates(shape, a, b, sms)
+        yield from tma_candidates(shape, a, b, sms, "fp32_sm90")
 
 
 def few_candidates(
@@ -96,14 +104,13 @@ def few_candidates(
             )  # fmt: skip
 
 
-def fp64_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) -> Iterator[Config]:
-    """The tiles of the FP64 tensor cores, all whole, or those from a round on split over K; what
+def tma_candidates(
+    shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int, kernel: str
+) -> Iterator[Config]:
+    """The tiles of fp32/sm90/tiles.h, all whole, or those from a round on split over K; what
     TMA cannot read is copied before, or by the threads."""
     needed = not (fits(a, 0) or fits(a, 1)), not (fits(b, 0) or fits(b, 1))
-    for block_m, block_n, stages, depth, by_tma, by_threads in (
-        (64, 64, 3, 32, 4, 3), (32, 128, 3, 32, 3, 3),
-        (32, 32, 2, 32, 12, 12), (32, 32, 3, 64, 4, 3),
-    ):  # fmt: skip
+    for block_m, block_n, stages, depth, by_tma, by_threads in TMA_TILES[kernel]:
         if depth == 32 and block_m == 32 and min(shape.m, shape.n) > 96:
             continue
         tiles = tiles_of(shape, block_m, block_n)
@@ -116,12 +123,14 @@ def fp64_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) ->
                     if (splits == 1) != (whole == tiles):
                         continue
                     yield Config(
-                        "fp32_sm90", block_m, block_n, stages, splits=splits,
+                        kernel, block_m, block_n, stages, splits=splits,
                         ctas=whole + (tiles - whole) * splits, copy_a=copies[0], copy_b=copies[1],
                     )  # fmt: skip
 
 
 def tf32_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) -> Iterator[Config]:
+    if shape.precision == "tf32":
+        yield from tma_candidates(shape, a, b, sms, "tf32_small")
     text = (ROOT / "csrc/cuda/gemm/tf32/tiles.h").read_text()
     name = "XGEMM_TF32X3_TILES" if shape.precision == "tf32x3" else "XGEMM_TF32_TILES"
     lines = text.partition(f"#define {name}(TILE)")[2].split("#define")[0]

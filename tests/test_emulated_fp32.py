@@ -138,6 +138,41 @@ def test_tiles_of_the_fp64_tensor_cores(
         check(config, (m, n, k), layout, "ieee", index)
 
 
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("copies", [True, False])
+def test_tiles_of_small_products_of_tf32(copies: bool, layout: str) -> None:
+    """The same, but of TF32."""
+    for index, (m, n, k, splits) in enumerate(
+        ((40, 36, 68, 1), (33, 7, 133, 2), (64, 32, 256, 1), (3, 2, 1, 1), (70, 68, 700, 11))
+    ):
+        tiles = tiles_of(m, n, 32, 32)
+        config = Config(
+            "tf32_small", 32, 32, 4, splits=splits, ctas=tiles * splits,
+            copy_a=copies and (k if layout[0] == "n" else m) % 4 != 0,
+            copy_b=copies and (n if layout[1] == "n" else k) % 4 != 0,
+            workspace_bytes=4 * (k * (m + n + 62) + tiles * splits * 32 * 32) + 512,
+        )  # fmt: skip
+        check(config, (m, n, k), layout, "tf32", index)
+
+
+def test_many_parts_are_shared_by_threads() -> None:
+    """More than a thread loads at once, of tiles of either kind and of the kernels without."""
+    m, n, k, splits = 36, 72, 2112, 33
+    for index, (kernel, block_m, block_n, stages, precision) in enumerate(
+        (
+            ("fp32_sm90", 64, 64, 3, "ieee"), ("fp32_sm90", 32, 128, 3, "ieee"),
+            ("fp32_sm90", 32, 32, 3, "ieee"), ("tf32_small", 32, 32, 4, "tf32"),
+            ("fp32", 64, 64, 4, "ieee"), ("tf32", 128, 64, 0, "tf32"),
+        )
+    ):  # fmt: skip
+        tiles = tiles_of(m, n, block_m, block_n)
+        config = Config(
+            kernel, block_m, block_n, stages, splits=splits, ctas=tiles * splits,
+            workspace_bytes=4 * tiles * splits * block_m * block_n,
+        )  # fmt: skip
+        check(config, (m, n, k), "nt", precision, index)
+
+
 @pytest.mark.parametrize("copies", [True, False])
 def test_the_fp64_tensor_cores_round_once(copies: bool) -> None:
     """Products are exact and sums float64: nothing but the result's own rounding is left."""

@@ -51,18 +51,20 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
     m, n, k = case.sizes
     if 0 in (m, n, case.products):
         return config
-    assert kernel in {"FP32", "FP32_SM90", "TF32", "TF32_SWAPPED", "TF32_SM80"}
+    assert kernel in {"FP32", "FP32_SM90", "TF32", "TF32_SWAPPED", "TF32_SMALL", "TF32_SM80"}
     assert 1 <= config.ctas <= 2**31 - 1
     assert 1 <= config.splits <= max(1, k), "a part of K is empty"
     partials = 4 * config.splits * (m + 3) * (n + 3) * case.products if config.splits > 1 else 0
     copies = 0
     wgmma = kernel in {"TF32", "TF32_SWAPPED"}
-    if kernel == "FP32_SM90":
+    tma_tiles = kernel in {"FP32_SM90", "TF32_SMALL"}
+    assert kernel != "TF32_SMALL" or precision == "tf32"
+    if tma_tiles:
         assert capability == 90
         assert k > 0
         assert len(case.batch) <= 1
         tile = (config.block_m, config.block_n)
-        assert tile in {(64, 64), (32, 128), (32, 32)}
+        assert tile in ({(64, 64), (32, 128), (32, 32)} if kernel == "FP32_SM90" else {(32, 32)})
         # Of D, or of its transpose: so many tiles, of which some are whole and some are split.
         counts = {
             case.products * ceil_div(rows, tile[0]) * ceil_div(columns, tile[1])
@@ -98,7 +100,7 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
             copies += 4 * n * (k + 31) * case.products + 256
     else:
         if config.copy_a or config.copy_b:
-            assert kernel == "FP32_SM90" or (
+            assert tma_tiles or (
                 kernel == "FP32" and (config.block_m, config.block_n) == (128, 128)
             ), "others read any stride"
             assert len(case.batch) <= 1
@@ -108,7 +110,7 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
             ceil_div(rows, config.block_m) * ceil_div(columns, config.block_n)
             for rows, columns in ((m, n), (n, m))
         )
-        if kernel != "FP32_SM90":
+        if not tma_tiles:
             assert config.ctas >= min(tiles * case.products * config.splits, 2**31 - 1)
     assert config.workspace_bytes <= partials + copies
     if config.splits == 1 and not copies:
@@ -165,6 +167,21 @@ def test_a_copy_is_made_only_where_it_must(cpp: ModuleType, precision: str) -> N
     config = check(cpp, Case(odd, matrix(size, size), matrix(size, size)), precision, HOPPER)
     assert config.copy_a
     assert not config.copy_b
+
+
+@pytest.mark.parametrize("b_layout", ["rows", "columns"])
+@pytest.mark.parametrize("a_layout", ["rows", "columns"])
+def test_small_products_of_tf32_are_not_copied(
+    cpp: ModuleType, a_layout: str, b_layout: str
+) -> None:
+    """mma.sync takes operands in any order."""
+    for size in (128, 256, 384):
+        case = Case(matrix(size, size, a_layout), matrix(size, size, b_layout), matrix(size, size))
+        config = check(cpp, case, "tf32", HOPPER)
+        assert not config.copy_a
+        assert not config.copy_b
+        if (a_layout, b_layout) == ("columns", "rows"):
+            assert config.kernel.name == "TF32_SMALL"
 
 
 def test_few_tiles_are_split_over_k(cpp: ModuleType) -> None:

@@ -20,7 +20,7 @@ MOST_FAMILIES = 5  # that sweep_families of gemm_entry.cpp writes
 # enum Kernel of csrc/cuda/gemm/problem.h
 KERNELS = (
     "sm90", "sm90_rows", "gemv", "sm80", "simt", "fp32", "tf32", "tf32_swapped", "tf32_sm80",
-    "sm90_small", "fp32_sm90",
+    "sm90_small", "fp32_sm90", "tf32_small",
 )  # fmt: skip
 TYPES = ("fp16", "bf16", "ieee", "tf32x3", "tf32")
 
@@ -67,7 +67,7 @@ class Config:
         copied = f" copy {copies}" if copies else ""
         shares = "even shares" if self.even_shares else f"splits {self.splits}"
         # Which tiles are split.
-        some = f" ctas {self.ctas}" if self.kernel == "fp32_sm90" else ""
+        some = f" ctas {self.ctas}" if self.kernel in ("fp32_sm90", "tf32_small") else ""
         return f"{self.kernel} {tile}{copied}{' swapped' * self.swapped} {shares}{some}"
 
 

@@ -123,6 +123,7 @@ void bind_gemm(py::module_& m) {
       .value("TF32_SM80", gemm::Kernel::kTf32Sm80)
       .value("FP32", gemm::Kernel::kFp32)
       .value("FP32_SM90", gemm::Kernel::kFp32Sm90)
+      .value("TF32_SMALL", gemm::Kernel::kTf32Small)
       .value("SIMT", gemm::Kernel::kSimt);
   py::class_<gemm::Problem>(m, "GemmProblem")
       .def(py::init(&make_problem), py::kw_only(), py::arg("m"), py::arg("n"), py::arg("k"),

@@ -27,6 +27,7 @@ KERNELS = (
     "tf32_sm80",
     "sm90_small",
     "fp32_sm90",
+    "tf32_small",
 )  # enum Kernel
 PRECISIONS = ("ieee", "tf32x3", "tf32")  # enum Precision
 

@@ -42,7 +42,8 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
     if (problem.batch[i].size == 0) return {};
   }
   // These make copies of their own.
-  if (config.kernel == Kernel::kFp32 || config.kernel == Kernel::kFp32Sm90) {
+  if (config.kernel == Kernel::kFp32 || config.kernel == Kernel::kFp32Sm90 ||
+      config.kernel == Kernel::kTf32Small) {
     return fp32::launch(problem, config, workspace, stream);
   }
   if (config.kernel == Kernel::kTf32 || config.kernel == Kernel::kTf32Swapped) {
@@ -62,6 +63,7 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
       return sm80::launch(problem, config, workspace, stream);
     case Kernel::kFp32:
     case Kernel::kFp32Sm90:
+    case Kernel::kTf32Small:
     case Kernel::kTf32:
     case Kernel::kTf32Swapped:
       break;  // above

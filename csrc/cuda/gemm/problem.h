@@ -54,6 +54,7 @@ enum class Kernel {
   kTf32Sm80,     // the same by mma.sync: any stride
   kSm90Small,    // wgmma, TMA, one tile a CTA: where the start is most of the time
   kFp32Sm90,     // FP64 tensor cores of Hopper: fp32 operands
+  kTf32Small,    // its tiles, but one TF32 product by mma.sync
 };
 
 struct Config {

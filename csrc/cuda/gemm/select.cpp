@@ -112,6 +112,8 @@ const char* name_of(Kernel kernel) {
       return "fp32 (FP32 cores, any stride and alignment)";
     case Kernel::kFp32Sm90:
       return "fp32 sm90 (FP64 tensor cores)";
+    case Kernel::kTf32Small:
+      return "tf32 small (mma.sync + TMA, fp32 operands)";
     case Kernel::kSimt:
       return "simt (any stride and alignment)";
   }

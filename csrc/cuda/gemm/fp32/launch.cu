@@ -4,6 +4,7 @@
 #include "cuda/gemm/fp32/gemv.cuh"
 #include "cuda/gemm/fp32/kernel.cuh"
 #include "cuda/gemm/fp32/launch.h"
+#include "cuda/gemm/fp32/parts.cuh"
 #include "cuda/gemm/fp32/sm90/launch.h"
 #include "cuda/launch.h"
 #include "cuda/shared_memory_limit.h"
@@ -11,23 +12,22 @@
 namespace xgemm::cuda::gemm::fp32 {
 namespace {
 
-constexpr int kReduceThreads = 256;
 constexpr int64_t kMostCtas = INT32_MAX;  // of a launch
 
-// Sums split-K's parts in their order: the same bits in every run.
-__global__ void __launch_bounds__(kReduceThreads)
+template <int kGroups>
+__global__ void __launch_bounds__(kPartsThreads)
     reduce_kernel(const __grid_constant__ Params params, int64_t quads) {
+  const PartsOfQuad<kGroups> mine;
   const int64_t quads_of_row = params.partial_stride / 4;
-  for (int64_t i = int64_t{blockIdx.x} * kReduceThreads + threadIdx.x; i < quads;
-       i += int64_t{gridDim.x} * kReduceThreads) {
+  const int64_t stride = params.batches * params.m * params.partial_stride;
+  for (int64_t first = int64_t{blockIdx.x} * mine.kQuads; first < quads;
+       first += int64_t{gridDim.x} * mine.kQuads) {
+    const int64_t i = min(first + mine.quad, quads - 1);
     const int64_t row_of_all = i / quads_of_row, column = i % quads_of_row * 4;
     const int64_t batch = row_of_all / params.m, row = row_of_all % params.m;
-    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 4
-    for (int split = 0; split < params.splits; ++split) {
-      const float4 part = *partial_row4(params, split * params.batches + batch, row, column);
-      sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
-    }
+    const float4 of_group = mine.sum(params.partials + i * 4, stride, params.splits);
+    const float4 sum = mine.sum_of_groups(of_group);
+    if (mine.group > 0 || first + mine.quad >= quads) continue;
     finish_few_row4(params, batch, sum, row, column);
   }
 }
@@ -99,6 +99,9 @@ Status launch(const Problem& given, const Config& config, void* workspace, cudaS
   params.tiles_m = ceil_div<int64_t>(params.m, config.block_m);
   params.tiles_n = ceil_div<int64_t>(params.n, config.block_n);
   if (config.kernel == gemm::Kernel::kFp32Sm90) return sm90::launch(params, config, free, stream);
+  if (config.kernel == gemm::Kernel::kTf32Small) {
+    return sm90::launch_tf32(params, config, free, stream);
+  }
   set_splits(&params, config.splits, free);
   if (config.cluster > 1) return sm90::launch_few(params, config, stream);
   const Status status = launch_config(params, config, stream);
@@ -108,12 +111,15 @@ Status launch(const Problem& given, const Config& config, void* workspace, cudaS
 
 Status reduce(const Params& params, cudaStream_t stream) {
   const int64_t quads = params.batches * params.m * (params.partial_stride / 4);
+  const bool shared = shares_parts(params.splits, quads);
+  const int quads_of_block = kPartsThreads / (shared ? kPartsGroups : 1);
   const int64_t blocks =
-      std::min<int64_t>(ceil_div<int64_t>(quads, kReduceThreads), int64_t{1} << 16);
+      std::min<int64_t>(ceil_div<int64_t>(quads, quads_of_block), int64_t{1} << 16);
   const Grid grid{.blocks = dim3(static_cast<unsigned>(blocks)),
-                  .threads = dim3(kReduceThreads),
+                  .threads = dim3(kPartsThreads),
                   .stream = stream};
-  return launch_grid("split-K's sum of fp32 products", grid, reduce_kernel, params, quads);
+  return launch_grid("split-K's sum of fp32 products", grid,
+                     shared ? reduce_kernel<kPartsGroups> : reduce_kernel<1>, params, quads);
 }
 
 }  // namespace xgemm::cuda::gemm::fp32

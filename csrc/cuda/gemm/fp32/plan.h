@@ -12,6 +12,9 @@ inline constexpr int kBlockK = 16;
 // The rows that the kernels for few of them take; the columns and the warps of a CTA.
 inline constexpr int kMostFew = 4, kMostFewColumns = 128, kGemvMostWarps = 16;
 
+// Groups of threads that share the parts of K of a few tiles, to sum them.
+inline constexpr int kPartsGroups = 8;
+
 // All but what depends on the Config: splits, partials, tiles.
 Params make_params(const Problem& problem);
 // With D's shorter side as rows, for the kernels that take few of them.

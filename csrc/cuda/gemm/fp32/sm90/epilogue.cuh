@@ -4,7 +4,6 @@
 #include "cuda/gemm/fp32/epilogue.cuh"
 #include "cuda/gemm/fp32/sm90/fragment.cuh"
 #include "cuda/gemm/fp32/sm90/unit.cuh"
-#include "cuda/ptx/griddep.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
@@ -18,8 +17,8 @@ struct StagedSums {
   float at[Tile::kSlices][Tile::kBlockM][kStride];
 
   // Blocks of eight columns lie so that a lane has quads of neighbouring ones.
-  template <bool kAAlongK, bool kBAlongK>
-  __device__ void put(const WarpTile<Tile, kAAlongK, kBAlongK>& mine) {
+  template <bool kAAlongK, bool kBAlongK, typename WarpTile>
+  __device__ void put(const WarpTile& mine) {
     const int t = mine.lane % 4;
 #pragma unroll
     for (int block = 0; block < Tile::kWarpM / 8; ++block) {
@@ -133,35 +132,6 @@ __device__ inline void store_sums(const Params& params, const Unit& unit,
       }
     }
   }
-}
-
-// D's tiles that were split, from their parts, in order: the same bits in every run.
-constexpr int kReduceThreads = 256;
-template <typename Tile>
-constexpr int kReduceRows = kReduceThreads * 4 / Tile::kBlockN;
-
-template <typename Tile>
-__global__ void __launch_bounds__(kReduceThreads)
-    reduce_kernel(const __grid_constant__ Params params) {
-  constexpr int kRows = kReduceRows<Tile>, kBlocks = Tile::kBlockM / kRows;  // of a tile
-  constexpr int kPart = Tile::kBlockM * Tile::kBlockN;
-  const int tile = static_cast<int>(blockIdx.x) / kBlocks;
-  const Unit unit = Unit::at<Tile>(params, params.whole + tile * params.splits);
-  const int row =
-      static_cast<int>(blockIdx.x) % kBlocks * kRows + threadIdx.x / (Tile::kBlockN / 4);
-  const int column = threadIdx.x % (Tile::kBlockN / 4) * 4;
-  const int64_t d_row = unit.work.m + row, d_column = unit.work.n + column;
-  ptx::griddep_wait();
-  if (d_row >= params.m || d_column >= params.n) return;
-  const float* from = params.partials + int64_t{unit.part} * kPart + row * Tile::kBlockN + column;
-  float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 8
-  for (int split = 0; split < params.splits; ++split) {
-    const float4 x = *reinterpret_cast<const float4*>(from);
-    sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
-    from += kPart;
-  }
-  finish_few_row4(params, unit.work.batch, sum, d_row, d_column);
 }
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

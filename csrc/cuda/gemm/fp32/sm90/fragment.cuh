@@ -1,9 +1,8 @@
-// A warp's part of a tile: fragments from shared memory, converted to float64, and their products.
+// A warp's part of a tile, and its fragments from shared memory.
 #pragma once
 
 #include "cuda/gemm/fp32/sm90/tile.cuh"
 #include "cuda/ptx/ld_st.h"
-#include "cuda/ptx/mma_f64.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
@@ -61,70 +60,34 @@ class FragmentReader {
   uint32_t even_, odd_;  // addresses of the even and the odd lines
 };
 
+// Where a warp's part of a tile lies, and its fragments of two pairs of steps.
 template <typename Tile, bool kAAlongK, bool kBAlongK>
-struct WarpTile {
+struct WarpFragments {
   static constexpr int kBlocksM = Tile::kWarpM / 8, kBlocksN = Tile::kWarpN / 8;
 
-  double sums[kBlocksM / 2][kBlocksN][4];
   int row, column, lane;  // the warp's first ones in the tile
   int slice;              // of the k of each box
 
-  __device__ WarpTile(const SharedStorage<Tile>& smem, int warp, int lane)
+  __device__ WarpFragments(const SharedStorage<Tile>& smem, int warp, int lane)
       : row(kSliced ? 0 : warp / Tile::kWarpsN * Tile::kWarpM),
         column(kSliced ? 0 : warp % Tile::kWarpsN * Tile::kWarpN),
         lane(lane),
         slice(kSliced ? warp : 0),
         read_a_(ptx::smem_address(smem.ring[0].a), row, slice, lane),
-        read_b_(ptx::smem_address(smem.ring[0].b), column, slice, lane) {
-#pragma unroll
-    for (auto& block : sums) {
-#pragma unroll
-      for (auto& quad : block) quad[0] = quad[1] = quad[2] = quad[3] = 0.0;
-    }
-  }
+        read_b_(ptx::smem_address(smem.ring[0].b), column, slice, lane) {}
 
   __device__ void load(uint32_t stage, int pair) {
     read_a_.load(a_[pair % 2], stage, pair);
     read_b_.load(b_[pair % 2], stage, pair);
   }
 
-  __device__ void convert_first() {
-#pragma unroll
-    for (int i = 0; i < kBlocksM; ++i) wide_a_[i] = ptx::to_double(a_[0][0][i]);
-#pragma unroll
-    for (int j = 0; j < kBlocksN; ++j) wide_b_[0][j] = ptx::to_double(b_[0][0][j]);
-  }
-
-  // A step's products, and between them the next step's conversions: an element of A takes its
-  // predecessor's registers once the products of its rows are under way.
-  __device__ void multiply(int pair, int step) {
-    const float (&next_a)[kBlocksM] = step == 0 ? a_[pair % 2][1] : a_[(pair + 1) % 2][0];
-    const float (&next_b)[kBlocksN] = step == 0 ? b_[pair % 2][1] : b_[(pair + 1) % 2][0];
-    constexpr int kRows = kBlocksM / 2, kPerRow = kBlocksN / kRows;  // of next_b
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-      for (int j = 0; j < kBlocksN; ++j) {
-        ptx::mma_m16n8k4_f64(sums[i][j], wide_a_[2 * i], wide_a_[2 * i + 1], wide_b_[step][j]);
-        if (j < kPerRow) {
-          wide_b_[1 - step][i * kPerRow + j] = ptx::to_double(next_b[i * kPerRow + j]);
-        }
-        if (i > 0 && j >= kBlocksN - 2) {
-          const int done = 2 * i - kBlocksN + j;
-          wide_a_[done] = ptx::to_double(next_a[done]);
-        }
-      }
-    }
-    wide_a_[kBlocksM - 2] = ptx::to_double(next_a[kBlocksM - 2]);
-    wide_a_[kBlocksM - 1] = ptx::to_double(next_a[kBlocksM - 1]);
-  }
+ protected:
+  float a_[2][2][kBlocksM], b_[2][2][kBlocksN];  // [pair][step]
 
  private:
   static constexpr bool kSliced = Tile::kSlices > 1;
   FragmentReader<Tile::kWarpM, kAAlongK, kSliced ? kDepth * Tile::kBlockM * 4 : 0> read_a_;
   FragmentReader<Tile::kWarpN, kBAlongK, kSliced ? kDepth * Tile::kBlockN * 4 : 0> read_b_;
-  float a_[2][2][kBlocksM], b_[2][2][kBlocksN];  // [pair][step]
-  double wide_a_[kBlocksM], wide_b_[2][kBlocksN];
 };
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

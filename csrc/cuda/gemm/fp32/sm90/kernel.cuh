@@ -1,28 +1,32 @@
 // Products of float32 on Hopper's FP64 tensor cores, which are as fast as its FP32 cores but take
 // hardly any issue slots: operands are converted in registers, products are exact, and their sums
-// in float64.
+// in float64. Small products in one of TF32 have the same tiles.
 #pragma once
 
 #include <type_traits>
 
 #include "cuda/gemm/fp32/sm90/epilogue.cuh"
 #include "cuda/gemm/fp32/sm90/loader.cuh"
+#include "cuda/gemm/fp32/sm90/multiply_f64.cuh"
+#include "cuda/gemm/fp32/sm90/multiply_tf32.cuh"
 #include "cuda/shared_memory.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
-template <typename Tile, bool kAAlongK, bool kBAlongK, bool kTma>
+template <typename Tile, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
     gemm_kernel(const __grid_constant__ TmaParams params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Loader = std::conditional_t<kTma, TmaLoader<Tile, kAAlongK, kBAlongK>,
+  using Loader = std::conditional_t<Tile::kTma, TmaLoader<Tile, kAAlongK, kBAlongK>,
                                     CopyLoader<Tile, kAAlongK, kBAlongK>>;
-  using Mine = WarpTile<Tile, kAAlongK, kBAlongK>;
+  using Mine = std::conditional_t<Tile::kPrecision == Precision::kIeee,
+                                  WarpTileF64<Tile, kAAlongK, kBAlongK>,
+                                  WarpTileTf32<Tile, kAAlongK, kBAlongK>>;
   XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
   auto& smem =
       *reinterpret_cast<SharedStorage<Tile>*>(raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
   const int thread = threadIdx.x;
-  if (kTma && thread == 0) {
+  if (Tile::kTma && thread == 0) {
     ptx::prefetch_tensormap(&params.a.map), ptx::prefetch_tensormap(&params.b.map);
   }
   const Unit unit = Unit::at<Tile>(params.problem, static_cast<int>(blockIdx.x));
@@ -35,7 +39,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
   Mine mine(smem, thread / 32, thread % 32);
   loader.wait(0, 0, 0);
   mine.load(0, 0);
-  mine.convert_first();
+  mine.start();
   constexpr int kPairs = Tile::kPairs;
   constexpr uint32_t kStageBytes = sizeof(smem.ring[0]);
   int stage = 0;
@@ -54,7 +58,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
       }
       mine.load(next * kStageBytes, (pair + 1) % kPairs);
       mine.multiply(pair, 0);
-      if (pair == kPairs - 1) loader.fetch(k_tile + Tile::kStages, stage);
+      if (pair == kPairs - 1) {
+        loader.fetch(k_tile + Tile::kPrefetched, (stage + Tile::kPrefetched) % Tile::kStages);
+      }
       mine.multiply(pair, 1);
     }
     stage = next;
@@ -64,7 +70,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
   __syncthreads();
   auto& staged = *reinterpret_cast<StagedSums<Tile>*>(smem.ring);
   static_assert(sizeof(staged) <= sizeof(smem.ring));
-  staged.put(mine);
+  staged.template put<kAAlongK, kBAlongK>(mine);
   __syncthreads();
   store_sums<Tile>(params.problem, unit, staged, thread / 32, mine.lane);
 #endif

@@ -3,6 +3,7 @@
 
 #include "cuda/gemm/api.h"
 #include "cuda/gemm/fp32/params.h"
+#include "cuda/gemm/fp32/sm90/tiles.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
@@ -10,6 +11,14 @@ namespace xgemm::cuda::gemm::fp32::sm90 {
 // at most, and extents and CTAs that fit 32 bits. Of config.ctas, whole tiles are the first, then
 // parts of the others. `workspace`: a tile of floats for each of these parts.
 Status launch(const Params& params, const Config& config, void* workspace, cudaStream_t stream);
+
+// The same in one product of TF32, by the tile whose warps share K.
+Status launch_tf32(const Params& params, const Config& config, void* workspace,
+                   cudaStream_t stream);
+
+// D from the parts of its last tiles.
+Status launch_parts(const Params& params, const TileShape& shape, int split_tiles,
+                    cudaStream_t stream);
 
 // The kernels for few rows whose parts of K are a cluster of config.cluster CTAs.
 Status launch_few(const Params& params, const Config& config, cudaStream_t stream);

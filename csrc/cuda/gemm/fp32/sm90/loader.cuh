@@ -29,7 +29,7 @@ class TmaLoader {
         // From lane 0, so that the compiler knows it to be the same for the whole warp.
         warp_(__shfl_sync(~0u, thread / 32, 0)) {}
 
-  // The first tiles, one for each stage.
+  // The first tiles.
   __device__ void start() const {
     if (threadIdx.x == 0) {
       for (int s = 0; s < Tile::kStages; ++s) ptx::mbarrier_init(&smem_.full[s], kGroups);
@@ -37,7 +37,7 @@ class TmaLoader {
     }
     __syncthreads();
     ptx::griddep_wait();
-    for (int tile = 0; tile < Tile::kStages; ++tile) fetch(tile, tile);
+    for (int tile = 0; tile < Tile::kPrefetched; ++tile) fetch(tile, tile);
   }
 
   // To a stage that everybody has left.
@@ -181,7 +181,7 @@ class CopyLoader {
   __device__ void start() {
     ptx::griddep_wait();
 #pragma unroll 1
-    for (int tile = 0; tile < Tile::kStages; ++tile) fetch(tile, tile);
+    for (int tile = 0; tile < Tile::kPrefetched; ++tile) fetch(tile, tile);
   }
 
   __device__ void fetch(int tile, int stage) {
@@ -196,10 +196,10 @@ class CopyLoader {
   }
 
   __device__ void wait(int tile, int, uint32_t) const {
-    // The first tile is waited for when those of all stages are under way, others before that of a
-    // stage is.
-    tile == 0 ? ptx::cp_async_wait_group<Tile::kStages - 1>()
-              : ptx::cp_async_wait_group<Tile::kStages - 2>();
+    // The first tile is waited for when all that are prefetched are under way, others before the
+    // last one of these is.
+    tile == 0 ? ptx::cp_async_wait_group<Tile::kPrefetched - 1>()
+              : ptx::cp_async_wait_group<Tile::kPrefetched - 2>();
     __syncthreads();
   }
 

@@ -13,15 +13,18 @@ namespace {
 // A tile and the rates that its CTAs reach.
 struct Tile {
   TileShape shape;
+  Kernel kernel;
   // The share of the FP64 tensor cores' rate that four, eight ... warps of an SM reach in their
   // main loops, where TMA loads and where threads copy.
   double of_tma[4], of_copies[3];
   double bytes_per_us;  // of all that is read and stored
 };
-constexpr Tile kTiles[] = {{kTile64x64, {0.744, 0.873, 0.892, 0.975}, {0.635, 0.70, 0.70}, 3.9e6},
-                           {kTile32x128, {0.631, 0.740, 0.756}, {0.538, 0.593, 0.593}, 3.9e6},
-                           {kTileOfWarp, {0.744, 0.873, 0.892}, {0.635, 0.70, 0.70}, 3.0e6},
-                           {kTileSliced, {0.6, 0.78, 0.8, 0.87}, {0.39, 0.47, 0.47}, 2.7e6}};
+constexpr Tile kTiles[] = {
+    {kTile64x64, Kernel::kFp32Sm90, {0.744, 0.873, 0.892, 0.975}, {0.635, 0.70, 0.70}, 3.9e6},
+    {kTile32x128, Kernel::kFp32Sm90, {0.631, 0.740, 0.756}, {0.538, 0.593, 0.593}, 3.9e6},
+    {kTileOfWarp, Kernel::kFp32Sm90, {0.744, 0.873, 0.892}, {0.635, 0.70, 0.70}, 3.0e6},
+    {kTileSliced, Kernel::kFp32Sm90, {0.6, 0.78, 0.8, 0.87}, {0.39, 0.47, 0.47}, 2.7e6},
+    {kTileOfTf32, Kernel::kTf32Small, {0.66, 1.16, 1.48}, {0.333, 0.495, 0.523}, 1.9e6}};
 constexpr int64_t kMostRowsOfFlat = 96;
 constexpr int64_t kMostRowsOfWarp = 32, kMostColumnsOfWarp = 128;  // its sides, or the other way
 // Few rows by a large matrix, which the flat tile reads in longer runs.
@@ -40,7 +43,7 @@ constexpr double kPartUs = 0.046;                           // more, for each pa
 constexpr double kCopyUs = 2.95, kCopyBytesPerUs = 4.4e6;   // one launch for both operands
 
 constexpr int64_t kMostWorkspace = int64_t{1} << 28;  // of parts
-constexpr int64_t kMostParts = 12, kMostPartsOfFew = 64;
+constexpr int64_t kMostParts = 12, kMostPartsOfFew = 264;
 
 // How operands get to the kernel.
 struct Operands {
@@ -94,7 +97,7 @@ class Search {
            ++splits) {
         consider_splits(splits);
       }
-      if (whole > 0) continue;
+      if (whole > 0 || shape_.warps() == 1) continue;
       // Few tiles: as many parts as give each SM from one to all that it holds.
       for (int per_sm = 1; per_sm <= per_sm_; ++per_sm) {
         const int64_t per_part =
@@ -132,8 +135,10 @@ class Search {
     if (parts > 0) us += rounds_us(parts, ceil_div(k_tiles_, splits) * shape_.stage_depth());
     us = kStartUs + operands_.us + std::max(us, stream_us_) + store_bytes_ / kStoreBytesPerUs;
     if (parts > 0) {
+      // Threads share those of few tiles.
+      const double part_us = whole > 0 ? kPartUs : kPartUs / kPartsGroups;
       us += kPartsUs + static_cast<double>(bytes) / kPartsBytesPerUs +
-            kPartUs * static_cast<double>(std::max<int64_t>(splits - 8, 0));
+            part_us * static_cast<double>(std::max<int64_t>(splits - 8, 0));
     }
     if (us >= best_->us || bytes > kMostWorkspace) return;
     *best_ = {&tile_, operands_, p_.transposed, splits, whole + parts, bytes, us};
@@ -166,7 +171,18 @@ bool plan_copies(const Problem& problem, const Params& p, Operands* operands) {
   // make_params may have swapped the problem's operands.
   operands->bytes = copies_bytes(problem, p.transposed ? operands->copy_b : operands->copy_a,
                                  p.transposed ? operands->copy_a : operands->copy_b);
-  operands->us = kCopyUs + 2.0 * static_cast<double>(operands->bytes) / kCopyBytesPerUs;
+  // A block of the copy has so many rows, whether they exist or not.
+  const auto copied_bytes = [&](const OperandParams& operand, int64_t rows,
+                                int64_t BatchDim::* batch) {
+    const int64_t of_block = operand.access == Access::kAlongK ? 32 : 128;
+    const int64_t batches = p.batch_dims > 0 && p.batch[0].*batch == 0 ? 1 : p.batches;
+    return 4.0 * static_cast<double>(round_up(rows, of_block)) * static_cast<double>(p.k) *
+           static_cast<double>(batches);
+  };
+  double bytes = 0;
+  if (operands->copy_a) bytes += copied_bytes(p.a, p.m, &BatchDim::a);
+  if (operands->copy_b) bytes += copied_bytes(p.b, p.n, &BatchDim::b);
+  operands->us = kCopyUs + 2.0 * bytes / kCopyBytesPerUs;
   return operands->bytes >= 0;
 }
 
@@ -183,6 +199,7 @@ bool select(const Problem& problem, const Params& p, const DeviceInfo& device, C
     const bool flat = shape.block_m < shape.block_n;
     const Params& q = flat ? few : p;
     if (flat && q.m > kMostRowsOfFlat) continue;
+    if (tile.kernel == Kernel::kTf32Small && problem.precision != Precision::kTf32) continue;
     const int64_t shorter = std::min(q.m, q.n), longer = std::max(q.m, q.n);
     if (shape.warps() == 1 && (shorter > kMostRowsOfWarp || longer > kMostColumnsOfWarp)) continue;
     if (shape.slices > 1 && shorter <= kStreamRows && std::min(longer, q.k) >= kLeastStream) {
@@ -198,7 +215,7 @@ bool select(const Problem& problem, const Params& p, const DeviceInfo& device, C
   if (best.tile == nullptr) return false;
   const bool copy_a = best.operands.copy_a, copy_b = best.operands.copy_b;
   *estimate_us = best.us;
-  *config = {.kernel = Kernel::kFp32Sm90,
+  *config = {.kernel = best.tile->kernel,
              .block_m = best.tile->shape.block_m,
              .block_n = best.tile->shape.block_n,
              .stages = best.tile->shape.stages,

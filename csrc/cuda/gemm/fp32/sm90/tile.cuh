@@ -9,11 +9,18 @@
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
-template <TileShape kShape, bool kTma>
+template <TileShape kShape_, Precision kPrecision_, bool kTma_>
 struct Tile {
+  static constexpr TileShape kShape = kShape_;
+  static constexpr Precision kPrecision = kPrecision_;
+  static constexpr bool kTma = kTma_;  // else threads copy
   static constexpr int kBlockM = kShape.block_m, kBlockN = kShape.block_n;
   static constexpr int kWarpM = 32, kWarpN = 32;
   static constexpr int kStages = kShape.stages;
+  // Tiles that are under way or being read. A stage's last fragments are still on their way to
+  // registers when the next stage is waited for. Conversions to float64 have seen them by then, so
+  // that the stage can be given away; products of TF32 have not, and leave it to the next round.
+  static constexpr int kPrefetched = kPrecision == Precision::kIeee ? kStages : kStages - 1;
   static constexpr int kCtasPerSm = kTma ? kShape.ctas_of_tma : kShape.ctas_of_copies;
   static constexpr int kWarpsN = kBlockN / kWarpN;
   static constexpr int kSlices = kShape.slices;

@@ -29,5 +29,7 @@ inline constexpr TileShape kTile32x128{32, 128, 1, 3, 3, 3};
 inline constexpr TileShape kTileOfWarp{32, 32, 1, 2, 12, 12};
 // Of products with few tiles: four warps share K.
 inline constexpr TileShape kTileSliced{32, 32, 4, 3, 4, 3};
+// The same, of TF32.
+inline constexpr TileShape kTileOfTf32{32, 32, 4, 4, 3, 3};
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

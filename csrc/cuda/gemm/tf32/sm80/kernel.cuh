@@ -95,7 +95,7 @@ class WarpTile {
     if constexpr (kThree) {
       split(x, big, small);
     } else {
-      *big = x != x ? x : round_to_tf32(x);  // NaN stays NaN
+      *big = round_or_nan(x);
     }
   }
 
