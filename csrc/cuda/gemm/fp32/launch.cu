@@ -18,18 +18,15 @@ template <int kGroups>
 __global__ void __launch_bounds__(kPartsThreads)
     reduce_kernel(const __grid_constant__ Params params, int64_t quads) {
   const PartsOfQuad<kGroups> mine;
-  const int64_t quads_of_row = params.partial_stride / 4;
+  const int64_t i = int64_t{blockIdx.x} * mine.kQuads + mine.quad;
+  const bool inside = i < quads;
   const int64_t stride = params.batches * params.m * params.partial_stride;
-  for (int64_t first = int64_t{blockIdx.x} * mine.kQuads; first < quads;
-       first += int64_t{gridDim.x} * mine.kQuads) {
-    const int64_t i = min(first + mine.quad, quads - 1);
-    const int64_t row_of_all = i / quads_of_row, column = i % quads_of_row * 4;
-    const int64_t batch = row_of_all / params.m, row = row_of_all % params.m;
-    const float4 of_group = mine.sum(params.partials + i * 4, stride, params.splits);
-    const float4 sum = mine.sum_of_groups(of_group);
-    if (mine.group > 0 || first + mine.quad >= quads) continue;
-    finish_few_row4(params, batch, sum, row, column);
-  }
+  const float4 sum =
+      mine.sum_of_groups(mine.sum(params.partials + i * 4, stride, inside ? params.splits : 0));
+  if (mine.group > 0 || !inside) return;
+  const int64_t quads_of_row = params.partial_stride / 4;
+  const int64_t row_of_all = i / quads_of_row, column = i % quads_of_row * 4;
+  finish_few_row4(params, row_of_all / params.m, sum, row_of_all % params.m, column);
 }
 
 using Kernel = void (*)(Params);
@@ -113,8 +110,7 @@ Status reduce(const Params& params, cudaStream_t stream) {
   const int64_t quads = params.batches * params.m * (params.partial_stride / 4);
   const bool shared = shares_parts(params.splits, quads);
   const int quads_of_block = kPartsThreads / (shared ? kPartsGroups : 1);
-  const int64_t blocks =
-      std::min<int64_t>(ceil_div<int64_t>(quads, quads_of_block), int64_t{1} << 16);
+  const int64_t blocks = ceil_div<int64_t>(quads, quads_of_block);
   const Grid grid{.blocks = dim3(static_cast<unsigned>(blocks)),
                   .threads = dim3(kPartsThreads),
                   .stream = stream};

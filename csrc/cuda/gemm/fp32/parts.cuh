@@ -35,7 +35,7 @@ struct PartsOfQuad {
     return total;
   }
 
-  // Of all groups, in the first one. For all threads of a block together.
+  // Of all groups, in the first one. For all threads of a block together, once.
   __device__ float4 sum_of_groups(float4 mine) const {
     if constexpr (kGroups > 1) {
       struct Storage {
@@ -48,7 +48,6 @@ struct PartsOfQuad {
 #pragma unroll
         for (int i = 1; i < kGroups; ++i) add(&mine, smem.sums[i][quad]);
       }
-      __syncthreads();  // before the block's next sums
     }
     return mine;
   }
