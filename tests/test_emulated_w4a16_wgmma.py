@@ -26,8 +26,6 @@ FEW_TILES = (
     *itertools.product((4,), (1,), (16, 32, 48, 64)),
     *itertools.product((2,), (2,), (16, 32, 48, 64)),
     *itertools.product((1,), (4,), (16, 32, 48, 64)),
-    (2, 1, 32),  # two CTAs an SM
-    (1, 2, 32),
 )
 BETWEEN_TILES = (80, 112)  # rows: no scales of the type that the activations do not have, no splits
 ONLY_OWN_SCALES = ((4, 128), *itertools.product((2, 3, 4), BETWEEN_TILES))
@@ -38,7 +36,7 @@ SPLIT_TILES = (
         for consumers, rows in TILES
         if consumers * rows <= 256 and rows not in BETWEEN_TILES
     ),
-    *(tile for tile in FEW_TILES if tile[0] * tile[1] == 4 and tile[0] * tile[2] <= 128),
+    *(tile for tile in FEW_TILES if tile[0] * tile[2] <= 128),
 )
 check = partial(check_linear, kernel="sm90_wgmma")
 

@@ -352,7 +352,7 @@ __device__ inline void consume_few(const Params& params, UnitStorage<Config>& sm
 }
 
 template <typename T, typename Config>
-__global__ void __launch_bounds__(Config::kThreads, Config::kCtas)
+__global__ void __launch_bounds__(Config::kThreads, 1)
     few_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Storage = UnitStorage<Config>;

@@ -17,7 +17,6 @@ struct Shape {
   constexpr int columns() const { return consumers * kWarpgroupColumns; }
   constexpr int warpgroups() const { return consumers * parts; }
   constexpr bool few_rows() const { return rows <= kMostFewRows; }
-  constexpr int ctas() const { return few_rows() ? few_ctas(warpgroups()) : 1; }  // of an SM
   constexpr int most_sharers() const { return rows <= kMostMiddleRows ? 1 : 2; }
 };
 #define XGEMM_W4_FEW_TILE(BLOCKS, PARTS, ROWS, CYCLES) {BLOCKS, PARTS, ROWS, CYCLES},
@@ -36,14 +35,11 @@ constexpr double kFlopsPerUs = 1026e6, kSharesEnergy = 1.113, kDegree = 4.23;
 
 // These and the tiles' cycles are fitted to times on an H200, groups of 128. kLarge: 14,300 times
 // of 630 products of some 30 layers, M from 72 to 4096; the estimate meets those near the best to 6
-// % (rms). Where ways were timed in random order (one that runs behind itself finds its
-// instructions in the cache), what it chooses takes 0.5 % longer than the best way, at most 8 % (by
-// the fit before 2.0 and 13 %). Tiles of 80 and 112 rows: cycles by 400 times of 32 layers, where
-// the choice takes 0.4 % longer. kFew, without the power limit: 5,900 times of 44 layers, M from 10
-// to 64, by which the choice is best and the estimate near. On layers that it was not fitted to it
-// takes 0.65 % longer than the best way (by the fit before 1.2 %).
-// What clusters exchange, and the cycles of tiles of 64 columns, are by which way is chosen: 3,000
-// times of 30 layers, M from 16 to 1024, where the choice takes 0.6 % longer than the best way.
+// % (rms). kFew, without the power limit, and the cycles of its tiles and of those of 80 and 112
+// rows: 1,229 products of some 70 layers, M from 9 to 3072, groups of 128 and smaller ones, the
+// near ways of each in random order (one that runs behind itself finds its instructions in the
+// cache). What is chosen takes 0.7 % longer than the best of them (by the fit before 1.7 %), on
+// layers that the fit had not seen 0.9 %.
 struct Costs {
   double bytes_per_us;                      // from memory, by all SMs
   double start_us, cluster_us = 0;          // until a CTA, and one that shares X, has operands
@@ -66,17 +62,22 @@ constexpr Costs kLarge{.bytes_per_us = 4.2e6,
                        .sharing_row = 2.708e-4,
                        .splitting = 1.03};
 constexpr Costs kFew{.bytes_per_us = 3.93e6,
-                     .start_us = 3.912,
-                     .tile = 128.7,
+                     .start_us = 3.667,
+                     .tile = 767,
                      .tile_per_row = 0.376,
                      .exchange = 0.37,
-                     .exchange_byte = 0.0246,
-                     .leave = 1353,
-                     .leave_byte = 0.027,
-                     .splitting = 0.952};
+                     .exchange_byte = 0.0563,
+                     .leave = 2939,
+                     .leave_byte = 0.0301,
+                     .splitting = 0.976};
+// Of tiles of few rows where there are more than one of rows.
+constexpr double kMoreRowsUs = 0.3;
+// What 32 rows gain by sharing K, all M pay for where bits must not depend on it. (H200, 512 rows:
+// 28672x4096 201 us by whole tiles, 238 by shares; 2048x2048 19 us in halves of K, 23 in quarters.)
+constexpr double kInvariantSharing = 1.03;
 // By as much the fit of few rows takes less than that of many, since their runs did: where the two
 // are compared.
-constexpr double kFewBesideLarge = 1.06;
+constexpr double kFewBesideLarge = 1.05;
 
 // By how much of it a unit takes longer in other formats than the commonest. (H200, 7 layers, 16 to
 // 160 rows, groups of 128, 64 and 32 and one for each column. Foreign scales, of the 16-bit type
@@ -119,8 +120,7 @@ class Chooser {
 
   bool choose() {
     for (const Shape& shape : kShapes) {
-      if (!shape.few_rows() && m_ <= kMostFewRows) continue;       // never the best
-      if (between_tiles(shape.rows) && m_ > shape.rows) continue;  // two of them: seldom the best
+      if (!shape.few_rows() && m_ <= kMostFewRows) continue;  // never the best
       if (foreign_scales_ && !takes_foreign_scales(shape.consumers, shape.rows)) continue;
       for (int sharers = 1; sharers <= shape.most_sharers(); ++sharers) {
         for (int splits = 1; splits <= kMostSplits; splits *= 2) {
@@ -136,7 +136,7 @@ class Chooser {
   // could be such an order where there is none.
   bool choose_invariant(const Candidate* like) {
     for (const Shape& shape : kShapes) {
-      if (!shape.few_rows() || shape.ctas() > 1) continue;
+      if (!shape.few_rows()) continue;
       if (like != nullptr && shape.parts != like->shape.parts) continue;
       for (int splits = 1; splits <= kMostSplits; splits *= 2) {
         // Many rows shall find large tiles.
@@ -171,7 +171,7 @@ class Chooser {
   // All clusters that there are, or as many as share a tile and nothing else: then a tile has fewer
   // parts, which one CTA adds up.
   void consider_shares(Candidate c) {
-    const int64_t most = most_clusters(device_, c.sharers) * c.shape.ctas();
+    const int64_t most = most_clusters(device_, c.sharers);
     c.shares = most;
     const int64_t tiles = tiles_of(c);
     if (tiles * layout_.units() < most || tiles * layout_.units() > kMostUnits) return;
@@ -187,10 +187,10 @@ class Chooser {
 
   void consider(const Candidate& c) {
     const auto [shape, sharers, splits, shares] = c;
-    if (shape.ctas() > 1 && shares == 0) return;  // they are for SMs that all have work
     if (splits > 1 && (!may_split(shape.consumers, shape.rows) || layout_.units() < splits)) return;
     if (most_clusters(device_, sharers * splits) == 0 || tiles_of(c) > UINT32_MAX / 2) return;
-    const double us = estimate(c);
+    const double us =
+        estimate(c) * (batch_invariant_ && (shares > 0 || splits > 2) ? kInvariantSharing : 1.0);
     if (us < us_) us_ = us, best_ = c;
   }
 
@@ -253,8 +253,9 @@ class Chooser {
       if (kLaunchUs + std::max(busy_us, power_us) >= us_) return us_;  // spares the powers
       busy_us = std::pow(std::pow(busy_us, kDegree) + std::pow(power_us, kDegree), 1 / kDegree);
     }
+    const double more_rows_us = shape.few_rows() && m_ > shape.rows ? kMoreRowsUs : 0.0;
     const double us = kLaunchUs + costs.start_us + (sharers > 1 ? costs.cluster_us : 0.0) +
-                      std::max(busy_us, memory_us);
+                      more_rows_us + std::max(busy_us, memory_us);
     const double all_us = us * static_cast<double>(launches_of(c));
     return shape.few_rows() && m_ > kMostFewRows ? all_us * kFewBesideLarge : all_us;
   }

@@ -17,23 +17,21 @@ inline constexpr int kMostStages = 16;
 inline constexpr int kMostSplits = 4;   // of K: a warp's 16 columns have one receiver
 inline constexpr int kMostCluster = 8;  // CTAs
 inline constexpr int kMostSmemBytes = 227 * 1024;
-template <int kCtas>  // of each of that many CTAs of an SM, which has 1 KB of its own
-inline constexpr int kSmemBytesOf = (kMostSmemBytes + 1024) / kCtas - 1024;
 
 // TILE(consumer warpgroups, rows of X, cycles for a unit of K): the columns of D are 64 for each
 // warpgroup. Four of them read X once for 256 columns; two make smaller tiles, and have the
 // registers for more rows; three fit where neither fills the SMs. The cycles, all warpgroups'
 // together, are what an H200 takes at 1650 MHz (select.cpp). Middle tiles: middle.cuh.
 #define XGEMM_W4_MIDDLE_TILES(TILE) \
-  TILE(2, 80, 795)                  \
-  TILE(3, 80, 1068)                 \
+  TILE(2, 80, 823)                  \
+  TILE(3, 80, 1100)                 \
   TILE(4, 80, 1510)                 \
   TILE(2, 96, 902)                  \
   TILE(3, 96, 1233)                 \
   TILE(4, 96, 1651)                 \
-  TILE(2, 112, 916)                 \
-  TILE(3, 112, 1309)                \
-  TILE(4, 112, 1807)                \
+  TILE(2, 112, 945)                 \
+  TILE(3, 112, 1340)                \
+  TILE(4, 112, 1832)                \
   TILE(2, 128, 1049)                \
   TILE(3, 128, 1561)                \
   TILE(4, 128, 2074)                \
@@ -45,27 +43,22 @@ inline constexpr int kMostMiddleRows = 160;
 // Tiles of few rows (few.cuh). TILE(blocks of 64 columns, warpgroups that share the K of each, rows
 // of X, cycles for a unit of K).
 inline constexpr int kMostFewRows = 64;
-// CTAs that an SM holds at once, of 1, 2 or 4 warpgroups that multiply (FewConfig sees to that).
-constexpr int few_ctas(int warpgroups) { return 4 / warpgroups; }
-// Where an SM holds two CTAs, the cycles are those of both at work.
 #define XGEMM_W4_FEW_TILES(TILE) \
-  TILE(4, 1, 16, 958)            \
-  TILE(2, 2, 16, 477)            \
-  TILE(1, 4, 16, 288)            \
-  TILE(4, 1, 32, 1100)           \
-  TILE(2, 2, 32, 565)            \
-  TILE(1, 4, 32, 354)            \
-  TILE(4, 1, 48, 1152)           \
-  TILE(2, 2, 48, 616)            \
-  TILE(1, 4, 48, 390)            \
-  TILE(4, 1, 64, 1364)           \
-  TILE(2, 2, 64, 769)            \
-  TILE(1, 4, 64, 458)            \
-  TILE(2, 1, 32, 1122)           \
-  TILE(1, 2, 32, 614)
+  TILE(4, 1, 16, 986)            \
+  TILE(2, 2, 16, 450)            \
+  TILE(1, 4, 16, 281)            \
+  TILE(4, 1, 32, 969)            \
+  TILE(2, 2, 32, 503)            \
+  TILE(1, 4, 32, 314)            \
+  TILE(4, 1, 48, 1076)           \
+  TILE(2, 2, 48, 573)            \
+  TILE(1, 4, 48, 394)            \
+  TILE(4, 1, 64, 1282)           \
+  TILE(2, 2, 64, 690)            \
+  TILE(1, 4, 64, 450)
 
-// Tiles of 80 and 112 rows lie between others, where they take 4 to 6 % less time (32 layers). What
-// would need kernels or loops of its own is left to those.
+// Tiles of 80 and 112 rows lie between others. What would need kernels or loops of its own is left
+// to those.
 constexpr bool between_tiles(int rows) { return rows > kMostFewRows && rows % 32 != 0; }
 
 // Whether CTAs may share K: they exchange sums in shared memory, of which a tile must leave enough.
@@ -183,14 +176,11 @@ struct MiddleConfig : LargeTile<kConsumers, kRows, kSplit> {
 // A tile of few rows. kPlain: of the commonest format, which has kernels of its own: with loops for
 // the others in the same kernel ptxas spilled, and 48 and 64 rows were 5 % slower.
 template <int kBlocks, int kParts_, int kRows, bool kPlain_>
-struct FewConfig
-    : WarpgroupTile<kBlocks, kRows, few_ctas(kBlocks* kParts_) == 1 && may_split(kBlocks, kRows)> {
-  using Base =
-      WarpgroupTile<kBlocks, kRows, few_ctas(kBlocks* kParts_) == 1 && may_split(kBlocks, kRows)>;
+struct FewConfig : WarpgroupTile<kBlocks, kRows, may_split(kBlocks, kRows)> {
+  using Base = WarpgroupTile<kBlocks, kRows, may_split(kBlocks, kRows)>;
   static constexpr bool kPlain = kPlain_;
   static constexpr int kParts = kParts_, kWarpgroups = kBlocks * kParts;
   static constexpr int kStageUnits = stage_units(kParts);
-  static constexpr int kCtas = few_ctas(kWarpgroups);
   static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
   static_assert(kRows <= kMostFewRows);
 
@@ -198,7 +188,7 @@ struct FewConfig
   static constexpr int kSumsOfPart = kParts > 1 ? kRows / 8 * kWarpgroup : 1;
   static constexpr int kSumsSlots = kParts > 1 ? kParts / 2 : 1;
   static constexpr int kSumsBytes = kBlocks * kSumsSlots * kSumsOfPart * 16;
-  static constexpr int kRingBytes = kSmemBytesOf<kCtas> - Base::kOtherBytes - kSumsBytes;
+  static constexpr int kRingBytes = kMostSmemBytes - Base::kOtherBytes - kSumsBytes;
   // Whether codes are multiplied as they are, and a constant zero point's part is taken from the
   // sums, by sums of x: 5 instructions for 8 codes instead of 9 (bf16: 7 instead of 11).
   static constexpr bool kXSums = kPlain && kParts == 1 && kRows == 16;
@@ -211,8 +201,8 @@ struct FewConfig
       least(kMostStages, kRingBytes / (kStageUnits * kUnitBytes)) / kTurns * kTurns;
   static_assert(kWStages * kStageUnits >= 3, "a tile must leave room for a ring");
 
-  static_assert(kWarpgroups * kCtas == 4, "four have the registers of an SM");
-  static constexpr int kProducerRegisters = 32, kConsumerRegisters = kCtas == 1 ? 112 : 104;
+  static_assert(kWarpgroups == 4, "four have the registers of an SM");
+  static constexpr int kProducerRegisters = 32, kConsumerRegisters = 112;
 };
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma
