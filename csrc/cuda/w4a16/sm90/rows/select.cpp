@@ -174,7 +174,8 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
   if (device.capability != 90 || (p.dtype != DType::kF16 && p.dtype != DType::kBF16)) return false;
   // The kernel for any number of rows sums in another order.
   if (p.batch_invariant) return false;
-  if (p.m == 0 || p.m > kMostRows || layout.n == 0 || layout.k == 0) return false;
+  if (p.m == 0 || layout.n == 0 || layout.k == 0) return false;
+  if (p.m > kMmaRows * most_mma_tiles(layout.groups_per_unit() > 1)) return false;
   if (layout.n > kMostExtent || layout.k > kMostExtent) return false;
 
   Search search{p, device};

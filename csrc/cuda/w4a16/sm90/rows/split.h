@@ -17,7 +17,9 @@ inline constexpr int kMmaRows = 8;       // rows of X that one mma takes
 inline constexpr int kMostMmaTiles = 3;  // of kMmaRows
 inline constexpr int kMostRows = kMmaRows * kMostMmaTiles;
 inline constexpr int kMostWarps = 16, kMostStages = 8, kMostCluster = 8;
-// Warps that stream, at most, for a number of mma tiles: what registers allow. `fine` as in Split.
+// mma tiles, at most. `fine` as in Split: with three of them registers would be too few.
+XGEMM_HOST_DEVICE constexpr int most_mma_tiles(bool fine) { return fine ? 2 : kMostMmaTiles; }
+// Warps that stream, at most, for a number of mma tiles: what registers allow.
 XGEMM_HOST_DEVICE constexpr int most_warps(int mma_tiles, bool fine) {
   return mma_tiles == 1 ? kMostWarps : mma_tiles == 2 ? (fine ? 12 : kMostWarps) : 10;
 }
