@@ -44,7 +44,7 @@ inline constexpr int kMostMiddleRows = 160;
 // of X, cycles for a unit of K).
 inline constexpr int kMostFewRows = 64;
 #define XGEMM_W4_FEW_TILES(TILE) \
-  TILE(4, 1, 16, 986)            \
+  TILE(4, 1, 16, 900)            \
   TILE(2, 2, 16, 450)            \
   TILE(1, 4, 16, 281)            \
   TILE(4, 1, 32, 969)            \
