@@ -110,7 +110,12 @@ struct Squares : Additive<T, std::conditional_t<std::is_same_v<T, __half>, float
     }
     const Number<T> sum = sum_of_squares<Number<T>>(x);
     if constexpr (std::is_same_v<Number<T>, float> && !std::is_same_v<T, __half>) {
-      if (!(sum > 1e-25f && sum < 1e37f)) return sum_of_squares<double>(x);
+      if (!(sum > 1e-25f && sum < 1e37f)) {  // rare: one chain, for the sake of registers
+        double wide = 0;
+#pragma unroll
+        for (int i = 0; i < N; ++i) wide += static_cast<double>(x[i]) * x[i];
+        return wide;
+      }
     }
     return sum;
   }

@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kMostRowWarps * 32, sizeof(typename Op::Acc) <
   const T* row = static_cast<const T*>(p.in) + offsets.in;
   const uint32_t length = params.run_length, end = params.row_loads;  // below 2^31
   const uint32_t threads = blockDim.x;
-  constexpr int kChains = sizeof(Lane) == 4 ? U / 2 : 1;
+  constexpr int kChains = sizeof(Lane) == 4 ? 2 : 1;
   Lane lanes[kChains];
 #pragma unroll
   for (Lane& lane : lanes) lane = Op::identity();
