@@ -153,6 +153,16 @@ def test_wrapped_columns(op: str, dtype: torch.dtype) -> None:
                 check(Case(op, x, (1,)), Machine(80, 132))
 
 
+@pytest.mark.parametrize("op", ["sum", "mean", "amax", "argmin", "norm", "prod"])
+def test_columns_of_one_thread(op: str) -> None:
+    """Whose results go out together where they lie at multiples of 16 bytes."""
+    generator = torch.Generator().manual_seed(0)
+    for dtype in (torch.float16, torch.float32):
+        for shape, dim in (((11, 40_000), 0), ((3, 11, 20_008), 1), ((11, 40_002), 0)):
+            x = 1 + 0.01 * torch.randn(shape, generator=generator).to(dtype)
+            check(Case(op, x, (dim,)), Machine(90, 4, seed=1))
+
+
 CUTS = ((2, "cluster"), (8, "cluster"), (2, "mail"), (33, "mail"), (7, "launch"), (9, "collect"))
 FORMS = (  # of reductions, and the kernel that each gets
     ((20_000,), (0,), "rows"),

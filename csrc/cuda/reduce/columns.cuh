@@ -75,6 +75,31 @@ __device__ inline uint4 load_shifted(const void* pointer, uint32_t count, uint64
           __funnelshift_r(b2, b3, bits), __funnelshift_r(b3, b4, bits)};
 }
 
+// The results of the lanes of adjacent columns, of which the first `count` exist; at once where
+// they lie so.
+template <typename Op>
+__device__ inline void store_lanes(
+    const Params& p, typename Op::Out* out, int64_t stride, int count,
+    const typename Op::Lane (&lanes)[kVector<typename Op::Element>]) {
+  constexpr int V = kVector<typename Op::Element>;
+  alignas(16) typename Op::Out results[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) results[i] = Op::finish_lane(lanes[i], p);
+  if (count >= V && stride == 1 && reinterpret_cast<uintptr_t>(out) % 16 == 0) {
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(results) / 16); ++i) {
+      uint4 words;
+      memcpy(&words, reinterpret_cast<const char*>(results) + 16 * i, 16);
+      reinterpret_cast<uint4*>(out)[i] = words;
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    if (i < count) out[i * stride] = results[i];
+  }
+}
+
 template <typename Op, bool kSm90, bool kShifted>
 __global__ void __launch_bounds__(512, 1) columns_kernel(const __grid_constant__ Params p) {
   using T = typename Op::Element;
@@ -130,16 +155,27 @@ __global__ void __launch_bounds__(512, 1) columns_kernel(const __grid_constant__
     for (int i = 0; i < U; ++i) x[i] = load(row, i);
     fold_rows<Op>(p, x, row, rows, best);
   }
-  if (row < end) {  // fewer than a batch, still all loaded before the first is used
+  if (row < end) {  // fewer than a batch, whose halves are filled up: less to do than row by row
     uint4 x[U];
 #pragma unroll
     for (int i = 0; i < U; ++i) {
+      x[i] = {p.filler_low, p.filler_high, p.filler_low, p.filler_high};
       if (row + i * rows < end) x[i] = load(row, i);
     }
-#pragma unroll
-    for (int i = 0; i < U; ++i) {
-      uint4 one[1] = {x[i]};
-      if (row + i * rows < end) fold_rows<Op>(p, one, row + i * rows, 1, best);
+    constexpr int kHalf = U / 2;
+    uint4 halves[2][kHalf];
+    memcpy(halves, x, sizeof(x));
+    fold_rows<Op>(p, halves[0], row, rows, best);
+    row += kHalf * rows;
+    if (row < end) fold_rows<Op>(p, halves[1], row, rows, best);
+  }
+  if constexpr (stores_lanes(V * sizeof(typename Op::Out))) {
+    if (rows == 1 && p.pieces.divisor == 1 && !one_shift) {  // nothing meets
+      const KeptDim& kept = p.kept[Params::kMaxKept - 1];
+      auto* out = static_cast<typename Op::Out*>(p.out) + offsets.out + column * kept.out_stride;
+      const auto count = static_cast<int>(min(p.columns - column, int64_t{V}));
+      store_lanes<Op>(p, out, kept.out_stride, count, best);
+      return;
     }
   }
   typename Op::Acc acc[V];
@@ -182,24 +218,18 @@ __global__ void __launch_bounds__(256, 3) flat_columns_kernel(const __grid_const
     for (int i = 0; i < U; ++i) x[i] = load(row + i);
     fold_rows<Op>(p, x, row, 1, best);
   }
-  if (row < end) {  // fewer than a batch, still all loaded before the first is used
+  if (row < end) {  // fewer than a batch, which is filled up
     uint4 x[U];
 #pragma unroll
     for (int i = 0; i < U; ++i) {
+      x[i] = {p.filler_low, p.filler_high, p.filler_low, p.filler_high};
       if (row + i < end) x[i] = load(row + i);
     }
-#pragma unroll
-    for (int i = 0; i < U; ++i) {
-      uint4 one[1] = {x[i]};
-      if (row + i < end) fold_rows<Op>(p, one, row + i, 1, best);
-    }
+    fold_rows<Op>(p, x, row, 1, best);
   }
   const KeptDim& kept = p.kept[Params::kMaxKept - 1];
   auto* out = static_cast<typename Op::Out*>(p.out) + offsets.out + column * kept.out_stride;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    if (i < count) out[i * kept.out_stride] = Op::finish_lane(best[i], p);
-  }
+  store_lanes<Op>(p, out, kept.out_stride, count, best);
 }
 
 // The same of one output each, at any strides: element by element, with nothing to shift and little

@@ -29,6 +29,7 @@ struct Cut {
   int best_threads = 128;       // all else being equal
   double slower = 1;            // at reading a byte
   double end = 0;               // us that its ending takes more than others'
+  double end_alone = 0;         // tiles: the same where a thread has all rows of its columns
   int words_of_slot = 1;        // collected mail, in 8 bytes: positions have two
   bool one_shift = false;
   bool tiled = false;  // columns, not narrow ones
@@ -56,6 +57,7 @@ inline constexpr int kFlatLoads = 4;       // that flat columns seem to have mor
 inline constexpr double kThinBytes = 2.2;  // of an element: less take as long
 inline constexpr double kThinEnd = -1.0;   // nothing meets
 inline constexpr double kWrappedEnd = 0.3;
+inline constexpr double kAloneEnd = -1.0, kFewestAloneBytes = 8e6;
 inline constexpr double kLaunch = 2.9, kLaunchBytes = 0.96e-6;
 inline constexpr double kThreads = 0.071;
 inline constexpr int64_t kLongRow = 1024;  // loads
@@ -93,7 +95,8 @@ inline double estimate(const Cut& cut, double bytes, int sm_count) {
   const int odd_threads = std::abs(log2(cut.threads) - log2(cut.best_threads));
   const double both = cut.large ? std::cbrt(cube(latency) + cube(traffic))
                                 : std::sqrt(latency * latency + traffic * traffic);
-  return both + kThreads * odd_threads + cut.end;
+  const bool alone = cut.tiled && cut.pieces == 1 && cut.lanes == cut.threads && !cut.one_shift;
+  return both + kThreads * odd_threads + cut.end + (alone ? cut.end_alone : 0);
 }
 
 // Of mail that `collectors` blocks of a tile share, or that its last piece collects (0).

@@ -104,6 +104,10 @@ constexpr int in_flight(Kernel kernel, Kind kind, DType dtype) {
   return element_size(dtype) == 1 || kernel == Kernel::kFlat || powers_of_rows ? 4 : 8;
 }
 
+// Whether threads that have all rows of their columns store those results, of so many bytes, at
+// once: of more, what neighbours store lies too far apart.
+constexpr bool stores_lanes(int64_t result_bytes) { return result_bytes <= 64; }
+
 constexpr int kMostFewRows = 8, kWarpColumnsThreads = 512;
 constexpr int kLoneRowLoads = 4;   // of a thread
 constexpr int kMostRowWarps = 16;  // of a block that has a row

@@ -354,6 +354,10 @@ Config columns(const View& v) {
   cut.tiled = true;
   cut.words_of_slot = v.kind == Kind::kArg ? 2 : 1;
   cut.resident = columns_resident(v);
+  const DType result = reduce_output_dtype(v.problem.op, v.problem.in_dtype);
+  if (stores_lanes(v.vector * element_size(result)) && v.bytes >= kFewestAloneBytes) {
+    cut.end_alone = kAloneEnd;
+  }
   if (shifted) cut.best_threads = 256, cut.resident = v.vector > 4 ? 512 : 1024;
   const auto widest = static_cast<int>(std::min<int64_t>(pow2_ceil(across), kWidestLanes));
   const int narrowest =
