@@ -153,6 +153,30 @@ def test_wrapped_columns(op: str, dtype: torch.dtype) -> None:
                 check(Case(op, x, (1,)), Machine(80, 132))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int8])
+@pytest.mark.parametrize("op", ["sum", "amin", "prod", "norm", "norm of order 3"])
+def test_groups_of_columns(op: str, dtype: torch.dtype) -> None:
+    """Short runs: columns first, of which a second launch brings those of an output together."""
+    if op.startswith("norm") and dtype == torch.int8:
+        pytest.skip("norms are of floating-point numbers")
+    generator = torch.Generator().manual_seed(0)
+    op, p = (op, 2.0) if op != "norm of order 3" else ("norm", 3.0)
+    for shape, dims in (
+        ((9, 3), (0, 2)),
+        ((8, 3), (0, 2)),  # whole loads
+        ((31, 2), (0, 2)),
+        ((2, 33, 3), (0, 3)),  # dimensions 1 and 2 merge
+        ((5, 4, 3), (0, 1, 3)),  # 0 and 1 merge
+    ):
+        few = max(2_000_000, 400_000 * dtype.itemsize * shape[-1])  # bytes
+        rows = -(-few // (dtype.itemsize * math.prod(shape)))
+        x = torch.randn((rows, *shape), generator=generator)
+        x = (1 + 0.001 * x if op == "prod" and dtype.is_floating_point else 20 * x).to(dtype)
+        said = check(Case(op, x, dims, p), Machine(90, 16, late_copies=True, seed=1))
+        assert " columns an output" in said, said
+    check(Case(op, x, dims, p), Machine(80, 2), pieces=3)
+
+
 @pytest.mark.parametrize("op", ["sum", "mean", "amax", "argmin", "norm", "prod"])
 def test_columns_of_one_thread(op: str) -> None:
     """Whose results go out together where they lie at multiples of 16 bytes."""
@@ -171,7 +195,7 @@ FORMS = (  # of reductions, and the kernel that each gets
     ((500, 72), (0,), "columns"),
     ((3, 1000, 4), (1,), "wrapped columns"),
     ((300, 1003), (0,), "shifted columns"),
-    ((9, 100, 17), (0, 2), "runs"),
+    ((9, 100, 117), (0, 2), "runs"),
     ((30, 7, 40, 3), (0, 2), "strided"),
 )
 

@@ -60,6 +60,8 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
         ((64, 256, 3136), (0, 2), kernel.RUNS),
         ((64, 256, 3135), (0, 2), kernel.RUNS),
         ((64, 256, 3), (0, 2), kernel.STRIDED),
+        ((10_000, 80, 3), (0, 2), kernel.COLUMNS),  # in groups
+        ((10_000, 99, 3), (0, 2), kernel.SHIFTED),
         ((32, 512, 64), (1,), kernel.COLUMNS),
         ((200_000, 22, 38), (1,), kernel.FLAT),
         ((2, 1 << 20, 2), (1,), kernel.WRAPPED),
@@ -171,6 +173,25 @@ def random_problem(draw: random.Random) -> tuple[tuple[int, ...], tuple[int, ...
     return shape, dims, options
 
 
+def test_short_runs_are_columns_in_groups(cpp: ModuleType) -> None:
+    for shape, dims, op, group in (
+        ((10_000, 80, 3), (0, 2), "sum", 3),
+        ((200, 50, 100, 3), (0, 1, 3), "amax", 3),
+        ((200, 20_000, 16), (0, 2), "mean", 16),
+        ((10_000, 80, 3), (0, 2), "argmax", 1),  # positions
+        ((10_000, 80, 3), (0,), "sum", 1),
+        ((40, 80_000, 3), (0, 2), "sum", 1),  # columns too short
+        ((10_000, 80, 48), (0, 2), "sum", 1),  # of too many bytes
+        ((2000, 200, 16), (0, 2), "sum", 1),  # too little for a second launch
+        ((300, 80, 3), (0, 2), "sum", 1),
+    ):
+        choice = select(cpp, shape, dims, op)
+        assert choice.group == group, f"{op} of {shape} over {dims}: {choice}"
+        assert group == 1 or choice.workspace_bytes > 0, shape
+    assert select(cpp, (10_000, 80, 3), (0, 2), strides=(241, 3, 1)).group == 3
+    assert select(cpp, (10_000, 80, 3), (0, 2), strides=(320, 4, 1)).group == 1
+
+
 def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
     """Grids, shared memory and the widths of indices, over problems up to 2^34 elements."""
     for seed in range(4000):
@@ -197,7 +218,8 @@ def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
             assert choice.mail, where
             tiled = cpp.ReduceKernel.COLUMNS, cpp.ReduceKernel.SHIFTED, cpp.ReduceKernel.WRAPPED
             assert choice.kernel in tiled, where
-        in_memory = choice.pieces > choice.cluster
+        in_memory = choice.pieces > choice.cluster or choice.group > 1
+        assert choice.group == 1 or (choice.cluster == 1 and not choice.mail), where
         assert (choice.workspace_bytes > 0) == in_memory, where
         assert choice.workspace_bytes < 2**31, where
         kernel, vector = choice.kernel, 16 // ELEMENT[options["dtype"]]

@@ -172,6 +172,7 @@ REDUCTIONS = (
     ((2000, 22, 38), (1,)), ((9, 3, 5), (1,)), ((7, 5003), (0,)),  # flat, thin columns
     ((100_000, 2), (0,)), ((3, 3001, 5), (1,)),  # wrapped columns
     ((20, 100_000), (0,)),  # columns of one thread
+    ((200_000, 9, 3), (0, 2)), ((30_000, 9, 8), (0, 2)),  # columns in groups
     ((30, 7, 40, 3), (0, 2)),  # strided
 )  # fmt: skip
 

@@ -75,6 +75,7 @@ void bind_reduce(py::module_& m) {
       .def_property_readonly("cluster", [](const Choice& c) { return c.config.cluster; })
       .def_property_readonly("mail", [](const Choice& c) { return c.config.mail; })
       .def_property_readonly("collectors", [](const Choice& c) { return c.config.collectors; })
+      .def_property_readonly("group", [](const Choice& c) { return c.config.group; })
       .def_property_readonly("streams", [](const Choice& c) { return c.config.streams; })
       .def_property_readonly("sm90", [](const Choice& c) { return c.config.sm90; })
       .def_property_readonly("workspace_bytes",

@@ -149,7 +149,7 @@ __device__ inline void finish_block(const Params& p, uint32_t piece, typename Op
       return;
     }
   }
-  if (kFinal || p.pieces.divisor == 1) {
+  if (kFinal || (p.pieces.divisor == 1 && !p.partial)) {
     for (int i = thread; i < columns; i += blockDim.x) store_result(i, combine_groups(i));
     return;
   }
@@ -196,7 +196,8 @@ __device__ inline void collect_mail(const Params& p, const Place& place, uint32_
   });
 }
 
-// Combines the pieces that lie in memory. Thread t has output t % lanes of the block's tile.
+// Combines the partial results that lie in memory, [pieces][outputs][those of an output]. Thread t
+// has output t % lanes of the block's tile.
 template <typename Op, bool kSm90>
 __global__ void __launch_bounds__(512) pieces_kernel(const __grid_constant__ Params p) {
   using Acc = typename Op::Acc;
@@ -206,10 +207,13 @@ __global__ void __launch_bounds__(512) pieces_kernel(const __grid_constant__ Par
   const int64_t output = first + (threadIdx.x & (lanes - 1));
   Acc acc[1] = {Op::widen(Op::identity(), 0)};
   if (output < p.outputs) {
-    const Acc* partials = static_cast<const Acc*>(p.partials) + output;
+    const uint32_t of_piece = p.runs.divisor, count = p.pieces.divisor * of_piece;
+    const Acc* partials = static_cast<const Acc*>(p.partials) + output * of_piece;
 #pragma unroll 8
-    for (int64_t piece = threadIdx.x >> log_lanes; piece < p.pieces.divisor; piece += rows) {
-      acc[0] = Op::combine(acc[0], partials[piece * p.outputs]);
+    for (uint32_t at = threadIdx.x >> log_lanes; at < count; at += rows) {
+      uint32_t inner;
+      const int64_t piece = p.runs.divide(at, &inner);
+      acc[0] = Op::combine(acc[0], partials[piece * of_piece * p.outputs + inner]);
     }
   }
   finish_block<Op, 1, false, true>(p, 0, acc, lanes, {}, [&](int column) {

@@ -100,6 +100,11 @@ __device__ inline void store_lanes(
   }
 }
 
+// Products of bf16 end in the ways that take the fewest registers: with 86 for 80 one block less
+// fits an SM.
+template <typename Op>
+inline constexpr bool kTight = std::is_same_v<Op, Prod<__nv_bfloat16>>;
+
 template <typename Op, bool kSm90, bool kShifted>
 __global__ void __launch_bounds__(512, 1) columns_kernel(const __grid_constant__ Params p) {
   using T = typename Op::Element;
@@ -162,15 +167,18 @@ __global__ void __launch_bounds__(512, 1) columns_kernel(const __grid_constant__
       x[i] = {p.filler_low, p.filler_high, p.filler_low, p.filler_high};
       if (row + i * rows < end) x[i] = load(row, i);
     }
-    constexpr int kHalf = U / 2;
-    uint4 halves[2][kHalf];
-    memcpy(halves, x, sizeof(x));
-    fold_rows<Op>(p, halves[0], row, rows, best);
-    row += kHalf * rows;
-    if (row < end) fold_rows<Op>(p, halves[1], row, rows, best);
+    constexpr int kPart = kTight<Op> ? 1 : U / 2;
+    uint4 parts[U / kPart][kPart];
+    memcpy(parts, x, sizeof(x));
+#pragma unroll
+    for (int i = 0; i < U / kPart; ++i) {
+      if (row + i * kPart * rows < end) {
+        fold_rows<Op>(p, parts[i], row + i * kPart * rows, rows, best);
+      }
+    }
   }
-  if constexpr (stores_lanes(V * sizeof(typename Op::Out))) {
-    if (rows == 1 && p.pieces.divisor == 1 && !one_shift) {  // nothing meets
+  if constexpr (!kTight<Op> && stores_lanes(V * sizeof(typename Op::Out))) {
+    if (rows == 1 && p.pieces.divisor == 1 && !one_shift && !p.partial) {  // nothing meets
       const KeptDim& kept = p.kept[Params::kMaxKept - 1];
       auto* out = static_cast<typename Op::Out*>(p.out) + offsets.out + column * kept.out_stride;
       const auto count = static_cast<int>(min(p.columns - column, int64_t{V}));

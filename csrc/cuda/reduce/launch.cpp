@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;      // of a grid
 constexpr int64_t kMostShortRows = int64_t{1} << 30;         // of a launch
+constexpr uint32_t kMostOfPiecesBlock = 1024;                // partial results of groups
 constexpr uint32_t kNeverReached = (uint32_t{1} << 31) - 1;  // a divisor that gives 0
 
 const void* advance(const void* data, DType dtype, int64_t elements) {
@@ -178,8 +179,12 @@ Status launch_pieces(const ReduceProblem& problem, const Plan& plan, StridedPara
   Params& p = params.base;
   p.cluster = 1;
   p.lanes = 1;
-  while (p.lanes < 32 && p.lanes < plan.outputs) p.lanes *= 2;
-  const int threads = p.pieces.divisor / (256 / p.lanes) >= 2 ? 512 : 256;
+  const uint32_t parts = p.pieces.divisor * p.runs.divisor;
+  const auto one_more = [&] {  // those of a group lie apart: rather few for each thread
+    return p.runs.divisor == 1 || 2 * p.lanes * parts <= kMostOfPiecesBlock;
+  };
+  while (p.lanes < 32 && p.lanes < plan.outputs && one_more()) p.lanes *= 2;
+  const int threads = parts / (256 / p.lanes) >= 2 ? 512 : 256;
   const int64_t blocks = ceil_div<int64_t>(plan.outputs, p.lanes);
   return in_parts(blocks, kMostBlocks, [&](int64_t first, int64_t count) {
     p.first_tile = first;
@@ -211,11 +216,15 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
   if (plan.outputs == 0) return {};
   const Kind kind = kind_of(problem);
   if (config.kernel == Kernel::kCopy) return copy(problem, plan, stream);
+  Plan of_groups;
+  if (config.group > 1) of_groups = columns_of_groups(plan);
+  const Plan& first = config.group > 1 ? of_groups : plan;  // of the first launch
   StridedParams params;
   Params& p = params.base;
   p.in = problem.in, p.out = problem.out, p.partials = workspace;
   p.mail = config.mail ? workspace : nullptr, p.nonce = config.mail ? new_nonce() : 0;
-  p.outputs = plan.outputs, p.extent = plan.extent, p.first_tile = 0;
+  p.outputs = first.outputs, p.extent = first.extent, p.first_tile = 0;
+  p.partial = config.group > 1;
   p.pieces = FastDivmod(static_cast<uint32_t>(config.pieces));
   p.collectors = static_cast<uint32_t>(config.collectors), p.piece_blocks = ~0u;
   p.cluster = config.cluster, p.lanes = config.lanes, p.vectors = config.vectors;
@@ -230,18 +239,18 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
   p.magnitude = problem.p == 0   ? Magnitude::kNonzero
                 : problem.p == 1 ? Magnitude::kAbsolute
                                  : Magnitude::kSquare;
-  params.piece_length = std::max<int64_t>(ceil_div(plan.extent, config.pieces), 1);
-  set_dims(problem, plan, config, &params);
+  params.piece_length = std::max<int64_t>(ceil_div(first.extent, config.pieces), 1);
+  set_dims(problem, first, config, &params);
   if (config.kernel == Kernel::kShortRows || config.kernel == Kernel::kRaggedRows) {
     return launch_short_rows(problem, plan, config, params, kind, stream);
   }
 
-  const bool in_memory = config.pieces > config.cluster;
+  const bool in_memory = config.pieces > config.cluster || config.group > 1;
   // Hopper's build has clusters, and starts the second launch early.
   const bool sm90 = config.sm90;
   const int64_t most_tiles = kMostBlocks / (config.pieces + config.collectors);
-  const Status status = in_parts(config.tiles, most_tiles, [&](int64_t first, int64_t tiles) {
-    p.first_tile = first, p.piece_blocks = static_cast<uint32_t>(tiles * config.pieces);
+  const Status status = in_parts(config.tiles, most_tiles, [&](int64_t begin, int64_t tiles) {
+    p.first_tile = begin, p.piece_blocks = static_cast<uint32_t>(tiles * config.pieces);
     const int64_t blocks = tiles * (config.pieces + config.collectors);
     const Grid grid{
         .blocks = dim3(static_cast<unsigned>(blocks)),
@@ -252,6 +261,7 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
     return launcher_of(problem.in_dtype, sm90)(kind, step_of(config.kernel), params, grid);
   });
   if (!status.ok() || !in_memory || config.mail) return status;
+  p.outputs = plan.outputs, p.runs = FastDivmod(static_cast<uint32_t>(config.group));
   return launch_pieces(problem, plan, params, kind, sm90 && config.tiles <= most_tiles, stream);
 }
 

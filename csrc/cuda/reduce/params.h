@@ -49,6 +49,7 @@ struct Params {
   FastDivmod kept_inner;
   bool one_shift;         // shifted columns: see has_one_shift
   bool one_dim;           // columns: the reduced extent is one dimension
+  bool partial;           // columns: a second launch makes the results, even of one piece
   int64_t columns;        // of the innermost kept dimension
   int64_t inner_stride;   // elements; see `runs`
   uint32_t vectors;       // short rows: a power of 2; wrapped columns: periods of a block
@@ -63,7 +64,8 @@ struct Params {
   KeptDim kept[kMaxKept];  // outermost first
   int64_t busy_threads;    // flat, thin columns: those that have outputs
   // The reduced extent as runs: element (outer, inner) at outer * outer_stride + inner *
-  // inner_stride. Rows that are runs count `inner` in loads.
+  // inner_stride. Rows that are runs count `inner` in loads. Pieces: a piece has `inner` partial
+  // results of each output.
   FastDivmod runs;
   Magnitude magnitude;   // what a norm adds up
   int64_t outer_stride;  // elements

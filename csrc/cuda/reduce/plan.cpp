@@ -16,6 +16,7 @@ std::string blocks_of(const Config& config) {
     text += ", " + std::to_string(config.vectors) + " loads a row";
   }
   if (config.collectors > 0) text += ", " + std::to_string(config.collectors) + " to collect";
+  if (config.group > 1) text += ", " + std::to_string(config.group) + " columns an output";
   if (config.cluster > 1) text += ", clusters of " + std::to_string(config.cluster);
   return text;
 }
@@ -50,6 +51,17 @@ Plan make_plan(const ReduceProblem& problem) {
   plan.outputs = plan.kept.elements();
   plan.extent = plan.reduced.elements();
   return plan;
+}
+
+Plan columns_of_groups(const Plan& plan) {
+  Plan columns = plan;
+  const int64_t group = plan.reduced.innermost().size;
+  for (int d = 0; d < plan.kept.count; ++d) columns.kept[d].out_stride *= group;
+  ReduceDim& inner = columns.kept[plan.kept.count - 1];
+  inner = {inner.size * group, 1, 1};
+  --columns.reduced.count;
+  columns.outputs *= group, columns.extent /= group;
+  return columns;
 }
 
 std::string explain(const Plan& plan, const Config& config) {

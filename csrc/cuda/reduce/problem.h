@@ -58,6 +58,7 @@ struct Config {
   bool streams = true;  // L2 drops what was read first, and keeps what else it holds
   bool sm90 = false;    // of the build for Hopper
   bool one_shift = false;  // shifted columns: see has_one_shift
+  int group = 1;  // adjacent columns that are one output, which a second launch brings together
   int64_t workspace_bytes = 0;
   const char* reason = "";
 };
@@ -157,15 +158,17 @@ constexpr int tile_columns(const Config& config, int vector) {
 // Of the memory where a configuration's pieces meet: in a slot of mail 8 bytes travel with a nonce.
 inline int64_t workspace_bytes(const ReduceProblem& problem, const Plan& plan,
                                const Config& config) {
-  if (config.pieces <= config.cluster) return 0;
+  if (config.pieces <= config.cluster && config.group == 1) return 0;
   const int64_t of_piece = accumulator_bytes(kind_of(problem));
-  if (!config.mail) return config.pieces * plan.outputs * of_piece;
+  if (!config.mail) return config.pieces * plan.outputs * config.group * of_piece;
   const int of_thread = outputs_of_thread(config.kernel, problem.in_dtype);
   return config.tiles * config.pieces * config.lanes * of_thread * 2 * of_piece;
 }
 
 // Pure: these look at shapes, strides and alignment, not at memory or the GPU.
 Plan make_plan(const ReduceProblem& problem);
+// Of a configuration with groups: its columns as outputs, reduced over the outer dimension alone.
+Plan columns_of_groups(const Plan& plan);
 Config select_config(const ReduceProblem& problem, const Plan& plan, const DeviceInfo& device);
 std::string explain(const Plan& plan, const Config& config);
 

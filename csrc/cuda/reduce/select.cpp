@@ -35,7 +35,13 @@ constexpr int64_t kSharedBytes = 48 * 1024;
 constexpr double kClusteredBytes = 100e6;  // from here on clusters of columns lose
 constexpr int64_t kMostWrapped = 64;       // columns: 99 and 100 are 1 to 4 % slower so
 constexpr int64_t kFewestWrapped = 512;    // rows of few columns: fewer are strided
-constexpr int64_t kSector = 32;            // bytes that are read together
+// Of groups, by 247 random problems: runs of more bytes are read well one by one, a second launch
+// pays from so many bytes on for each byte of a run (twice as many where runs are whole loads), and
+// partial results of columns of fewer bytes take as long as the columns.
+constexpr int64_t kMostGroupRun = 64, kFewestColumnBytes = 96;
+constexpr double kFewestGroupBytes = 2e6, kGroupBytesOfRun = 4e5;
+constexpr int64_t kMostGroupColumns = int64_t{1} << 22;
+constexpr int64_t kSector = 32;  // bytes that are read together
 constexpr int64_t kFewBatches = 4;
 constexpr int kEnoughWarps = 16;                     // of an SM
 constexpr int64_t kStridedPiece = int64_t{1} << 30;  // elements, at most
@@ -126,7 +132,7 @@ void consider_pieces(const View& v, Cut cut, int64_t most, bool clusters, const 
                      Choice* choice) {
   const int64_t sms = v.device.sm_count, tiles = std::max<int64_t>(cut.tiles, 1);
   cut.pieces = 1, cut.loads = loads(1);
-  choice->consider(cut, 1, false, v.estimate(cut));
+  choice->consider(cut, 1, false, v.estimate(cut) + (v.groups ? meeting_in_a_launch(cut) : 0));
   const int64_t slots = sms * std::min(cut.resident / cut.threads, kMostBlocksOfSm);
   for (int c = 2; clusters && c <= std::min<int64_t>(kMostCluster, most); c *= 2) {
     cut.pieces = c, cut.loads = loads(c);
@@ -142,6 +148,7 @@ void consider_pieces(const View& v, Cut cut, int64_t most, bool clusters, const 
     const double whole = v.estimate(cut);
     if (whole >= choice->cost) continue;  // however they meet: a call should not search for long
     choice->consider(cut, 1, false, whole + meeting_in_a_launch(cut));
+    if (v.groups) continue;
     choice->consider(cut, 1, true, whole + meeting_in_mail(cut, v.device.sm_count, 0));
     for (int n = 1; of_columns(choice->config.kernel) && n <= kMostOfTile; n *= 2) {
       choice->consider(cut, 1, true, whole + meeting_in_mail(cut, v.device.sm_count, n), n);
@@ -151,7 +158,7 @@ void consider_pieces(const View& v, Cut cut, int64_t most, bool clusters, const 
 
 bool fits_thin(const View& v) {
   const Plan& plan = v.plan;
-  return plan.outputs < k31Bits && plan.extent <= kMostFlatExtent &&
+  return !v.groups && plan.outputs < k31Bits && plan.extent <= kMostFlatExtent &&
          plan.kept.count <= Params::kMaxKept && plan.reduced.count <= 2;
 }
 
@@ -336,7 +343,7 @@ Config columns(const View& v) {
   const int64_t outer = v.plan.outputs / v.kept().size;
   Cut cut{.batch = in_flight(Kernel::kFlat, v.kind, v.problem.in_dtype), .resident = kFlatResident};
   Choice choice;
-  if (has_flat(v.problem.in_dtype) && !v.few_kernels() && outer * across < k31Bits &&
+  if (has_flat(v.problem.in_dtype) && !v.few_kernels() && !v.groups && outer * across < k31Bits &&
       v.plan.extent <= kMostFlatExtent) {
     choice.config.kernel = Kernel::kFlat;
     for (cut.threads = kFewestThreads; cut.threads <= kFlatThreads; cut.threads *= 2) {
@@ -355,7 +362,7 @@ Config columns(const View& v) {
   cut.words_of_slot = v.kind == Kind::kArg ? 2 : 1;
   cut.resident = columns_resident(v);
   const DType result = reduce_output_dtype(v.problem.op, v.problem.in_dtype);
-  if (stores_lanes(v.vector * element_size(result)) && v.bytes >= kFewestAloneBytes) {
+  if (stores_lanes(v.vector * element_size(result)) && v.bytes >= kFewestAloneBytes && !v.groups) {
     cut.end_alone = kAloneEnd;
   }
   if (shifted) cut.best_threads = 256, cut.resident = v.vector > 4 ? 512 : 1024;
@@ -372,7 +379,7 @@ Config columns(const View& v) {
       if (shared_bytes(alone, v.kind, v.problem.in_dtype) > kSharedBytes) continue;
       Config largest = alone;
       largest.cluster = kMostCluster;
-      const bool clusters = v.clusters() && !shifted && v.bytes < kClusteredBytes &&
+      const bool clusters = v.clusters() && !shifted && !v.groups && v.bytes < kClusteredBytes &&
                             shared_bytes(largest, v.kind, v.problem.in_dtype) <= kSharedBytes;
       // A tile that is as wide as the rows is read in one run.
       const bool whole_rows = !shifted && lanes == across && v.reduced().in_stride == v.kept().size;
@@ -455,6 +462,29 @@ Config strided(const View& v) {
   return config;
 }
 
+// Rows of several short runs, such as [64, 256, 49] over the first and the last: columns over the
+// outer dimension, of which each run's are one output.
+bool fits_groups(const View& v) {
+  const ReduceDim &kept = v.kept(), &inner = v.reduced();
+  const int64_t columns = kept.size * inner.size;
+  if (v.kind == Kind::kArg || v.plan.reduced.count != 2 || inner.in_stride != 1) return false;
+  if (kept.in_stride != inner.size || kept.out_stride != 1) return false;
+  if (v.plan.kept.count > Params::kMaxKept || 2 * columns <= v.vector) return false;
+  if (v.plan.reduced[0].size * v.element < kFewestColumnBytes) return false;
+  if (v.plan.extent >= k31Bits || v.plan.outputs * inner.size > kMostGroupColumns) return false;
+  const int64_t run = inner.size * v.element, loads = inner.size % v.vector == 0 ? 2 : 1;
+  const double fewest = kGroupBytesOfRun * static_cast<double>(run * loads);
+  return run <= kMostGroupRun && v.bytes >= std::max(kFewestGroupBytes, fewest);
+}
+
+Config groups(const View& v) {
+  const Plan of_columns = columns_of_groups(v.plan);
+  Config config = columns({v.problem, of_columns, v.device, /*groups=*/true});
+  config.group = static_cast<int>(v.reduced().size);
+  config.reason = "short runs: columns first";
+  return config;
+}
+
 Config choose(const View& v) {
   const int64_t extent = v.plan.extent;
   if (extent == 0) return strided(v);
@@ -464,6 +494,7 @@ Config choose(const View& v) {
   if (fits_thin(v) && (extent == 1 || (fits_rows(v) && !whole && extent <= kThinRow))) {
     return thin(v);
   }
+  if (fits_groups(v)) return groups(v);
   if (fits_rows(v)) {
     return fits_short_rows(v) ? short_rows(v) : fits_team_rows(v) ? team_rows(v) : rows(v);
   }

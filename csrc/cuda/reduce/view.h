@@ -20,6 +20,7 @@ struct View {
   const ReduceProblem& problem;
   const Plan& plan;
   const DeviceInfo& device;
+  bool groups = false;  // of columns, which a second launch brings together
   Kind kind = kind_of(problem);
   int64_t element = element_size(problem.in_dtype);
   int64_t vector = 16 / element;  // elements
