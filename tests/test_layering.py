@@ -42,8 +42,10 @@ def may_include(source: str, target: str) -> bool:
     if here in ("common", "w4"):
         return False
     if here == "ops":
-        # A family shows its api.h; what several families share lies directly in cpu/ or cuda/.
-        return there in ("w4", "cpu", "cuda", "cpu/isa") or Path(target).name == "api.h"
+        # A family shows its api.h and, on CUDA, the choice of a kernel; what several families share
+        # lies directly in cpu/ or cuda/.
+        shown = target in (f"{there}/api.h", f"{there}/select.h")
+        return there in ("w4", "cpu", "cuda", "cpu/isa") or shown
     side = here.partition("/")[0]
     helpers = {
         "cuda": ["cuda/ptx", "cuda/tile", "cuda"],

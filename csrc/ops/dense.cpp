@@ -5,6 +5,7 @@
 
 #include "common/current_device.h"
 #include "cuda/gemm/api.h"
+#include "cuda/gemm/select.h"
 #include "ops/cuda_context.h"
 #endif
 

@@ -11,6 +11,7 @@
 #ifdef XGEMM_WITH_CUDA
 #include "common/current_device.h"
 #include "cuda/reduce/api.h"
+#include "cuda/reduce/select.h"
 #include "ops/cuda_context.h"
 #endif
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/current_device.h"
+#include "cuda/w4a16/select.h"
 #include "ops/cuda_context.h"
 #include "ops/dense.h"
 #endif

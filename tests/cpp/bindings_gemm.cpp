@@ -13,7 +13,7 @@
 
 #include "common/fast_divisor.h"
 #include "cuda/gemm/align/plan.h"
-#include "cuda/gemm/problem.h"
+#include "cuda/gemm/select.h"
 
 namespace py = pybind11;
 namespace gemm = xgemm::cuda::gemm;

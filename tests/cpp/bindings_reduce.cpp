@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/fast_divmod.h"
-#include "cuda/reduce/problem.h"
+#include "cuda/reduce/select.h"
 
 namespace py = pybind11;
 namespace reduce = xgemm::cuda::reduce;

@@ -9,7 +9,7 @@
 #include <string>
 #include <tuple>
 
-#include "cuda/w4a16/problem.h"
+#include "cuda/w4a16/select.h"
 #include "cuda/w4a16/sm90/rows/select.h"
 #include "cuda/w4a16/sm90/rows/split.h"
 #include "cuda/w4a16/sm90/wgmma/select.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/gemm/api.h"
+#include "cuda/gemm/select.h"
 #include "emulator/engine.h"
 
 namespace py = pybind11;

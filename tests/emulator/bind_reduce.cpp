@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/reduce/api.h"
+#include "cuda/reduce/select.h"
 #include "emulator/engine.h"
 
 namespace py = pybind11;

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "cuda/w4a16/api.h"
+#include "cuda/w4a16/select.h"
 #include "cuda/w4a16/sm80/select.h"
 #include "cuda/w4a16/sm90/rows/select.h"
 #include "cuda/w4a16/sm90/wgmma/select.h"

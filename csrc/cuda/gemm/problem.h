@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "common/activation.h"
-#include "common/device.h"
 #include "common/dtype.h"
 #include "common/precision.h"
 
@@ -70,9 +68,5 @@ struct Config {
   int64_t workspace_bytes = 0;          // that launch wants
   const char* reason = "";
 };
-
-// Pure: looks at shapes, strides and alignment, not at memory or the GPU.
-Config select_config(const Problem& problem, const DeviceInfo& device);
-std::string explain(const Problem& problem, const Config& config);
 
 }  // namespace xgemm::cuda::gemm

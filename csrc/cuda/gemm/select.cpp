@@ -1,5 +1,5 @@
 // Which kernel a dense problem gets: the one that is estimated to take the least time.
-#include "cuda/gemm/gemv/select.h"
+#include "cuda/gemm/select.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,7 +8,7 @@
 #include "common/math.h"
 #include "cuda/gemm/align/plan.h"
 #include "cuda/gemm/fp32/select.h"
-#include "cuda/gemm/problem.h"
+#include "cuda/gemm/gemv/select.h"
 #include "cuda/gemm/sm80/select.h"
 #include "cuda/gemm/sm90/rows/select.h"
 #include "cuda/gemm/sm90/select.h"

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <string>
 
-#include "cuda/reduce/problem.h"
+#include "cuda/reduce/select.h"
 
 namespace xgemm::cuda::reduce {
 namespace {

@@ -1,11 +1,8 @@
 // A reduction on a GPU, and the kernel it gets. Nothing here needs the CUDA toolkit.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <string>
 
-#include "common/device.h"
 #include "common/reduction.h"
 
 namespace xgemm::cuda::reduce {
@@ -140,7 +137,7 @@ constexpr int64_t shared_bytes(const Config& config, Kind kind, DType dtype) {
   if (config.kernel != Kernel::kWrapped) return meeting;
   const int64_t before = accumulator_bytes(kind) * config.threads *
                          accumulator_pitch(static_cast<int>(16 / element_size(dtype)));
-  return std::max(meeting, before);
+  return meeting > before ? meeting : before;
 }
 
 // Shifted columns: whether all rows of a thread are equally far from a multiple of 16 bytes. Then
@@ -164,12 +161,5 @@ inline int64_t workspace_bytes(const ReduceProblem& problem, const Plan& plan,
   const int of_thread = outputs_of_thread(config.kernel, problem.in_dtype);
   return config.tiles * config.pieces * config.lanes * of_thread * 2 * of_piece;
 }
-
-// Pure: these look at shapes, strides and alignment, not at memory or the GPU.
-Plan make_plan(const ReduceProblem& problem);
-// Of a configuration with groups: its columns as outputs, reduced over the outer dimension alone.
-Plan columns_of_groups(const Plan& plan);
-Config select_config(const ReduceProblem& problem, const Plan& plan, const DeviceInfo& device);
-std::string explain(const Plan& plan, const Config& config);
 
 }  // namespace xgemm::cuda::reduce

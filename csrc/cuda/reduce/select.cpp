@@ -1,4 +1,6 @@
 // Which kernel a reduction gets, and how it is cut up.
+#include "cuda/reduce/select.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -9,7 +11,6 @@
 #include "common/math.h"
 #include "cuda/reduce/cost.h"
 #include "cuda/reduce/params.h"
-#include "cuda/reduce/problem.h"
 #include "cuda/reduce/view.h"
 
 namespace xgemm::cuda::reduce {

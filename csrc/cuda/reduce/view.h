@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/device.h"
 #include "common/math.h"
 #include "cuda/reduce/cost.h"
 #include "cuda/reduce/problem.h"

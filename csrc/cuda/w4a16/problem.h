@@ -3,11 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
 
 #include "common/activation.h"
-#include "common/device.h"
 #include "common/dtype.h"
 #include "w4/packed_layout.h"
 
@@ -61,10 +58,5 @@ struct Config {
   int64_t workspace_bytes = 0;  // that launch wants
   const char* reason = "";
 };
-
-// Pure: looks at shapes, strides and alignment, not at memory or the GPU. Nothing where no kernel
-// takes the problem.
-std::optional<Config> select_config(const Problem& problem, const DeviceInfo& device);
-std::string explain(const Problem& problem, const Config& config);
 
 }  // namespace xgemm::cuda::w4a16

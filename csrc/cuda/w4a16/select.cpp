@@ -1,10 +1,10 @@
 // Which kernel a product with a packed weight gets: the one that is estimated to take the least
 // time.
-#include "cuda/w4a16/sm80/select.h"
+#include "cuda/w4a16/select.h"
 
 #include <sstream>
 
-#include "cuda/w4a16/problem.h"
+#include "cuda/w4a16/sm80/select.h"
 #include "cuda/w4a16/sm90/rows/select.h"
 #include "cuda/w4a16/sm90/wgmma/select.h"
 #include "cuda/w4a16/sm90/whole/select.h"

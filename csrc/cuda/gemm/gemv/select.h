@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "common/device.h"
 #include "cuda/gemm/gemv/params.h"
 #include "cuda/gemm/problem.h"
 

@@ -1,6 +1,7 @@
 // Which sm_80 kernel a dense problem gets.
 #pragma once
 
+#include "common/device.h"
 #include "cuda/gemm/problem.h"
 
 namespace xgemm::cuda::gemm::sm80 {

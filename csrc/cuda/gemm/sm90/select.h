@@ -1,6 +1,7 @@
 // Which tile of the sm_90a kernel a problem gets.
 #pragma once
 
+#include "common/device.h"
 #include "cuda/gemm/problem.h"
 
 namespace xgemm::cuda::gemm::sm90 {

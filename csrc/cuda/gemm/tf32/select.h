@@ -1,6 +1,7 @@
 // A TF32 kernel's configuration for a problem, and an estimate of its time.
 #pragma once
 
+#include "common/device.h"
 #include "cuda/gemm/problem.h"
 
 namespace xgemm::cuda::gemm::tf32 {

@@ -1,7 +1,7 @@
 // From a variant to the kernel compiled for it.
 #pragma once
 
-#include <iterator>
+#include <array>
 
 #include "cuda/gemm/sm90/rows/instances.h"
 #include "cuda/gemm/sm90/rows/kernel.cuh"

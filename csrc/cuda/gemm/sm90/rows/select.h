@@ -1,6 +1,7 @@
 // Which tile, how many parts of K and which ring the kernel for few rows takes.
 #pragma once
 
+#include "common/device.h"
 #include "cuda/gemm/problem.h"
 
 namespace xgemm::cuda::gemm::sm90::rows {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <iterator>
+#include <array>
 
 #include "common/math.h"
 #include "cuda/gemm/sm90/small/instances.h"

@@ -1,6 +1,7 @@
 // Which tile the kernel for small products takes.
 #pragma once
 
+#include "common/device.h"
 #include "cuda/gemm/problem.h"
 
 namespace xgemm::cuda::gemm::sm90::small {

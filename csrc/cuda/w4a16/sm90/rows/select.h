@@ -1,5 +1,6 @@
 #pragma once
 
+#include "common/device.h"
 #include "cuda/w4a16/problem.h"
 #include "cuda/w4a16/sm90/rows/split.h"
 

@@ -1,6 +1,7 @@
 // Which tile a W4A16 product gets.
 #pragma once
 
+#include "common/device.h"
 #include "cuda/w4a16/problem.h"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {

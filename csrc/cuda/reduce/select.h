@@ -1,0 +1,18 @@
+// The plan of a reduction, and the choice of its kernel.
+#pragma once
+
+#include <string>
+
+#include "common/device.h"
+#include "cuda/reduce/problem.h"
+
+namespace xgemm::cuda::reduce {
+
+// Pure: these look at shapes, strides and alignment, not at memory or the GPU.
+Plan make_plan(const ReduceProblem& problem);
+// Of a configuration with groups: its columns as outputs, reduced over the outer dimension alone.
+Plan columns_of_groups(const Plan& plan);
+Config select_config(const ReduceProblem& problem, const Plan& plan, const DeviceInfo& device);
+std::string explain(const Plan& plan, const Config& config);
+
+}  // namespace xgemm::cuda::reduce
