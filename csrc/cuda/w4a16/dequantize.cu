@@ -1,7 +1,5 @@
 // Packed weights as a dense matrix. A warp takes a strip's 64 channels at a time: a lane's words
 // change places with its neighbours', so that what it stores are whole sectors of a row.
-#include <algorithm>
-
 #include "common/math.h"
 #include "cuda/launch.h"
 #include "cuda/tile/convert.cuh"
@@ -251,7 +249,7 @@ Status launch_dequantize(const Dequantize& part, cudaStream_t stream) {
   const Params params = make_params(part, sizeof(T));
   const int64_t blocks = ceil_div<int64_t>(part.channels, w4::kUnitK * kUnits);
   const Grid grid{.blocks = dim3(static_cast<unsigned>(blocks),
-                                 static_cast<unsigned>(std::min(params.rows, kMostRows))),
+                                 static_cast<unsigned>(min(params.rows, kMostRows))),
                   .threads = dim3(kThreads),
                   .stream = stream};
   return launch_grid("dequantizing a packed weight", grid, dequantize_kernel<T>, params);

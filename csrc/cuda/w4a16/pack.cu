@@ -1,7 +1,5 @@
 // Canonical codes, scales and zeros <-> the packed layout. One block a unit (64 columns x 128 k):
 // the codes pass through shared memory, so that both sides move 16 bytes a thread.
-#include <algorithm>
-
 #include "cuda/launch.h"
 #include "cuda/shared_memory.h"
 #include "cuda/w4a16/api.h"
@@ -181,7 +179,7 @@ __global__ void find_faults_kernel(int64_t codes, int64_t scales, W4Canonical we
 }
 
 Grid grid_of(int64_t blocks, cudaStream_t stream) {
-  return {.blocks = dim3(static_cast<unsigned>(std::min(blocks, kMaxBlocks))),
+  return {.blocks = dim3(static_cast<unsigned>(min(blocks, kMaxBlocks))),
           .threads = dim3(kThreads),
           .stream = stream};
 }
@@ -194,7 +192,7 @@ Status w4_find_faults(const Layout& layout, const W4Canonical& weight, bool bf16
   const cudaError_t cleared = cudaMemsetAsync(faults, 0xff, 3 * sizeof(*faults), stream);
   if (cleared != cudaSuccess) return {cleared, "clearing the fault positions"};
   if (codes + scales == 0) return {};
-  const int64_t blocks = ceil_div(std::max(codes, scales), int64_t{kThreads * 16});
+  const int64_t blocks = ceil_div(max(codes, scales), int64_t{kThreads * 16});
   return launch_grid("pack_w4's check of codes and scales", grid_of(blocks, stream),
                      find_faults_kernel, codes, scales, weight, bf16_scales ? 0x7f80 : 0x7c00,
                      faults);
@@ -203,7 +201,7 @@ Status w4_find_faults(const Layout& layout, const W4Canonical& weight, bool bf16
 Status w4_pack(const Layout& layout, const W4Canonical& weight, uint8_t* packed,
                cudaStream_t stream) {
   if (layout.bytes() == 0) return {};
-  const int64_t blocks = layout.rows() * std::max(layout.units(), int64_t{1});
+  const int64_t blocks = layout.rows() * max(layout.units(), int64_t{1});
   return launch_grid("pack_w4", grid_of(blocks, stream), pack_kernel, layout, weight, packed);
 }
 

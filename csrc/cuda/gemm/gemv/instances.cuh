@@ -1,8 +1,6 @@
 // From a Shape to the kernel compiled for it.
 #pragma once
 
-#include <algorithm>
-
 #include "cuda/gemm/gemv/instances.h"
 #include "cuda/gemm/gemv/kernel.cuh"
 #include "cuda/launch.h"
@@ -16,7 +14,7 @@ Status launch_kernel(const Params& params, const Grid& grid, cudaStream_t stream
   const auto kernel = gemv_kernel<T, Stream, kOf.most_warps * 32, kCtasPerSm, kCluster>;
   static_assert(kOf.most_warps * kOf.few * kOf.tile * 4 <= 48 * 1024, "without an opt-in");
   const auto batches =
-      static_cast<unsigned>(std::min(params.batches - params.first_batch, kMostBatches));
+      static_cast<unsigned>(min(params.batches - params.first_batch, kMostBatches));
   const cuda::Grid launch{.blocks = dim3(grid.tiles, params.splits, batches),
                           .threads = dim3(grid.warps * 32),
                           .shared_bytes = grid.warps * params.few * kOf.tile * sizeof(float),
@@ -63,7 +61,7 @@ Status launch_typed(const Params& params, const Shape& shape, bool aligned, cons
 template <typename T>
 Status sum_splits(const Params& params, cudaStream_t stream) {
   const int64_t outputs = params.batches * params.few * params.wide;
-  const auto ctas = static_cast<unsigned>(std::min<int64_t>(ceil_div<int64_t>(outputs, 256), 4096));
+  const auto ctas = static_cast<unsigned>(min(ceil_div<int64_t>(outputs, 256), int64_t{4096}));
   const cuda::Grid grid{.blocks = dim3(ctas), .threads = dim3(256), .stream = stream};
   return launch_grid("the sum over the splits of k", grid, sum_splits_kernel<T>, params);
 }

@@ -1,8 +1,6 @@
 // From the rows of X and the groups to the kernel compiled for them.
 #pragma once
 
-#include <algorithm>
-
 #include "cuda/active_clusters.h"
 #include "cuda/launch.h"
 #include "cuda/shared_memory_limit.h"
@@ -23,11 +21,11 @@ Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
   params.clusters = work.most_clusters;
   if (cluster > 1) {
     const int most = active.most(address, threads, kSmemBytes, params.log2_cluster);
-    if (most > 0) params.clusters = std::min(params.clusters, most);
+    if (most > 0) params.clusters = min(params.clusters, most);
   }
   // A CTA an SM, which is what the tiles are shared out for: where a launch begins early, two small
   // ones could find room on an SM that others have left, and take twice as long as the rest.
-  const int64_t bytes = std::max<int64_t>(params.shared.bytes, kSmemBytes / 2 + 1024);
+  const int64_t bytes = max(params.shared.bytes, int64_t{kSmemBytes / 2 + 1024});
   const Turns turns = share_tiles(work.strips, params.clusters, kStrips);
   params.tiles_each = turns.each, params.tiles_extra = turns.extra;
   params.tile_strips = kStrips, params.extra_strips = turns.extra_strips;

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "cuda/launch.h"
 #include "cuda/ptx/griddep.h"
 #include "cuda/shared_memory.h"
@@ -143,7 +141,7 @@ Status launch(const RowGather& job, cudaStream_t stream) {
   const cudaError_t set = limit.raise_to_most(reinterpret_cast<const void*>(gather_kernel<kRows>));
   if (set != cudaSuccess) return {set, kName};
   const int64_t blocks = ceil_div<int64_t>(job.rows, kRows);
-  const Grid grid{.blocks = dim3(static_cast<unsigned>(std::min(blocks, kMostBlocks))),
+  const Grid grid{.blocks = dim3(static_cast<unsigned>(min(blocks, kMostBlocks))),
                   .threads = dim3(kThreads),
                   .shared_bytes = pitch_of(job.channels) * sizeof(Column<kRows>),
                   .stream = stream,

@@ -1,8 +1,6 @@
 // The launch that all of the kernels have in common.
 #pragma once
 
-#include <algorithm>
-
 #include "cuda/active_clusters.h"
 #include "cuda/launch.h"
 #include "cuda/shared_memory_limit.h"
@@ -29,7 +27,7 @@ Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
   params.clusters = work.clusters;
   if (cluster > 1) {
     const int most = active.most(address, Config::kThreads, kSmem, log2_of(cluster));
-    if (most > 0) params.clusters = std::min(params.clusters, most);
+    if (most > 0) params.clusters = min(params.clusters, most);
   }
   const uint32_t units = params.tiles * params.units;  // of even shares, which see to its range
   params.units_each = units / params.clusters, params.units_extra = units % params.clusters;

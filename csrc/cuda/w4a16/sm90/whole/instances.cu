@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "cuda/launch.h"
 #include "cuda/shared_memory_limit.h"
 #include "cuda/w4a16/sm90/whole/kernel.cuh"
@@ -15,7 +13,7 @@ Status launch_kernel(const Params& params, const Plan& plan, cudaStream_t stream
   const cudaError_t set = limit.raise(reinterpret_cast<const void*>(kernel), kSmemBytes);
   if (set != cudaSuccess) return {set, kName};
   // A CTA an SM: where a launch begins early, two could find room on an SM that others have left.
-  const int bytes = std::max(plan.bytes(), kSmemBytes / 2 + 1024);
+  const int bytes = max(plan.bytes(), kSmemBytes / 2 + 1024);
   return launch_grid(kName,
                      {.blocks = dim3(ceil_div<uint32_t>(params.strips, kStrips)),
                       .threads = dim3(plan.warps * 32),
