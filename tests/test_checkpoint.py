@@ -131,9 +131,15 @@ def test_a_directory_of_something_else_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
     with pytest.raises(NotADirectoryError, match="is a file"):
         xgemm.save(quantized(), tmp_path / "thesis.tex")
+    with pytest.raises(FileExistsError, match=r"save: .*thesis.tex/out cannot be written"):
+        xgemm.save(quantized(), tmp_path / "thesis.tex" / "out")
+    with pytest.raises(FileNotFoundError, match=r"load: .*not an xgemm checkpoint"):
+        xgemm.load(tmp_path / "thesis.tex")
 
 
 def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got dict"):
+        xgemm.save({}, tmp_path / "out")
     with pytest.raises(ValueError, match=r"0.weight has no data"):
         xgemm.save(nn.Sequential(nn.Linear(8, 8, device="meta")), tmp_path / "out")
     with pytest.raises(TypeError, match="max_shard_bytes must be an int, got bool"):

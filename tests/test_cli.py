@@ -93,6 +93,17 @@ def test_a_plot_without_matplotlib_is_refused_before_a_time_is_taken(run, monkey
     assert "needs matplotlib, which is not installed: pip install 'xgemm[bench]'" in err
 
 
+@pytest.mark.parametrize(
+    ("command", "option"), [("bench mul", "--output"), ("bench mul", "--plot"), ("demo", "--plot")]
+)
+def test_what_cannot_be_written_is_refused_before_the_work(run, command, option, tmp_path):
+    path = tmp_path / "missing" / "file"
+    code, out, err = run(*command.split(), option, str(path))
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert f"{command.split()[0]}: {option}: {path}: its directory does not exist" in err
+
+
 def test_module_runs_as_a_process():
     done = subprocess.run(
         [sys.executable, "-m", "xgemm", "--help"], capture_output=True, text=True, check=False

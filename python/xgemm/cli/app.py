@@ -148,7 +148,7 @@ def layout(
     zeros: Annotated[bool, typer.Option("--zeros", help="The format stores zero points.")] = False,
     json: Json = False,
 ) -> None:
-    """The packed layout of a weight [n, k]: its bytes, and where they lie."""
+    """The packed layout of an n x k weight: its bytes, and where they lie."""
     from xgemm.cli.layout import run
 
     run(n, k, group_size, zeros, json)

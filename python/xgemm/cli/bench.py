@@ -16,7 +16,7 @@ from xgemm.bench.plot import load_pyplot, plot_benchmark
 from xgemm.bench.record import Record
 from xgemm.bench.run import run_benchmark
 from xgemm.bench.shapes import PRODUCT_SETS, REDUCE_SETS
-from xgemm.cli.output import log, out, print_json, table
+from xgemm.cli.output import check_writable, log, out, print_json, table
 
 PIPED_WIDTH = 132  # a pipe or a file has no width, and 80 columns would fold every row
 
@@ -33,8 +33,12 @@ def run(
         sets = REDUCE_SETS if family == "reduce" else PRODUCT_SETS
         out.print(table(f"shapes of {family}", ["set", ""], [[*pair] for pair in sets.items()]))
         return
+    # What is missing is told now, and not after the last case.
+    if output is not None:
+        check_writable("bench: --output", output)
     if plot is not None:
-        load_pyplot()  # what is missing is told now, and not after the last case
+        check_writable("bench: --plot", plot)
+        load_pyplot()
     if threads is not None:
         torch.set_num_threads(threads)
     records: list[Record] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from xgemm.cli.output import log, out, print_json, table
+from xgemm.cli.output import check_writable, log, out, print_json, table
 from xgemm.hf.demo import FP32, DemoReport, DemoSizes, run_demo, small_sizes
 
 
@@ -25,6 +25,7 @@ def run(
         raise ValueError(f"demo: --device must be auto, cpu or cuda, got {device!r}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("demo: --device cuda: torch sees no GPU here")
+    check_writable("demo: --plot", plot)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here needs the network

@@ -47,10 +47,14 @@ def replacing(target: Path, save_id: str) -> Iterator[Path]:
 
     Until then `target` is as it was; after an exception the new directory is gone.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _clean_up(target)
     staging = target.with_name(f".{target.name}.xgemm-{save_id}.new")
-    staging.mkdir()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _clean_up(target)
+        staging.mkdir()
+    except OSError as error:
+        reason = f"save: {target} cannot be written: {error.strerror}: {error.filename}"
+        raise type(error)(reason) from error
     lock = os.open(staging, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -74,6 +74,8 @@ def save(
     max_shard_bytes: bytes of tensors in one file; a larger tensor has a file of its own.
     """
     save_file = _safetensors("save").torch.save_file
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"save: model must be a torch.nn.Module, got {type(model).__name__}")
     check_int("save: max_shard_bytes", max_shard_bytes, 1, 2**62)
     target = Path(os.path.realpath(directory))
     _refuse_foreign(target)

@@ -95,7 +95,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file, or an error that names the file."""
     try:
         value = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"load: {path} is missing: not an xgemm checkpoint") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"load: {path}: not JSON: {error}") from None
