@@ -8,10 +8,14 @@ from functools import partial
 import pytest
 import torch
 from emulator.library import Machine
-from emulator.w4a16 import check_linear, linear, machine_of
+from emulator.w4a16 import (
+    check_each_weight,
+    check_linear,
+    check_one_bad_row,
+    linear,
+    machine_of,
+)
 from helpers import ACTIVATIONS, laid_out, randn, random_weight
-
-from xgemm import reference
 
 DTYPES = (torch.float16, torch.bfloat16)
 MOST_WARPS = {1: 16, 2: 16, 3: 10}  # by rows of X / 8
@@ -103,18 +107,8 @@ def test_same_bits_in_any_order() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("group", [32, 64, 128, -1])
 def test_every_code_and_position(dtype: torch.dtype, group: int) -> None:
-    """The identity as activations reads W itself, each weight at its own place."""
-    k = 160
-    q = random_weight(70, k, group, "integer")
-    w = reference.dequantize(q).t()
-    bound = w.abs() * 2 * reference.unit_roundoff(dtype) + 1e-7
-    most = most_rows(group)
-    for first in range(0, k, most):
-        rows = slice(first, first + most)
-        y, _ = linear(
-            torch.eye(k, dtype=dtype)[rows], q, machine=machine_of(first), kernel="sm90_rows"
-        )
-        assert ((y.double() - w[rows]).abs() <= bound[rows]).all()
+    q = random_weight(70, 160, group, "integer")
+    check_each_weight(q, dtype, "sm90_rows", rows=most_rows(group), roundings=2, absolute=1e-7)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -122,12 +116,7 @@ def test_every_code_and_position(dtype: torch.dtype, group: int) -> None:
 @pytest.mark.parametrize("m", [1, 3, 12])
 def test_non_finite_activations(dtype: torch.dtype, value: float, m: int) -> None:
     for group in (32, 128, -1):
-        q = random_weight(33, 200, group, "real")
-        x = randn((m, 200), dtype)
-        x[m - 1, 50] = value
-        y, _ = linear(x, q, machine=machine_of(m), kernel="sm90_rows")
-        assert not y[m - 1].isfinite().any()
-        assert y[: m - 1].isfinite().all()
+        check_one_bad_row(random_weight(33, 200, group, "real"), dtype, m, value, "sm90_rows")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 import torch
 from emulator.library import Machine
-from emulator.w4a16 import check_linear, linear, machine_of
+from emulator.w4a16 import (
+    check_each_weight,
+    check_linear,
+    check_one_bad_row,
+    linear,
+    machine_of,
+)
 from helpers import ACTIVATIONS, laid_out, randn, random_weight
 
 from xgemm import QuantizedWeight, reference
@@ -196,25 +202,16 @@ def test_same_bits_in_any_order() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("group", [32, 64, 128, -1])
 def test_every_code_and_position(dtype: torch.dtype, group: int) -> None:
-    """The identity as activations reads W itself, each weight at its own place, rounded once."""
-    k = 160
     for zeros, scales in itertools.product(("none", "integer"), DTYPES):
-        q = random_weight(70, k, group, zeros, scales)
-        w = reference.dequantize(q).t()
-        y, _ = linear(torch.eye(k, dtype=dtype), q, machine=machine_of(0), kernel="sm90_wgmma")
-        assert ((y.double() - w).abs() <= w.abs() * reference.unit_roundoff(dtype) * 1.001).all()
+        q = random_weight(70, 160, group, zeros, scales)
+        check_each_weight(q, dtype, "sm90_wgmma", rows=160, roundings=1.001)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_non_finite_activations(dtype: torch.dtype, value: float) -> None:
     for m, group in ((1, 32), (40, 128), (70, -1)):
-        q = random_weight(33, 200, group, "real")
-        x = randn((m, 200), dtype)
-        x[m - 1, 50] = value
-        y, _ = linear(x, q, machine=machine_of(m), kernel="sm90_wgmma")
-        assert not y[m - 1].isfinite().any()
-        assert y[: m - 1].isfinite().all()
+        check_one_bad_row(random_weight(33, 200, group, "real"), dtype, m, value, "sm90_wgmma")
 
 
 @pytest.mark.parametrize("scales", DTYPES, ids=str)

@@ -6,10 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-from emulator.w4a16 import check_linear, linear, machine_of
+from emulator.w4a16 import check_each_weight, check_linear, check_one_bad_row, machine_of
 from helpers import ACTIVATIONS, randn, random_weight
-
-from xgemm import reference
 
 DTYPES = (torch.float16, torch.bfloat16)
 check = partial(check_linear, kernel="sm90_whole")
@@ -55,28 +53,15 @@ def test_same_bits_in_any_order() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_code_and_position(dtype: torch.dtype) -> None:
-    """The identity as activations reads W itself, each weight at its own place."""
-    k = 160
-    q = random_weight(70, k, 128, scale_dtype=dtype)
-    w = reference.dequantize(q).t()
-    bound = w.abs() * 2 * reference.unit_roundoff(dtype) + 1e-7
-    for first in range(0, k, 2):
-        rows = slice(first, first + 2)
-        x = torch.eye(k, dtype=dtype)[rows]
-        y, _ = linear(x, q, machine=machine_of(first), kernel="sm90_whole")
-        assert ((y.double() - w[rows]).abs() <= bound[rows]).all()
+    q = random_weight(70, 160, 128, scale_dtype=dtype)
+    check_each_weight(q, dtype, "sm90_whole", rows=2, roundings=2, absolute=1e-7)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("m", [1, 2])
 def test_non_finite_activations(dtype: torch.dtype, value: float, m: int) -> None:
-    q = random_weight(33, 200, scale_dtype=dtype)
-    x = randn((m, 200), dtype)
-    x[m - 1, 50] = value
-    y, _ = linear(x, q, machine=machine_of(m), kernel="sm90_whole")
-    assert not y[m - 1].isfinite().any()
-    assert y[: m - 1].isfinite().all()
+    check_one_bad_row(random_weight(33, 200, scale_dtype=dtype), dtype, m, value, "sm90_whole")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

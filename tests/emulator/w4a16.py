@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from helpers import randn
 
 import xgemm
 from xgemm import QuantizedWeight, reference
@@ -120,6 +121,38 @@ def check_linear(
     ratio = reference.error_ratio(y, expected, bound)
     assert ratio <= 1, f"{ratio:.3g} of the bound: {said}"
     return y
+
+
+def check_each_weight(
+    q: QuantizedWeight,
+    dtype: torch.dtype,
+    kernel: str,
+    rows: int,
+    roundings: float,
+    absolute: float = 0.0,
+) -> None:
+    """The identity as activations, `rows` at a time, reads W itself, each weight at its own place.
+
+    Each is off by as many of dtype's `roundings` of itself, and by `absolute`, at the most.
+    """
+    w = reference.dequantize(q).t()
+    bound = w.abs() * roundings * reference.unit_roundoff(dtype) + absolute
+    for first in range(0, q.k, rows):
+        part = slice(first, first + rows)
+        x = torch.eye(q.k, dtype=dtype)[part]
+        y, _ = linear(x, q, machine=machine_of(first), kernel=kernel)
+        assert ((y.double() - w[part]).abs() <= bound[part]).all()
+
+
+def check_one_bad_row(
+    q: QuantizedWeight, dtype: torch.dtype, m: int, value: float, kernel: str
+) -> None:
+    """`value`, which is not finite, in the last of m rows makes that row of the result so alone."""
+    x = randn((m, q.k), dtype)
+    x[m - 1, 50] = value
+    y, _ = linear(x, q, machine=machine_of(m), kernel=kernel)
+    assert not y[m - 1].isfinite().any()
+    assert y[: m - 1].isfinite().all()
 
 
 def dequantize(
