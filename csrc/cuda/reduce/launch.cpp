@@ -5,6 +5,7 @@
 #include "cuda/nonce.h"
 #include "cuda/reduce/api.h"
 #include "cuda/reduce/instances.h"
+#include "cuda/reduce/select.h"
 
 namespace xgemm::cuda::reduce {
 namespace {
