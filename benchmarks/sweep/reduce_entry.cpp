@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cuda/reduce/api.h"
+#include "cuda/reduce/select.h"
 
 namespace {
 
