@@ -7,8 +7,8 @@
 
 #include "cuda/gemm/align/plan.h"
 #include "cuda/gemm/api.h"
-#include "cuda/gemm/select.h"
 #include "cuda/gemm/gemv/select.h"
+#include "cuda/gemm/select.h"
 #include "cuda/gemm/sm80/select.h"
 #include "cuda/gemm/sm90/rows/select.h"
 #include "cuda/gemm/sm90/select.h"
