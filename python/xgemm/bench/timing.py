@@ -12,7 +12,7 @@ Call = Callable[[], object]
 
 REPEATS = 11
 SAMPLE_SECONDS = 2e-3  # a sample repeats the call until it takes about this long
-CUDA_ROUNDS = 3
+CUDA_ROUNDS = 4  # even: in half of them a call follows what it precedes in the others
 WARMUP_SECONDS, TURN_SECONDS = 10e-3, 50e-3  # of a call in each round
 FLUSH_BYTES = 256 << 20  # more than any L2
 FLUSH_SECONDS = 40e-6  # a flush takes at least this long on any GPU
@@ -50,11 +50,15 @@ def _calls_per_sample(call: Call) -> int:
 
 
 def time_cuda(calls: Mapping[str, Call], rounds: int = CUDA_ROUNDS) -> dict[str, float]:
-    """Median seconds of each call on the GPU, from a cold L2 cache; the calls alternate."""
+    """Median seconds of each call on the GPU, from a cold L2 cache.
+
+    The calls alternate, every second round backwards: what ran before leaves the chip warmer or
+    cooler, and at the power limit that is a few per cent of a long call's time.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            seconds[name].append(_median_on_gpu(call))
+    for index in range(rounds):
+        for name in list(calls)[:: -1 if index % 2 else 1]:
+            seconds[name].append(_median_on_gpu(calls[name]))
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 

@@ -211,13 +211,13 @@ class Stream {
               first_unit_ * (kSumsOfUnit * kTiles * 4) + lane_ % 4;
 
     const Handover handover = find_handover();
-    int stage = 0, buffer = 0, units_of_x = 0;
+    int stage = 0, buffer = 0, units_of_x = kInParts ? 0 : take_x(0);
     uint32_t parity = 0, buffer_parity = 1;
 #pragma unroll 1
     for (int turn = 0; turn < cta_.tiles; ++turn) {
 #pragma unroll 1
       for (int unit = 0; unit < units_; ++unit) {
-        if (unit == units_of_x) units_of_x = take_x(unit);
+        if (kInParts && unit == units_of_x) units_of_x = take_x(unit);
         multiply(unit, stage, parity);
         if (++stage == p_.stages) stage = 0, parity ^= 1;
       }
@@ -262,11 +262,14 @@ class Stream {
     }
   }
 
+  // More rows leave no registers for X in parts, nor for what can be known early.
+  static constexpr bool kInParts = kTiles == 1;
+
   // Waits for X of the first units, or of all others from `first` on, and sums it; returns how many
   // units' X is there then.
   __device__ int take_x(int first) {
     int end = units_;
-    if (first == 0) {
+    if (kInParts && first == 0) {
       ptx::cp_async_wait_group<1>();
       end = min(units_, kFirstUnits);
     } else {
@@ -460,7 +463,8 @@ class Stream {
   }
 
   // Leaves the sums of a tile to those who add up all warps', and starts again from 0.
-  __device__ void hand_over(const Handover& place, int buffer, uint32_t parity) {
+  __device__ void hand_over(const Handover& known, int buffer, uint32_t parity) {
+    const Handover place = kInParts ? known : find_handover();
     float* to = reinterpret_cast<float*>(smem_) + (place.at + buffer * place.buffer);
     ptx::mbarrier_wait(&barriers_.sums_empty[buffer], parity);
 #pragma unroll
