@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "cuda/gemm/fp32/copy.h"
 #include "cuda/gemm/fp32/gemv.cuh"
 #include "cuda/gemm/fp32/kernel.cuh"
@@ -36,7 +34,7 @@ Status launch_ctas(Params params, Kernel kernel, int threads, int shared_bytes,
                    cudaStream_t stream) {
   const int64_t all = params.tiles_m * params.tiles_n * params.batches * params.splits;
   for (; params.first_work < all; params.first_work += kMostCtas) {
-    const int64_t ctas = std::min<int64_t>(all - params.first_work, kMostCtas);
+    const int64_t ctas = min(all - params.first_work, kMostCtas);
     const Grid grid{.blocks = dim3(static_cast<unsigned>(ctas)),
                     .threads = dim3(threads),
                     .shared_bytes = static_cast<size_t>(shared_bytes),

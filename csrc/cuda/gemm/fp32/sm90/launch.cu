@@ -1,6 +1,10 @@
+#include "cuda/gemm/fp32/gemv.cuh"
 #include "cuda/gemm/fp32/parts.cuh"
-#include "cuda/gemm/fp32/sm90/launch.cuh"
+#include "cuda/gemm/fp32/plan.h"
+#include "cuda/gemm/fp32/sm90/kernel.cuh"
 #include "cuda/gemm/fp32/sm90/launch.h"
+#include "cuda/launch.h"
+#include "cuda/shared_memory_limit.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 namespace {
@@ -39,6 +43,59 @@ Status launch_parts_of(const Params& p, int split_tiles, cudaStream_t stream) {
                      shared ? reduce_kernel<OfShape, kPartsGroups> : reduce_kernel<OfShape, 1>, p);
 }
 
+template <typename Tile, bool kAAlongK, bool kBAlongK>
+Status launch_kernel(const TmaParams& params, int ctas, cudaStream_t stream) {
+  const auto kernel = gemm_kernel<Tile, kAAlongK, kBAlongK>;
+  constexpr int kSmem = sizeof(SharedStorage<Tile>) + 1024;  // + alignment
+  constexpr int kOfSystem = 1024;                            // of each CTA
+  static_assert(Tile::kCtasPerSm * (kSmem + kOfSystem) <= kSmemOfSm, "the CTAs that an SM holds");
+  static SharedMemoryLimit limit;
+  const int shared = spread_bytes(kSmem, Tile::kCtasPerSm, ctas);
+  const cudaError_t error =
+      limit.raise(reinterpret_cast<const void*>(kernel), spread_bytes(kSmem, Tile::kCtasPerSm, 1));
+  if (error != cudaSuccess) return {error, "shared memory of the fp32 GEMM"};
+  return launch_grid("the fp32 GEMM",
+                     {.blocks = dim3(static_cast<unsigned>(ctas)),
+                      .threads = dim3(Tile::kThreads),
+                      .shared_bytes = static_cast<size_t>(shared),
+                      .stream = stream,
+                      .overlaps_previous = true},
+                     kernel, params);
+}
+
+template <typename Tile>
+Status launch_layouts(const TmaParams& params, int ctas, cudaStream_t stream) {
+  const bool a_along_k = params.a.along_k, b_along_k = params.b.along_k;
+  const auto run =
+      a_along_k
+          ? (b_along_k ? launch_kernel<Tile, true, true> : launch_kernel<Tile, true, false>)
+          : (b_along_k ? launch_kernel<Tile, false, true> : launch_kernel<Tile, false, false>);
+  return run(params, ctas, stream);
+}
+
+template <typename Tile>
+Status launch_tile(Params p, const Config& config, void* workspace, cudaStream_t stream) {
+  const int tiles = static_cast<int>(p.tiles_m * p.tiles_n * p.batches), splits = config.splits;
+  set_splits(&p, 1, workspace);
+  p.splits = splits;
+  p.k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, splits), Tile::kStageDepth);
+  p.whole = whole_tiles(tiles, splits, config.ctas);
+  TmaParams params{};
+  params.problem = p;
+  params.a.along_k = p.a.access == Access::kAlongK;
+  params.b.along_k = p.b.access == Access::kAlongK;
+  if constexpr (Tile::kTma) {
+    constexpr bool kRound = Tile::kPrecision == Precision::kTf32;
+    if (!encode_operands(&params, kRound)) {
+      return {cudaErrorInvalidValue, "encoding a tensor map of the fp32 GEMM"};
+    }
+  }
+  const int split_tiles = tiles - p.whole, ctas = p.whole + split_tiles * splits;
+  const Status status = launch_layouts<Tile>(params, ctas, stream);
+  if (!status.ok() || split_tiles == 0) return status;
+  return launch_parts(p, Tile::kShape, split_tiles, stream);
+}
+
 template <bool kTma>
 Status launch_config(const Params& params, const Config& config, void* workspace,
                      cudaStream_t stream) {
@@ -54,10 +111,30 @@ Status launch_config(const Params& params, const Config& config, void* workspace
   return run(params, config, workspace, stream);
 }
 
+template <int kFew>
+Status launch_rows(Params params, const Config& config, cudaStream_t stream) {
+  params.few_columns = config.block_n;
+  const int64_t ctas = params.tiles_n * params.batches * params.splits;
+  return launch_grid("the fp32 GEMM",
+                     {.blocks = dim3(static_cast<unsigned>(ctas)),
+                      .threads = dim3(few_warps(params, config.block_n) * 32),
+                      .stream = stream,
+                      .cluster = dim3(config.cluster)},
+                     find_gemv<kFew, true>(params, config.block_n), params);
+}
+
 }  // namespace
 
 Status launch(const Params& params, const Config& config, void* workspace, cudaStream_t stream) {
   const auto run = tma_reads(params) ? launch_config<true> : launch_config<false>;
+  return run(params, config, workspace, stream);
+}
+
+Status launch_tf32(const Params& params, const Config& config, void* workspace,
+                   cudaStream_t stream) {
+  constexpr Precision kTf32 = Precision::kTf32;
+  const auto run = tma_reads(params) ? launch_tile<Tile<kTileOfTf32, kTf32, true>>
+                                     : launch_tile<Tile<kTileOfTf32, kTf32, false>>;
   return run(params, config, workspace, stream);
 }
 
@@ -67,6 +144,13 @@ Status launch_parts(const Params& params, const TileShape& shape, int split_tile
                    : shape.block_n == 128 ? launch_parts_of<kTile32x128>
                                           : launch_parts_of<kTileSliced>;
   return run(params, split_tiles, stream);
+}
+
+Status launch_few(const Params& params, const Config& config, cudaStream_t stream) {
+  const auto run = config.block_m == 1   ? launch_rows<1>
+                   : config.block_m == 2 ? launch_rows<2>
+                                         : launch_rows<4>;
+  return run(params, config, stream);
 }
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/gemm/api.h"
-#include "cuda/gemm/fp32/params.h"
+#include "cuda/gemm/fp32/sm90/params.h"
 #include "cuda/gemm/fp32/sm90/tiles.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
@@ -22,5 +22,14 @@ Status launch_parts(const Params& params, const TileShape& shape, int split_tile
 
 // The kernels for few rows whose parts of K are a cluster of config.cluster CTAs.
 Status launch_few(const Params& params, const Config& config, cudaStream_t stream);
+
+// Whether TMA brings both operands.
+bool tma_reads(const Params& params);
+// Their tensor maps, which are in groups of 32 rows.
+bool encode_operands(TmaParams* params, bool round_to_tf32);
+// The shared memory that a CTA asks for, which uses `bytes` of it. An SM that has room gets several
+// CTAs at once, while others idle where there are few: asking for more spreads them evenly.
+inline constexpr int kSmemOfSm = 228 * 1024;
+int spread_bytes(int bytes, int ctas_per_sm, int ctas);
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

@@ -4,7 +4,7 @@
 
 #include "cuda/gemm/fp32/sm90/fragment.cuh"
 #include "cuda/gemm/tf32/split.cuh"
-#include "cuda/ptx/mma_sm80.h"
+#include "cuda/ptx/mma_tf32.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 

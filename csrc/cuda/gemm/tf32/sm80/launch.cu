@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "cuda/gemm/tf32/sm80/kernel.cuh"
 #include "cuda/gemm/tf32/sm80/launch.h"
 #include "cuda/launch.h"
@@ -19,7 +17,7 @@ Status launch_kernel(fp32::Params params, cudaStream_t stream) {
   if (set != cudaSuccess) return {set, "shared memory of the TF32 mma.sync GEMM"};
   const int64_t all = params.tiles_m * params.tiles_n * params.batches * params.splits;
   for (; params.first_work < all; params.first_work += kMostCtas) {
-    const int64_t ctas = std::min<int64_t>(all - params.first_work, kMostCtas);
+    const int64_t ctas = min(all - params.first_work, kMostCtas);
     const Grid grid{.blocks = dim3(static_cast<unsigned>(ctas)),
                     .threads = dim3(Tile::kThreads),
                     .shared_bytes = kSmem,

@@ -25,8 +25,5 @@ inline void mma_m16n8k16_first(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t
   for (float& x : d) x = 0.0f;
   mma_m16n8k16<T>(d, {a0, a1, a2, a3}, b0, b1);
 }
-inline void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], float b0, float b1) {
-  emulator::mma_m16n8k8_tf32(d, a, {b0, b1});
-}
 
 }  // namespace xgemm::ptx
