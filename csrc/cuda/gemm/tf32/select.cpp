@@ -34,6 +34,9 @@ constexpr double kFmasPerCycle = 1024;  // of TF32, one SM
 constexpr double kTileUs = 1.1;         // filling the ring
 constexpr double kElementUs = 9.4e-5;   // the epilogue, for each element of a tile
 constexpr double kWrongWayUs = 1.7;     // more, where D is contiguous along Y
+// The epilogue for each element of a D that is not aligned, contiguous along X and along Y: these
+// are stored one by one. (Fitted to 1,254 products of which the choice was another without it.)
+constexpr double kLooseElementUs = 2.4e-4, kLooseWrongWayUs = 4.5e-4;
 constexpr double kReadBytesPerUs = 2.2e6;
 constexpr double kOverlapLost = 0.14;  // of the shorter of products and reads
 // L2 gives an SM so many lines of 128 bytes a cycle; an operand whose contiguous runs do not all
@@ -68,6 +71,16 @@ int64_t tiles_of(const Problem& p, const Tile& tile, bool swapped) {
          ceil_div<int64_t>(swapped ? p.m : p.n, tile.shape.y) * batches_of(p);
 }
 
+// What D is contiguous along: N, else M.
+bool d_along_n(const Problem& p) { return std::abs(p.d_col_stride) <= std::abs(p.d_row_stride); }
+
+// Whether all of what is contiguous begins with a multiple of 16 bytes.
+bool d_is_aligned(const Problem& p) {
+  const int64_t step = d_along_n(p) ? p.d_row_stride : p.d_col_stride;
+  const int64_t batch_step = p.batch_dims > 0 ? p.batch[0].d : 0;
+  return (step | batch_step) % 4 == 0 && reinterpret_cast<uintptr_t>(p.d) % 16 == 0;
+}
+
 void consider(const Problem& p, const Tile& tile, bool swapped, int64_t parts, int sm_count,
               Choice* best) {
   const int64_t batches = batches_of(p);
@@ -95,9 +108,15 @@ void consider(const Problem& p, const Tile& tile, bool swapped, int64_t parts, i
   const double k_us =
       static_cast<double>(per_split) * std::max(fma_cycles, line_cycles) / kCyclesPerUs;
   // Eight lanes of a store have rows of X, so X should be what D is contiguous along.
-  const bool d_along_n = std::abs(p.d_col_stride) <= std::abs(p.d_row_stride);
-  const double tile_us = kTileUs + kElementUs * tile.shape.x * tile.shape.y +
-                         (d_along_n == swapped ? 0.0 : kWrongWayUs);
+  const bool along_x = d_along_n(p) == swapped;
+  double store_us = kElementUs * tile.shape.x * tile.shape.y + (along_x ? 0.0 : kWrongWayUs);
+  if (splits == 1 && !d_is_aligned(p)) {
+    const double elements = static_cast<double>(p.m) * static_cast<double>(p.n) *
+                            static_cast<double>(batches) /
+                            static_cast<double>(units * tile.cluster);  // of a tile that exist
+    store_us = std::max(store_us, (along_x ? kLooseElementUs : kLooseWrongWayUs) * elements);
+  }
+  const double tile_us = kTileUs + store_us;
   const double read = 4.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) *
                       static_cast<double>(batches);
   const int64_t turns = ceil_div<int64_t>(units, std::max(sm_count / tile.cluster, 1));
