@@ -229,6 +229,26 @@ def test_few_long_columns_are_shared_by_a_cluster(cpp: ModuleType) -> None:
     assert config.cluster == 1
 
 
+def test_all_sms_have_room_for_pairs_of_ctas(cpp: ModuleType) -> None:
+    # 61 tiles: two CTAs each are more than nine tenths of the SMs.
+    assert check(cpp, product(4, 7759, 4352), "ieee", HOPPER).cluster == 2
+    assert check(cpp, product(4, 7759, 300), "ieee", HOPPER).cluster == 1
+
+
+def test_a_warp_of_a_stream_has_short_columns_alone(cpp: ModuleType) -> None:
+    for k, columns in ((320, 32), (1000, 16)):
+        case = Case(matrix(2, k), matrix(k, 6984, "columns"), matrix(2, 6984))
+        config = check(cpp, case, "ieee", HOPPER)
+        assert (config.block_m, config.block_n) == (2, columns)
+
+
+@pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
+def test_elements_that_are_stored_one_by_one_count(cpp: ModuleType, precision: str) -> None:
+    """K is short, and rows of D are not aligned: wgmma's stores would take longest."""
+    config = check(cpp, product(3467, 2886, 13), precision, HOPPER)
+    assert config.kernel.name == "FP32_SM90"
+
+
 def test_alignment_matters_and_addresses_do_not(cpp: ModuleType) -> None:
     for precision in PRECISIONS:
         case = product(1024, 1024, 1024)

@@ -133,26 +133,30 @@ bool plan_copies(const Problem& problem, const Params& p, Copies* copies) {
 
 // How many columns of D a CTA of the kernels for few rows has. Where B lies along k: as many as
 // leave each warp a step of 128 k and make CTAs enough; else few, or 512 bytes of a row. (By an
-// H200's times of 195 products, in up to 12 ways each.)
+// H200's times of 380 products, in up to 16 ways each.)
 int few_columns(const Params& p, int sm_count) {
   const int64_t columns = p.n * p.batches;
   if (p.b.access != Access::kAlongK) {
     return columns >= int64_t{32} * sm_count ? kMostFewColumns : 32;
   }
   const int64_t most = columns * (p.m == 1 ? 2 : 3) / (3 * sm_count);
+  if (p.k > 128 && p.k <= 512 && most >= 32) return 32;
   return p.k <= 256 || most >= 16 ? 16 : p.k <= 512 || most >= 8 ? 8 : 4;
 }
 
-// How many CTAs share K, as a cluster. (By the times of 655 products, in up to 24 ways each: the
-// choice takes 3 % longer than the best, without clusters 9 % for a B along k and 18 % else.)
+// How many CTAs share K, as a cluster. (By the times of 1,054 products in two ways, and of 324 in up
+// to 16.)
 int few_cluster(const Params& p, int64_t tiles, int sm_count) {
   const bool along_k = p.b.access == Access::kAlongK;
-  const int64_t least_k = along_k ? 1024 : 192;                          // of a CTA
-  const int64_t most_ctas = along_k ? 2 * sm_count : sm_count * 9 / 10;  // that fit at once
+  const auto fits = [&](int cluster) {
+    const int64_t least_k = along_k ? 1024 : cluster == 2 ? 192 : 144;  // of a CTA
+    // That run at once: all SMs have room for pairs only, which do not pay there for a short K.
+    const bool all_sms = cluster == 2 && p.k >= 1024;
+    const int64_t most_ctas = along_k ? 2 * sm_count : all_sms ? sm_count : sm_count * 9 / 10;
+    return tiles * cluster <= most_ctas && p.k >= least_k * cluster;
+  };
   int cluster = 1;
-  while (cluster < 8 && tiles * cluster * 2 <= most_ctas && p.k >= least_k * cluster * 2) {
-    cluster *= 2;
-  }
+  while (cluster < 8 && fits(cluster * 2)) cluster *= 2;
   return cluster;
 }
 

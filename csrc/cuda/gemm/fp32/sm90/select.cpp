@@ -20,7 +20,7 @@ struct Tile {
   double bytes_per_us;  // of all that is read and stored
 };
 constexpr Tile kTiles[] = {
-    {kTile64x64, Kernel::kFp32Sm90, {0.744, 0.873, 0.892, 0.975}, {0.635, 0.70, 0.70}, 3.9e6},
+    {kTile64x64, Kernel::kFp32Sm90, {0.744, 0.873, 0.892, 0.975}, {0.57, 0.66, 0.68}, 3.9e6},
     {kTile32x128, Kernel::kFp32Sm90, {0.631, 0.740, 0.756}, {0.538, 0.593, 0.593}, 3.9e6},
     {kTileOfWarp, Kernel::kFp32Sm90, {0.744, 0.873, 0.892}, {0.635, 0.70, 0.70}, 3.0e6},
     {kTileSliced, Kernel::kFp32Sm90, {0.6, 0.78, 0.8, 0.87}, {0.39, 0.47, 0.47}, 2.7e6},
@@ -28,7 +28,7 @@ constexpr Tile kTiles[] = {
 constexpr int64_t kMostRowsOfFlat = 96;
 constexpr int64_t kMostRowsOfWarp = 32, kMostColumnsOfWarp = 128;  // its sides, or the other way
 // Few rows by a large matrix, which the flat tile reads in longer runs.
-constexpr int64_t kStreamRows = 32, kLeastStream = 1024;
+constexpr int64_t kStreamRows = 28, kLeastStream = 1024;
 
 // A model of rounds of as many CTAs as the SMs hold, and of a last one of fewer. Constants: a fit
 // of an H200's times of 1,081 shapes, 9,865 tiles, splits and copies of them, those of the tile
