@@ -26,12 +26,17 @@ TYPES = ("fp16", "bf16", "ieee", "tf32x3", "tf32")
 
 
 def link(library: Path, entry: str, objects: str) -> Path:
-    """`entry` of this folder with the objects under csrc/cuda that match a pattern."""
+    """`entry` of this folder with the objects under csrc/cuda that match a pattern.
+
+    And with those directly in it, which all families share.
+    """
     ninja = (ROOT / "build" / "build.ninja").read_text()
-    found = re.findall(rf"^build (build/obj/csrc/cuda/{objects}\.o):", ninja, re.MULTILINE)
+    sources = rf"build/obj/csrc/cuda/(?:{objects}|[^:/]+)\.o"
+    found = re.findall(rf"^build ({sources}):", ninja, re.MULTILINE)
     library.parent.mkdir(parents=True, exist_ok=True)
     command = ["nvcc", "-shared", "-std=c++20", "-O2", "-Xcompiler", "-fPIC", "-cudart", "static"]
-    command += ["-Icsrc", "-o", str(library), f"benchmarks/sweep/{entry}", *found]
+    command += ["-Xlinker", "-z,defs", "-Icsrc", "-o", str(library)]
+    command += [f"benchmarks/sweep/{entry}", *found]
     subprocess.run(command, cwd=ROOT, check=True)
     return library
 
