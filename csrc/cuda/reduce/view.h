@@ -1,6 +1,8 @@
 // A reduction in the terms of the choice of its kernel.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "common/device.h"
@@ -10,12 +12,18 @@
 
 namespace xgemm::cuda::reduce {
 
+inline constexpr int64_t k31Bits = int64_t{1} << 31;
+inline constexpr int64_t kMostOfThread = 4096;   // elements of an output, where one thread has all
 inline constexpr int kFullWarps = 8;             // of an SM
 inline constexpr double kLargeBlockBytes = 2e6;  // from here on columns may have 512 threads
 // From here on L2 is better left as it is: reading 1 GB takes 243 us then, and 256 us where what
 // was read is dropped first. That wins below, where other data that L2 holds stay there: 64 MB take
 // 22.8 us instead of 25.
 inline constexpr double kStreamedBytes = 275e6;
+
+inline int64_t pow2_ceil(int64_t n) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
+}
 
 struct View {
   const ReduceProblem& problem;
