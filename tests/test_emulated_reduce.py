@@ -129,6 +129,21 @@ def test_small(op: str, dtype: torch.dtype) -> None:  # what takes one line of c
         check(Case(op, x, (dim,)), Machine(80, 4))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("op", ["sum", "mean", "amax", "amin", "norm"])
+def test_row_pieces(op: str, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for rows, extent in ((1, 30_011), (3, 9001), (1, 120_000)):
+        x = torch.randn((rows, extent), generator=generator).to(dtype)
+        x[:, -1], x[:, 0] = -2 * x[:, 5], 3 * x[:, 7]
+        taken = op != "norm" or dtype == torch.float16
+        for seed in (0, 1):
+            said = check(Case(op, x, (1,)), Machine(90, 132, late_copies=True, seed=seed))
+            assert not taken or said.startswith("kernel: row pieces,"), said
+        x[rows // 2, extent // 3] = math.nan
+        check(Case(op, x, (1,)), Machine(90, 132))
+
+
 WRAPPED = [
     *itertools.product(
         ("sum", "amin", "norm", "prod"), (torch.float16, torch.bfloat16, torch.float32)
@@ -189,7 +204,7 @@ def test_columns_of_one_thread(op: str) -> None:
 
 CUTS = ((2, "cluster"), (8, "cluster"), (2, "mail"), (33, "mail"), (7, "launch"), (9, "collect"))
 FORMS = (  # of reductions, and the kernel that each gets
-    ((20_000,), (0,), "rows"),
+    ((40_000,), (0,), "rows"),
     ((2, 40_001), (1,), "rows"),
     ((2000, 8), (0,), "columns"),
     ((500, 72), (0,), "columns"),
@@ -222,7 +237,8 @@ def test_pieces(
     cut = {"pieces": pieces, "cluster": way == "cluster", "mail": way in ("mail", "collect")}
     if way == "collect":
         cut["collectors"] = 4
-    said = check(Case(op, x, dims), Machine(90, 132, late_copies=True, seed=1), **cut)
+    sm_count = 1 if kernel == "rows" else 132  # where more of them could have a piece each
+    said = check(Case(op, x, dims), Machine(90, sm_count, late_copies=True, seed=1), **cut)
     assert said.startswith(f"kernel: {kernel},"), said
 
 

@@ -20,8 +20,8 @@ LIBRARY = ROOT / "build" / "sweep" / "libxgemm_reduce.so"
 MOST_WORKSPACE = 64 << 20
 SHARED_BYTES = 48 << 10  # of a block
 KERNELS = (
-    "short_rows", "ragged_rows", "team_rows", "lone_rows", "rows", "runs", "columns", "shifted",
-    "flat", "thin", "few_rows", "warp_columns", "wrapped", "strided", "copy",
+    "short_rows", "ragged_rows", "team_rows", "lone_rows", "row_pieces", "rows", "runs", "columns",
+    "shifted", "flat", "thin", "few_rows", "warp_columns", "wrapped", "strided", "copy",
 )  # fmt: skip
 OPS = ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin")  # enum ReduceOp
 DTYPES = ("float16", "bfloat16", "float32")  # enum DType
@@ -243,6 +243,12 @@ class Candidates:
         for threads in (128, 256, 512):
             if of.inner == 1 and ceil_div(of.extent, of.vector) < 4 * threads:
                 yield Config("lone_rows", threads, tiles=of.outputs)
+            pieces = ceil_div(of.extent, 8 * of.vector * threads)
+            if of.inner == 1 and 1 < pieces <= 8 and self.device.capability == 90:
+                yield Config(
+                    "row_pieces", threads, tiles=of.outputs, pieces=pieces, cluster=pieces,
+                    sm90=True,
+                )  # fmt: skip
         for threads in (64, 128, 256):
             if of.extent <= 8:
                 yield Config("few_rows", threads, tiles=ceil_div(of.outputs, threads))

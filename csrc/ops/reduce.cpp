@@ -103,6 +103,10 @@ Tensor reduce(ReduceOp op, const Tensor& x, const int64_t* dims, size_t count, b
     (reduced ? problem.reduced : problem.kept).push({view.sizes[d], view.strides[d], 0});
     if (!reduced || keepdim) sizes[out_dim++] = reduced ? 1 : view.sizes[d];
   }
+  // The norm of one number, of whatever order but 0, is its magnitude.
+  if (op == ReduceOp::kNorm && problem.reduced.elements() == 1 && (p < 0 || p > 0)) {
+    problem.p = std::numeric_limits<double>::infinity();
+  }
   int64_t stride = 1;
   for (int d = problem.kept.count - 1; d >= 0; --d) {
     problem.kept[d].out_stride = stride;

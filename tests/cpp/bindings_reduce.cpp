@@ -53,6 +53,7 @@ void bind_reduce(py::module_& m) {
       .value("RAGGED_ROWS", reduce::Kernel::kRaggedRows)
       .value("TEAM_ROWS", reduce::Kernel::kTeamRows)
       .value("LONE_ROWS", reduce::Kernel::kLoneRows)
+      .value("ROW_PIECES", reduce::Kernel::kRowPieces)
       .value("ROWS", reduce::Kernel::kRows)
       .value("RUNS", reduce::Kernel::kRuns)
       .value("COLUMNS", reduce::Kernel::kColumns)

@@ -10,7 +10,6 @@
 
 namespace xgemm::cuda::reduce {
 
-inline constexpr int kMostCluster = 8;  // what every GPU with clusters has
 struct Choice {
   Config config;
   double cost = std::numeric_limits<double>::infinity();

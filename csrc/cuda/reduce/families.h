@@ -8,7 +8,8 @@ namespace xgemm::cuda::reduce {
 
 // select_rows.cpp: contiguous elements of an output.
 bool fits_rows(const View& v);
-Config rows(const View& v);  // by a lane, a part of a warp, a warp, a block or several
+int64_t most_of_thin_row(const View& v);  // elements that a thread had better have to itself
+Config rows(const View& v);               // by a lane, a part of a warp, a warp, a block or several
 
 // select_columns.cpp: neighbouring elements that belong to neighbouring outputs.
 bool fits_columns(const View& v);

@@ -3,7 +3,7 @@
 
 #include "cuda/reduce/columns.cuh"
 #include "cuda/reduce/instances.h"
-#include "cuda/reduce/rows.cuh"
+#include "cuda/reduce/lone_rows.cuh"
 #include "cuda/reduce/short_rows.cuh"
 #include "cuda/reduce/strided.cuh"
 #include "cuda/reduce/wrapped.cuh"
@@ -34,6 +34,10 @@ inline LoneRowsParams lone_rows_params(const Params& p) {
           .base = p};
 }
 
+// What has_small says.
+template <typename Op>
+inline constexpr bool kSmall = kIsFloat<typename Op::Element> && sizeof(typename Op::Lane) == 4;
+
 // Kernels that few_kernels leaves out.
 template <typename Op>
 Status launch_frequent(Step step, const StridedParams& params, const Grid& grid) {
@@ -59,7 +63,6 @@ Status launch_frequent(Step step, const StridedParams& params, const Grid& grid)
   }
 }
 
-// What has_small says.
 template <typename Op>
 Status launch_small(Step step, const Params& params, const Grid& grid) {
   if (step == Step::kLoneRows) {
@@ -82,6 +85,11 @@ Status launch_op(Step step, const StridedParams& params, const Grid& grid) {
       return launch_grid(kWhere, grid, columns_kernel<Op, kSm90, false>, params.base);
     }
   }
+  if constexpr (kSm90 && kSmall<Op>) {
+    if (step == Step::kRowPieces) {
+      return launch_grid(kWhere, grid, row_pieces_kernel<Op>, lone_rows_params(params.base));
+    }
+  }
   if constexpr (!kSm90) {  // whose rows, columns and pieces alone are compiled for Hopper, too
     if (step == Step::kTeamRows) {
       return launch_grid(kWhere, grid, team_rows_kernel<Op>, params.base);
@@ -93,7 +101,7 @@ Status launch_op(Step step, const StridedParams& params, const Grid& grid) {
       return launch_grid(kWhere, grid, strided_kernel < Op, kRare<Op> ? 2 : 8 >, params);
     }
     if constexpr (!kFew) {
-      if constexpr (kIsFloat<typename Op::Element> && sizeof(typename Op::Lane) == 4) {
+      if constexpr (kSmall<Op>) {
         if (step == Step::kLoneRows || step == Step::kFewRows || step == Step::kWarpColumns) {
           return launch_small<Op>(step, params.base, grid);
         }

@@ -14,6 +14,7 @@ enum class Step : int8_t {
   kRaggedRows,
   kTeamRows,
   kLoneRows,
+  kRowPieces,
   kRows,
   kRuns,
   kColumns,

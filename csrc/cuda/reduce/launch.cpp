@@ -252,9 +252,11 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
   const int64_t most_tiles = kMostBlocks / (config.pieces + config.collectors);
   const Status status = in_parts(config.tiles, most_tiles, [&](int64_t begin, int64_t tiles) {
     p.first_tile = begin, p.piece_blocks = static_cast<uint32_t>(tiles * config.pieces);
-    const int64_t blocks = tiles * (config.pieces + config.collectors);
+    const auto of_tile = static_cast<unsigned>(config.pieces + config.collectors);
+    const auto count = static_cast<unsigned>(tiles);
     const Grid grid{
-        .blocks = dim3(static_cast<unsigned>(blocks)),
+        .blocks =
+            config.kernel == Kernel::kRowPieces ? dim3(of_tile, count) : dim3(count * of_tile),
         .threads = dim3(config.threads),
         .shared_bytes = static_cast<size_t>(shared_bytes(config, kind, problem.in_dtype)),
         .stream = stream,

@@ -97,7 +97,7 @@ struct ElementsParams {  // few rows, warp columns
   uint32_t extent, outputs;
   Params base;
 };
-struct LoneRowsParams {
+struct LoneRowsParams {  // and their pieces
   const void* in;
   void* out;
   int64_t row_stride, row_out_stride;

@@ -45,11 +45,12 @@ Kind kind_of(const ReduceProblem& problem) {
 
 Plan make_plan(const ReduceProblem& problem) {
   Plan plan;
-  plan.kept = merge_dims(problem.kept, /*any_order=*/true, /*has_output=*/true);
   plan.reduced =
       merge_dims(problem.reduced, /*any_order=*/!finds_positions(problem.op), /*has_output=*/false);
-  plan.outputs = plan.kept.elements();
   plan.extent = plan.reduced.elements();
+  // A copy had better read here and there than write so.
+  plan.kept = merge_dims(problem.kept, /*any_order=*/plan.extent != 1, /*has_output=*/true);
+  plan.outputs = plan.kept.elements();
   return plan;
 }
 
@@ -66,9 +67,10 @@ Plan columns_of_groups(const Plan& plan) {
 
 std::string explain(const Plan& plan, const Config& config) {
   constexpr const char* kNames[] = {
-      "short rows", "ragged rows",  "team rows",       "lone rows",    "rows",
-      "runs",       "columns",      "shifted columns", "flat columns", "thin columns",
-      "few rows",   "warp columns", "wrapped columns", "strided",      "copy"};
+      "short rows",   "ragged rows", "team rows",    "lone rows",       "row pieces",
+      "rows",         "runs",        "columns",      "shifted columns", "flat columns",
+      "thin columns", "few rows",    "warp columns", "wrapped columns", "strided",
+      "copy"};
   std::string text = "kernel: ";
   text += kNames[static_cast<int>(config.kernel)];
   if (config.kernel != Kernel::kCopy) text += blocks_of(config);

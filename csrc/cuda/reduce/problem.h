@@ -19,6 +19,7 @@ enum class Kernel : int8_t {
   kRaggedRows,   // the same of any length and at any alignment
   kTeamRows,     // a row by 8, 16 or 32 lanes, at any alignment
   kLoneRows,     // a row by a block, a few loads a thread
+  kRowPieces,    // a row by a cluster, a few loads a thread (sm_90)
   kRows,         // a row, or a piece of one, by a block
   kRuns,         // the same of rows that are several runs of contiguous elements each
   kColumns,      // 16 bytes of adjacent outputs by a thread
@@ -87,7 +88,8 @@ constexpr bool four_byte_lanes(Kind kind, DType dtype) {
   if (kind == Kind::kSum) return is_floating(dtype) && element_size(dtype) < 8;
   return kind == Kind::kExtreme && element_size(dtype) < 8;
 }
-// Lone rows, few rows and warp columns are compiled for these only: of others few are small.
+// Lone rows, row pieces, few rows and warp columns are compiled for these only: of others few are
+// small.
 constexpr bool has_small(Kind kind, DType dtype) {
   return four_byte_lanes(kind, dtype) && has_sm90(kind, dtype);
 }
@@ -107,8 +109,9 @@ constexpr int in_flight(Kernel kernel, Kind kind, DType dtype) {
 constexpr bool stores_lanes(int64_t result_bytes) { return result_bytes <= 64; }
 
 constexpr int kMostFewRows = 8, kWarpColumnsThreads = 512;
-constexpr int kLoneRowLoads = 4;   // of a thread
-constexpr int kMostRowWarps = 16;  // of a block that has a row
+constexpr int kLoneRowLoads = 4, kRowPieceLoads = 8;  // of a thread
+constexpr int kMostRowWarps = 16;                     // of a block that has a row
+constexpr int kMostCluster = 8;                       // what every GPU with clusters has
 
 // Short rows: how many a warp has.
 constexpr int64_t rows_of_warp(const Config& config, int batch) {
@@ -129,6 +132,7 @@ constexpr int outputs_of_thread(Kernel kernel, DType dtype) {
 }
 // Dynamic shared memory of a block.
 constexpr int64_t shared_bytes(const Config& config, Kind kind, DType dtype) {
+  if (config.kernel == Kernel::kRowPieces) return 16 + 8 * kMostCluster * kMostRowWarps;
   const int of_thread = outputs_of_thread(config.kernel, dtype);
   const int span = config.lanes < 32 && !config.one_shift ? 32 : config.lanes;
   const int64_t meeting = cluster_bytes(config.cluster, config.lanes * of_thread) +

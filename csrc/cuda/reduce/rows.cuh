@@ -134,48 +134,6 @@ __global__ void __launch_bounds__(kMostRowWarps * 32, kRare<Op> ? 1 : 2)
   }
 }
 
-// A row by a block that has no more than kLoneRowLoads loads of it a thread, and nothing to meet.
-template <typename Op>
-__global__ void __launch_bounds__(kMostRowWarps * 32, 2)
-    lone_rows_kernel(const __grid_constant__ LoneRowsParams p) {
-  using T = typename Op::Element;
-  using Lane = typename Op::Lane;
-  constexpr int V = kVector<T>, U = kLoneRowLoads;
-  const T* row = static_cast<const T*>(p.in) + blockIdx.x * p.row_stride;
-  const uint32_t skip = (reinterpret_cast<uintptr_t>(row) & 15) / sizeof(T);
-  const uint32_t first = threadIdx.x + (skip != 0), end = (skip + p.extent) / V;
-  const T* vectors = row - skip + first * V;
-  uint4 x[U];
-#pragma unroll
-  for (int i = 0; i < U; ++i) {
-    if (first + i * blockDim.x < end) {
-      x[i] = ptx::ld_global_nc_no_allocate(vectors + i * blockDim.x * V, p.l2_policy);
-    }
-  }
-  // Elements before the first and after the last whole vector: one of each thread.
-  const uint32_t head = min((V - skip) % V, p.extent), edges = head + (p.extent - head) % V;
-  const uint32_t edge = threadIdx.x < head ? threadIdx.x : p.extent - edges + threadIdx.x;
-  Bits<T> edge_bits{};
-  if (threadIdx.x < edges) edge_bits = load_bits(row + edge);
-  const Params& base = p.base;
-  Lane parts[U];
-#pragma unroll
-  for (int i = 0; i < U; ++i) {
-    const uint32_t at = first + i * blockDim.x;
-    if (at >= end) x[i] = {base.filler_low, base.filler_high, base.filler_low, base.filler_high};
-    parts[i] = take_vector<Op>(base, Op::identity(), x[i], at * V - skip);
-  }
-  Lane lane = fold_tree<U>(parts, [](Lane a, Lane b) { return Op::meet(a, b); });
-  if (threadIdx.x < edges) {
-    const Number<T> one[1] = {to_number<T, Op::kTransforms>(base.transform, edge_bits)};
-    lane = Op::meet(lane, take<Op>(base, Op::identity(), one, edge, 1));
-  }
-  const auto acc = meet_warps<Op>(Op::widen(meet_lanes<Op>(lane, 32), 0));
-  if (threadIdx.x == 0) {
-    static_cast<typename Op::Out*>(p.out)[blockIdx.x * p.row_out_stride] = Op::finish(acc, base);
-  }
-}
-
 // A row that is several runs: their loads are counted one run behind the other.
 template <typename Op>
 __global__ void __launch_bounds__(kMostRowWarps * 32, sizeof(typename Op::Acc) <= 8 ? 2 : 1)

@@ -11,28 +11,35 @@ namespace xgemm::cuda::reduce {
 namespace {
 
 constexpr int kStridedThreads = 256;
-// Elements that a thread should have to itself, of ragged rows and at any strides.
-constexpr int64_t kThinRow = 10, kThinStrided = 16;
+// Elements that a thread should have to itself at any strides.
+constexpr int64_t kThinStrided = 16;
 constexpr int64_t kFewBatches = 4;
+constexpr int64_t kFewestStridedTiles = 2;           // of an SM
 constexpr int64_t kStridedPiece = int64_t{1} << 30;  // elements, at most
 
-// One element each, which is the result or whose position is, and all behind one another. (Results
-// always are.)
+DType result_of(const View& v) { return reduce_output_dtype(v.problem.op, v.problem.in_dtype); }
+
+// One element each, which is the result, all behind one another, or whose position is.
 bool fits_copy(const View& v) {
   const ReduceOp op = v.problem.op;
-  if (v.plan.extent != 1 || v.plan.kept.count != 1 || v.kept().in_stride != 1) return false;
+  if (v.plan.extent != 1) return false;
   if (finds_positions(op)) return true;
-  return op != ReduceOp::kNorm && reduce_output_dtype(op, v.problem.in_dtype) == v.problem.in_dtype;
+  if (v.plan.kept.count != 1 || v.kept().in_stride != 1) return false;
+  return op != ReduceOp::kNorm && result_of(v) == v.problem.in_dtype;
 }
 
 Config strided(const View& v) {
   Config config{.kernel = Kernel::kStrided, .threads = kStridedThreads};
   const Plan& plan = v.plan;
   const int64_t sms = v.device.sm_count;
-  const bool across = v.kept().size > 1 && !lies_inside(v.reduced(), v.kept());
   // Adjacent outputs to adjacent threads where their elements lie closest, or where an output has
   // too few for a block.
-  int64_t lanes = across ? std::min<int64_t>(pow2_ceil(v.kept().size), 32) : 1;
+  int64_t inside = 1;  // outputs that lie closer to one another than an output's elements
+  for (int d = plan.kept.count - 1; d >= 0 && !lies_inside(v.reduced(), plan.kept[d]); --d) {
+    const bool enough = d == plan.kept.count - 1 || plan.outputs >= 32 * kFewestStridedTiles * sms;
+    if (enough) inside *= plan.kept[d].size;
+  }
+  int64_t lanes = std::min<int64_t>(pow2_ceil(inside), 32);
   while (lanes < 32 && kStridedThreads / lanes >= 2 * plan.extent) lanes *= 2;
   config.lanes = static_cast<int>(lanes);
   config.tiles = ceil_div(plan.outputs, lanes);
@@ -58,9 +65,8 @@ Config choose(const View& v) {
   const int64_t extent = v.plan.extent;
   if (extent == 0) return strided(v);
   if (fits_copy(v)) return {.kernel = Kernel::kCopy, .reason = "one element each"};
-  // Short rows of whole loads have a kernel, but for rare kinds.
-  const bool whole = v.all_aligned(false) && extent % v.vector == 0 && !v.few_kernels();
-  if (fits_thin(v) && (extent == 1 || (fits_rows(v) && !whole && extent <= kThinRow))) {
+  if (fits_thin(v) && fits_rows(v) && extent <= most_of_thin_row(v)) return thin(v);
+  if (fits_thin(v) && extent == 1 && !stores_lanes(v.vector * element_size(result_of(v)))) {
     return thin(v);
   }
   if (fits_groups(v)) return groups(v);
@@ -76,7 +82,8 @@ Config select_config(const ReduceProblem& problem, const Plan& plan, const Devic
   const View view{problem, plan, device};
   Config config = choose(view);
   config.sm90 =
-      view.clusters() && (config.kernel == Kernel::kRows || config.kernel == Kernel::kColumns);
+      config.kernel == Kernel::kRowPieces ||
+      (view.clusters() && (config.kernel == Kernel::kRows || config.kernel == Kernel::kColumns));
   const bool short_ones = config.kernel == Kernel::kShortRows ||
                           config.kernel == Kernel::kRaggedRows ||
                           config.kernel == Kernel::kTeamRows;

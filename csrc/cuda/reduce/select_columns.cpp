@@ -12,6 +12,7 @@ namespace xgemm::cuda::reduce {
 namespace {
 
 constexpr int kFlatThreads = 256;
+constexpr int64_t kFewRowsOfProducts = 10;
 constexpr int kFlatResident = 768;                       // threads of an SM
 constexpr int kColumnThreads = 512, kWidestLanes = 256;  // of a block; along its rows
 constexpr int kNarrowest = 32;  // the least part of the widest lanes that is considered
@@ -116,6 +117,14 @@ Config tiled_columns(const View& v) {
       cut.run = 16 * std::min<int64_t>(across, cut.threads);
       choice.consider(cut, 1, false, v.estimate(cut));
     }
+  }
+  // Products of bf16 cannot store a thread's results at once, as flat columns do.
+  const bool flat_alone = choice.config.kernel == Kernel::kFlat && v.kind == Kind::kProd &&
+                          v.problem.in_dtype == DType::kBF16 &&
+                          v.plan.extent <= kFewRowsOfProducts && v.bytes >= kFewestAloneBytes;
+  if (flat_alone) {
+    choice.config.reason = "short columns: a thread each";
+    return choice.config;
   }
   Choice tiled{.config = {.kernel = shifted ? Kernel::kShifted : Kernel::kColumns},
                .cost = choice.cost};

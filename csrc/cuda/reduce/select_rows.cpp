@@ -12,6 +12,9 @@ namespace {
 constexpr int kShortThreads = 64, kTeamThreads = 128;
 constexpr int kMostRowThreads = 32 * kMostRowWarps, kRowsResident = 1024;
 constexpr int kMostVectors = 8;   // of a row that a lane of short rows takes at once
+constexpr int64_t kThinRow = 10;  // elements, where short rows are ragged
+constexpr int kFewestPieceThreads = 128;
+constexpr int kStreamBlocks = 6;  // of an SM
 constexpr int kEnoughWarps = 16;  // of an SM
 // Of the limits of lone rows: 120 random problems, and 80 near the limits, beside what was chosen
 // before.
@@ -97,6 +100,27 @@ bool fits_lone_rows(const View& v) {
   return vectors <= loads && (v.bytes < kManyBytesOfLoneRows || 10 * vectors >= 7 * loads);
 }
 
+// As long as every SM has one of them at the most.
+bool fits_row_pieces(const View& v) {
+  if (!v.clusters() || !has_small(v.kind, v.problem.in_dtype)) return false;
+  if (v.plan.kept.count > 1 || v.plan.reduced.count > 1) return false;
+  const int64_t vectors = v.vectors_of_row(), most = v.device.sm_count / v.plan.outputs;
+  return vectors > kFewestPieceThreads * kRowPieceLoads &&
+         vectors <= std::min<int64_t>(most, kMostCluster) * kMostRowThreads * kRowPieceLoads;
+}
+
+Config row_pieces(const View& v) {
+  Config config{.kernel = Kernel::kRowPieces,
+                .threads = kFewestPieceThreads,
+                .tiles = v.plan.outputs,
+                .reason = "rows: a cluster each"};
+  const int64_t loads = ceil_div<int64_t>(v.vectors_of_row(), kRowPieceLoads);  // of all threads
+  const int64_t most = std::min<int64_t>(v.device.sm_count / v.plan.outputs, kMostCluster);
+  while (config.threads * most < loads) config.threads *= 2;
+  config.pieces = config.cluster = static_cast<int>(ceil_div<int64_t>(loads, config.threads));
+  return config;
+}
+
 Config rows_of_blocks(const View& v) {
   const bool runs = v.plan.reduced.count > 1;
   Choice choice{.config = {.kernel = runs ? Kernel::kRuns : Kernel::kRows}};
@@ -120,6 +144,12 @@ Config rows_of_blocks(const View& v) {
         [&](int64_t pieces) { return ceil_div(vectors, pieces * threads); }, &choice);
   }
   Config& config = choice.config;
+  if (config.pieces > 1 && fits_row_pieces(v)) return row_pieces(v);
+  // Of so many bytes some blocks read faster than others: they had better be many.
+  if (config.mail && !runs && v.bytes >= kStreamedBytes) {
+    const int64_t pieces = kStreamBlocks * v.device.sm_count / v.plan.outputs;
+    config.pieces = std::clamp(pieces, config.pieces, ceil_div<int64_t>(vectors, config.threads));
+  }
   if (config.pieces == 1 && fits_lone_rows(v)) {
     config.kernel = Kernel::kLoneRows;
     config.threads = lone_row_threads(vectors);
@@ -141,6 +171,17 @@ bool fits_rows(const View& v) {
   if (v.kind == Kind::kArg && plan.extent >= k31Bits) return false;
   if (v.few_kernels() && plan.reduced.count > 1) return false;
   return plan.reduced.count == 1 || 2 * v.reduced().size >= v.vector;
+}
+
+// Short rows of whole loads have a kernel, ragged ones another. Rows in more dimensions, or of rare
+// kinds, have none below team rows, whose lanes would mostly have nothing (2,500 random problems).
+int64_t most_of_thin_row(const View& v) {
+  if (fits_short_rows(v) || v.plan.reduced.count > 1) {
+    const bool whole = v.all_aligned(false) && v.plan.extent % v.vector == 0;
+    return whole && !v.few_kernels() ? 0 : kThinRow;
+  }
+  const bool many = !v.few_rows() && v.plan.kept.count > 2;
+  return (many ? 32 : 12) * (v.element <= 2 ? 2 : 1);
 }
 
 Config rows(const View& v) {
