@@ -244,7 +244,8 @@ class Candidates:
             if of.inner == 1 and ceil_div(of.extent, of.vector) < 4 * threads:
                 yield Config("lone_rows", threads, tiles=of.outputs)
             pieces = ceil_div(of.extent, 8 * of.vector * threads)
-            if of.inner == 1 and 1 < pieces <= 8 and self.device.capability == 90:
+            fits = 1 < pieces <= 8 and pieces * of.outputs <= self.device.sm_count
+            if of.inner == 1 and fits and self.device.capability == 90:
                 yield Config(
                     "row_pieces", threads, tiles=of.outputs, pieces=pieces, cluster=pieces,
                     sm90=True,
