@@ -1,11 +1,13 @@
-"""The kernels for GPUs before Hopper, on whatever GPU is here.
+"""The choices for other GPUs, on whatever GPU is here: those before Hopper, and smaller ones.
 
-XGEMM_CUDA_CAPABILITY=80 holds for a whole process, so the families' tests run again in others.
+XGEMM_CUDA_CAPABILITY=80 holds for a whole process, so the families' tests run again in others; so
+does XGEMM_CUDA_SMS.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,10 +33,13 @@ pytestmark = [
 
 
 def run_as_sm80(*arguments: str) -> str:
+    return run_with({"XGEMM_CUDA_CAPABILITY": "80", "XGEMM_RANDOM_PROBLEMS": "2000"}, *arguments)
+
+
+def run_with(variables: dict[str, str], *arguments: str) -> str:
     environment = {
         **os.environ,
-        "XGEMM_CUDA_CAPABILITY": "80",
-        "XGEMM_RANDOM_PROBLEMS": "2000",
+        **variables,
         "PYTHONPATH": os.pathsep.join([str(SRC), str(TESTS), os.environ.get("PYTHONPATH", "")]),
     }
     done = subprocess.run(
@@ -48,6 +53,13 @@ def test_no_kernel_of_hopper_is_chosen() -> None:
     said = run_as_sm80("-c", EXPLAIN)
     assert said.count("sm80") >= 2, said
     assert "sm90" not in said, said
+
+
+def test_choices_are_made_for_fewer_multiprocessors() -> None:
+    explain = EXPLAIN.replace("100, 512, 512", "100, 8192, 8192")
+    said = run_with({"XGEMM_CUDA_SMS": "8"}, "-c", explain)
+    packed = said[said.index("W4A16") :]
+    assert re.search(r"[, ][1-8] CTAs", packed), said
 
 
 @pytest.mark.parametrize(

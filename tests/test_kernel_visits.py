@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from kernel_visits import find_visits, find_w4_visits, kernel_of
+from kernel_visits import (
+    W4_FORMS,
+    W4Form,
+    find_visits,
+    find_w4_visits,
+    kernel_of,
+    w4_turns,
+)
 
 CSRC = Path(__file__).parents[1] / "csrc" / "cuda" / "gemm"
 BASE = 1 << 20  # an address aligned to anything
@@ -67,24 +76,71 @@ def test_an_explanation_is_cut_to_what_is_compiled():
     assert kernel_of(said) == "sm80 (mma.sync), tile 64x64, 4 stages, K in parts"
 
 
-def test_every_kernel_for_packed_weights_is_visited(cpp):
-    def explain(m: int, n: int, k: int) -> str:
-        problem = cpp.W4A16Problem(
-            m=m, n=n, k=k, group_size=128, zeros=False, dtype="float16"
-        )  # fmt: skip
-        return cpp.explain_w4a16(problem, cpp.select_w4a16(problem, capability=90, sm_count=132))
+@pytest.fixture(scope="module")
+def explain_w4(cpp) -> Callable[[int], Callable[[W4Form, int, int, int], str]]:
+    """By a GPU of so many multiprocessors."""
 
-    visits = find_w4_visits(explain)
-    rows = {-(-visit.m // 8) for visit in visits if visit.kernel.startswith("sm90 rows")}
-    assert rows == {1, 2, 3}
-    assert any(re.search(r"rows.*, tile \d+x64,", visit.kernel) for visit in visits)
-    wide = [visit.kernel for visit in visits if visit.kernel.startswith("sm90 wgmma")]
-    for part in ("x copied first", "clusters of 2", "K in parts"):
-        assert any(part in kernel for kernel in wide)
+    def on(sm_count: int) -> Callable[[W4Form, int, int, int], str]:
+        def explain(form: W4Form, m: int, n: int, k: int) -> str:
+            problem = cpp.W4A16Problem(m=m, n=n, k=k, **asdict(form))
+            config = cpp.select_w4a16(problem, capability=90, sm_count=sm_count)
+            return cpp.explain_w4a16(problem, config)
+
+        return explain
+
+    return on
+
+
+def w4_tiles() -> set[str]:
+    """Of the wgmma kernels."""
     text = (CSRC.parent / "w4a16" / "sm90" / "wgmma" / "tile.h").read_text()
     # TILE(warpgroups, rows, cycles), and of few rows TILE(blocks, parts of K, rows, cycles).
     listed = re.findall(r"^\s*TILE\((\d+), (?:\d+, )?(\d+), \d+\)", text, re.MULTILINE)
     assert len(listed) >= 16
-    for blocks, rows_of_x in listed:
-        tile = f"tile {rows_of_x}x{64 * int(blocks)},"
+    return {f"tile {rows}x{64 * int(blocks)}," for blocks, rows in listed}
+
+
+@pytest.mark.parametrize("sm_count", [8, 132])  # XGEMM_CUDA_SMS, and an H200's
+def test_every_kernel_for_packed_weights_is_visited(explain_w4, sm_count):
+    visits = find_w4_visits(explain_w4(sm_count), W4_FORMS[0])
+    rows = {-(-visit.m // 8) for visit in visits if visit.kernel.startswith("sm90 rows")}
+    assert rows == {1, 2, 3}
+    assert any(re.search(r"rows.*, tile \d+x64,", visit.kernel) for visit in visits)
+    wide = [visit.kernel for visit in visits if visit.kernel.startswith("sm90 wgmma")]
+    for part in ("x copied first", "clusters of 2", "K in parts", "equal parts"):
+        assert any(part in kernel for kernel in wide)
+    for tile in w4_tiles():
         assert any(tile in kernel for kernel in wide), tile
+
+
+def test_tiles_for_packed_weights_are_visited_with_several_tiles_and_passes(explain_w4):
+    explain, several, again = explain_w4(2), set(), set()
+    for form in W4_FORMS:
+        for visit in find_w4_visits(explain, form):
+            said = explain(form, visit.m, visit.n, visit.k)
+            mine = {tile for tile in w4_tiles() if tile in visit.kernel}
+            tiles, passes = w4_turns(said, visit.m, visit.n, visit.k)
+            several |= mine if tiles else set()
+            again |= mine if passes else set()
+            assert visit.work < 2 * 10**9  # else a sanitizer takes minutes
+    assert several == w4_tiles()
+    assert again == w4_tiles()
+
+
+def test_turns_of_a_ring_are_counted():
+    def turns(kernel: str, m: int, n: int, k: int) -> tuple[bool, bool]:
+        return w4_turns(f"W4A16\nkernel: {kernel}\nbecause: x", m, n, k)
+
+    whole = "sm90 wgmma, tile 32x128, 20 warps, 0 stages, 4 CTAs"
+    assert turns(whole, 32, 512, 1024) == (False, False)
+    assert turns(whole, 32, 512, 4096) == (False, True)
+    assert turns(whole, 64, 512, 1024) == (True, False)
+    parts = "sm90 wgmma, tile 32x128, 20 warps, 0 stages, clusters of 4, K in 4 parts, 4 CTAs"
+    assert turns(parts, 32, 128, 4096) == (False, False)
+    assert turns(parts, 32, 256, 8192) == (True, True)
+    shares = "sm90 wgmma, tile 32x128, 20 warps, 0 stages, 4 CTAs, equal parts of all tiles' K"
+    assert turns(shares, 32, 640, 1024) == (True, False)
+    assert turns(shares, 32, 256, 8192) == (False, True)
+    rows = "sm90 rows, tile 8x32, 8 warps, 2 stages, clusters of 2, 4 CTAs"
+    assert turns(rows, 8, 64, 4096) == (False, False)
+    assert turns(rows, 8, 96, 4096) == (True, True)

@@ -18,10 +18,19 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import cache
 
 import torch
-from kernel_visits import MOST_WORK, Visit, find_visits, find_w4_visits, of_compiled
+from kernel_visits import (
+    MOST_WORK,
+    W4_FORMS,
+    Visit,
+    W4Form,
+    find_visits,
+    find_w4_visits,
+    of_compiled,
+)
 
 import xgemm
 
@@ -117,16 +126,27 @@ def packed(n: int, k: int, group_size: int, zeros: bool, bf16: bool) -> xgemm.Pa
     return xgemm.pack(xgemm.QuantizedWeight(codes(n, k), scales, offsets, None, group_size))
 
 
-def quantized_product(visit: Visit, group_size: int, zeros: bool, bf16_scales: bool,
-                      dtype: torch.dtype) -> torch.Tensor:  # fmt: skip
-    p = packed(visit.n, visit.k, group_size, zeros, bf16_scales)
-    return xgemm.linear(operand((visit.m, visit.k), dtype), p, operand((visit.n,), dtype))
+def quantized_product(visit: Visit, form: W4Form, dtype: torch.dtype) -> torch.Tensor:
+    p = packed(visit.n, visit.k, form.group_size, form.zeros, form.bf16_scales)
+    x, bias = operand((visit.m, visit.k), dtype), operand((visit.n,), dtype)
+    return xgemm.linear(x, p, bias, batch_invariant=form.batch_invariant)
 
 
 def quantized_gradient(dtype: torch.dtype) -> torch.Tensor:
     p = packed(200, 300, 64, True, False)
     x = operand((5, 300), dtype).requires_grad_()
     xgemm.linear(x, p).backward(operand((5, 200), dtype))
+    assert x.grad is not None
+    return x.grad
+
+
+def act_order_product(m: int, k: int, dtype: torch.dtype) -> torch.Tensor:
+    """Channels in another order, forward and backward."""
+    g_idx = (torch.randperm(k, device="cuda") // 128).int()
+    scales = operand((-(-k // 128), 64), torch.float16)
+    p = xgemm.pack(xgemm.QuantizedWeight(codes(64, k), scales, None, g_idx, 128))
+    x = operand((m, k), dtype).requires_grad_()
+    xgemm.linear(x, p).backward(operand((m, 64), dtype))
     assert x.grad is not None
     return x.grad
 
@@ -138,25 +158,25 @@ def pack_there_and_back(group_size: int) -> torch.Tensor:
     return xgemm.unpack(p).scales
 
 
-def w4a16() -> Iterator[Job]:
-    def explain(m: int, n: int, k: int) -> str:
-        return torch.ops.xgemm.explain("mul.w4a16", m, n, k, dtype="float16", device="cuda")
+def explain_w4(form: W4Form, m: int, n: int, k: int) -> str:
+    return torch.ops.xgemm.explain("mul.w4a16", m, n, k, device="cuda", **asdict(form))
 
-    formats = (
-        (128, False, False, torch.float16), (32, True, False, torch.bfloat16),
-        (-1, True, True, torch.float16),
-    )  # fmt: skip
-    for visit in find_w4_visits(explain):
-        for form in formats:
-            yield f"{form} {visit}", lambda v=visit, f=form: quantized_product(v, *f)
-    for m, form in itertools.product((1, 20, 100), formats):
-        visit = Visit("fp32", m, 200, 300)
-        yield (
-            f"float32 {visit}",
-            lambda v=visit, f=form: quantized_product(v, *f[:3], torch.float32),
-        )
+
+def w4a16() -> Iterator[Job]:
+    def job(visit: Visit, form: W4Form, dtype: torch.dtype) -> Job:
+        return f"{form} {visit}", lambda: quantized_product(visit, form, dtype)
+
+    for form in W4_FORMS:
+        for visit in find_w4_visits(explain_w4, form):
+            yield job(visit, form, getattr(torch, form.dtype))
+        for m in (1, 20, 100):
+            yield job(Visit("fp32", m, 200, 300), form, torch.float32)
     for dtype in HALVES:
         yield f"gradient {dtype}", lambda d=dtype: quantized_gradient(d)
+    # Copies by columns, of any number; by rows, of which fewer of so many channels fit.
+    by_columns = itertools.product((1, 20), (512, 301), (torch.float16, torch.float32))
+    for args in (*by_columns, (300, 512, torch.float16), (260, 29_184, torch.bfloat16)):
+        yield f"act-order {args}", lambda args=args: act_order_product(*args)
     for group_size in (32, -1):
         yield f"pack {group_size}", lambda g=group_size: pack_there_and_back(g)
 

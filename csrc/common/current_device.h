@@ -23,6 +23,17 @@ inline int most_capability() {
   return most;
 }
 
+// XGEMM_CUDA_SMS=16 makes them for so many multiprocessors of those that there are: small problems
+// then get the kernels of large ones, and several tiles to a CTA.
+inline int most_sms() {
+  static const int most = [] {
+    const char* value = std::getenv("XGEMM_CUDA_SMS");
+    const int number = value == nullptr ? 0 : std::atoi(value);
+    return number > 0 ? number : 9999;
+  }();
+  return most;
+}
+
 inline DeviceInfo device_info(int device) {
   constexpr int kMostDevices = 64;
   static std::array<std::atomic<int>, kMostDevices> cache{};  // 0: not asked yet
@@ -32,7 +43,8 @@ inline DeviceInfo device_info(int device) {
   cudaDeviceGetAttribute(&sm_count, cudaDevAttrMultiProcessorCount, device);
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  const DeviceInfo info{sm_count, std::min(major * 10 + minor, most_capability())};
+  const DeviceInfo info{std::min(sm_count, most_sms()),
+                        std::min(major * 10 + minor, most_capability())};
   if (device < kMostDevices) {
     cache[device].store(info.sm_count * 1000 + info.capability, std::memory_order_relaxed);
   }

@@ -25,10 +25,12 @@ namespace whole = xgemm::cuda::w4a16::sm90::whole;
 namespace {
 
 w4a16::Problem make_problem(int64_t m, int64_t n, int64_t k, int64_t group_size, bool zeros,
-                            const std::string& dtype, bool batch_invariant, bool perm) {
+                            bool bf16_scales, const std::string& dtype, bool batch_invariant,
+                            bool perm) {
   w4a16::Problem problem;
   problem.m = m;
   problem.weight.layout = {n, k, group_size, zeros};
+  problem.weight.bf16_scales = bf16_scales;
   for (const auto type : {xgemm::DType::kF16, xgemm::DType::kBF16, xgemm::DType::kF32}) {
     if (dtype == xgemm::name_of(type)) problem.dtype = type;
   }
@@ -57,8 +59,9 @@ py::dict constants() {
 void bind_w4a16(py::module_& m) {
   py::class_<w4a16::Problem>(m, "W4A16Problem")
       .def(py::init(&make_problem), py::kw_only(), py::arg("m"), py::arg("n"), py::arg("k"),
-           py::arg("group_size") = 128, py::arg("zeros") = false, py::arg("dtype") = "float16",
-           py::arg("batch_invariant") = false, py::arg("perm") = false);
+           py::arg("group_size") = 128, py::arg("zeros") = false, py::arg("bf16_scales") = false,
+           py::arg("dtype") = "float16", py::arg("batch_invariant") = false,
+           py::arg("perm") = false);
   py::enum_<w4a16::Kernel>(m, "W4A16Kernel")
       .value("SM80", w4a16::Kernel::kSm80)
       .value("SM90_ROWS", w4a16::Kernel::kSm90Rows)
