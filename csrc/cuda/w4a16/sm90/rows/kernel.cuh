@@ -60,9 +60,9 @@ __global__ void __launch_bounds__(kMostThreads<kTiles, kFormat>, 1)
     stream.start();
     wait_for_barriers();
     ptx::griddep_launch_dependents();  // after the wait: what is older than this kernel has ended
-    if (p.log2_cluster > 0) ptx::cluster_arrive_relaxed();
+    if (p.log2_cluster > 0) ptx::cluster_barrier_begin();
     stream.run();
-    if (p.log2_cluster > 0) ptx::cluster_wait();
+    if (p.log2_cluster > 0) ptx::cluster_barrier_end();
   } else {
     if (warp == p.warps) {
       if (p.rows > 1) prefetch(p, cta, lane);  // 1 % slower with one row
@@ -72,8 +72,8 @@ __global__ void __launch_bounds__(kMostThreads<kTiles, kFormat>, 1)
     wait_for_barriers();
     ptx::griddep_launch_dependents();
     if (p.log2_cluster > 0) {
-      ptx::cluster_arrive_relaxed();
-      ptx::cluster_wait();  // all inboxes stand
+      ptx::cluster_barrier_begin();
+      ptx::cluster_barrier_end();  // all inboxes stand
     }
     Reducer<T, reducer_rows(kTiles), kStrips, kFormat == Format::kOneGroup>(p, cta, smem,
                                                                             warp - p.warps, lane)

@@ -91,7 +91,7 @@ __device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
     Activations(params, smem, walk).start();
   }
   ptx::griddep_launch_dependents();
-  if (cluster) ptx::cluster_arrive_relaxed();
+  if (cluster) ptx::cluster_barrier_begin();
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<Config::kProducerRegisters>();
     if (warp == 0) {
@@ -99,7 +99,7 @@ __device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
       Weights<Config, Storage>(params, smem, walk).run();
     } else if (warp == 1) {
       if (params.sharers_shift > 0) {  // X is sent to others, too, whose barriers must stand
-        ptx::cluster_wait();
+        ptx::cluster_barrier_end();
         ptx::griddep_wait();
         Activations(params, smem, walk).start();
       }
@@ -114,10 +114,10 @@ __device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
     } else if (params.even_shares) {
       find_flags<Config>(params, place, thread % 32);
     }
-    if (cluster && !(warp == 1 && params.sharers_shift > 0)) ptx::cluster_wait();
+    if (cluster && !(warp == 1 && params.sharers_shift > 0)) ptx::cluster_barrier_end();
   } else {
     ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
-    if (cluster) ptx::cluster_wait();  // others' barriers stand, too
+    if (cluster) ptx::cluster_barrier_end();  // others' barriers stand, too
     ptx::griddep_wait();
     consume(smem, place, warpgroup - 1, thread);
   }

@@ -262,41 +262,38 @@ class PartsExchange {
  public:
   __device__ PartsExchange(UnitStorage<Config>& smem, int block, int part, int thread)
       : sums_(smem.sums[block]),
-        barriers_(1 + Config::kConsumers + kBarriers * block),
+        points_(smem.meetings[block], 1 + Config::kConsumers + Config::kMeetings * block),
         part_(part),
         thread_(thread) {}
 
   // Of all parts; afterwards that of part 0 is the sum. `last`: there is no tile after this.
   __device__ void add_up(float (&acc)[kRows / 2], bool last) {
-    if ((part_ > 0 || ptx::kAllArrive) && started_) {
-      ptx::named_barrier_sync(barriers_ + kFree, kParts * kWarpgroup);
-    }
+    if ((part_ > 0 || ptx::kAllArrive) && started_) points_.meet(kFree, kParts * kWarpgroup);
     started_ = true;
     if (part_ >= kHalf) {
       give(acc, part_ - kHalf);
-      ptx::named_barrier_hand_over(barriers_ + part_ - kHalf, kPair);
+      points_.hand_over(part_ - kHalf, kPair);
       return;
     }
-    ptx::named_barrier_sync(barriers_ + part_, kPair);
+    points_.meet(part_, kPair);
     take(acc, part_);
     if constexpr (kParts == 4) {
       if (part_ == 1) {
         give(acc, 1);
-        ptx::named_barrier_hand_over(barriers_ + kSecond, kPair);
+        points_.hand_over(kSecond, kPair);
         return;
       }
-      ptx::named_barrier_sync(barriers_ + kSecond, kPair);
+      points_.meet(kSecond, kPair);
       take(acc, 1);
     }
-    if (!last && !ptx::kAllArrive) {
-      ptx::named_barrier_arrive(barriers_ + kFree, kParts * kWarpgroup);
-    }
+    if (!last && !ptx::kAllArrive) points_.hand_over(kFree, kParts * kWarpgroup);
   }
 
  private:
-  // Barriers of a block: the sums of a part are there; those of two; all have been read.
-  static constexpr int kSecond = kHalf, kFree = kParts == 4 ? 3 : 1, kBarriers = kFree + 1;
-  static_assert(1 + Config::kConsumers + (kParts > 1 ? kBarriers * Config::kConsumers : 0) <=
+  // Where parts meet: the sums of a part are there; those of two; all have been read.
+  static constexpr int kSecond = kHalf, kFree = Config::kMeetings - 1;
+  static_assert(1 + Config::kConsumers +
+                        (kParts > 1 ? Config::kMeetings * Config::kConsumers : 0) <=
                     kSetUpBarrier,
                 "barriers must be told apart");
 
@@ -317,7 +314,8 @@ class PartsExchange {
   }
 
   float4 (*sums_)[Config::kSumsOfPart];
-  int barriers_, part_, thread_;
+  ptx::MeetingPoints<Config::kMeetings> points_;
+  int part_, thread_;
   bool started_ = false;
 };
 

@@ -159,7 +159,7 @@ struct TileConfig : LargeTile<kConsumers, kRows, may_split(kConsumers, kRows)> {
 template <int kConsumers, int kRows, bool kSplit>
 struct MiddleConfig : LargeTile<kConsumers, kRows, kSplit> {
   using Base = LargeTile<kConsumers, kRows, kSplit>;
-  static constexpr int kParts = 1, kSumsOfPart = 1, kSumsSlots = 1;  // that share K: none
+  static constexpr int kParts = 1, kSumsOfPart = 1, kSumsSlots = 1, kMeetings = 1;  // share K: none
   static constexpr int kWStages =
       least(kMostStages, Base::kRingBytes / (2 * Base::kXBytes + Base::kWBytes));
   static_assert(kWStages >= 3, "a tile must leave room for a ring");
@@ -187,6 +187,7 @@ struct FewConfig : WarpgroupTile<kBlocks, kRows, may_split(kBlocks, kRows)> {
   // float4 that a warpgroup gives another of the same columns, and for how many there is room.
   static constexpr int kSumsOfPart = kParts > 1 ? kRows / 8 * kWarpgroup : 1;
   static constexpr int kSumsSlots = kParts > 1 ? kParts / 2 : 1;
+  static constexpr int kMeetings = kParts == 4 ? 4 : 2;  // a block's barriers (PartsExchange)
   static constexpr int kSumsBytes = kBlocks * kSumsSlots * kSumsOfPart * 16;
   static constexpr int kRingBytes = kMostSmemBytes - Base::kOtherBytes - kSumsBytes;
   // Whether codes are multiplied as they are, and a constant zero point's part is taken from the

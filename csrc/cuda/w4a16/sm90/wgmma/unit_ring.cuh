@@ -21,6 +21,7 @@ struct UnitStorage {
   uint64_t w_full[Config::kWStages], w_empty[Config::kWStages];
   uint64_t sums_full[Config::kXSums ? Config::kWStages : 1];
   uint64_t inbox_full[Config::kConsumers], inbox_empty[Config::kConsumers];
+  ptx::MeetingMemory<Config::kMeetings> meetings[Config::kConsumers];  // of warpgroups that share K
 };
 template <typename Config>
 inline constexpr int kUnitSmemBytes = sizeof(UnitStorage<Config>) + 1024;  // + alignment
@@ -96,6 +97,16 @@ __device__ inline void set_up_other_barriers(const Params& params, UnitStorage<C
                        ptx::group_arrivals(Config::kConsumers * Config::kStageUnits, kWarpgroup));
     if constexpr (Config::kXSums)
       ptx::mbarrier_init(&smem.sums_full[stage], ptx::group_arrivals(1));
+  }
+  if constexpr (Config::kParts > 1) {
+#pragma unroll
+    for (int i = 0; i < Config::kConsumers * Config::kMeetings; ++i) {
+      const int block = i / Config::kMeetings, point = i % Config::kMeetings;
+      // At the last one all parts meet, at the others two.
+      const int parts = point + 1 == Config::kMeetings ? Config::kParts : 2;
+      ptx::MeetingPoints<Config::kMeetings>::set_up(smem.meetings[block], point,
+                                                    parts * kWarpgroup);
+    }
   }
   set_up_inbox_barriers<Config>(params, smem);
   ptx::fence_mbarrier_init();
