@@ -34,6 +34,7 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
         "group_size": draw(st.sampled_from([32, 64, 128, -1])),
         "zeros": draw(st.booleans()),
         "dtype": draw(st.sampled_from(["float16", "bfloat16"])),
+        "bf16_scales": draw(st.booleans()),
     }
 
 
@@ -112,10 +113,11 @@ def test_decode_steps_stream(cpp: ModuleType, layer: str, m: int, group_size: in
 
 @given(problems(), st.integers(1, 3))
 def test_whole_weights_fit_into_registers(cpp: ModuleType, problem: dict[str, Any], m: int) -> None:
-    problem["m"], scales = m, problem["dtype"]
+    problem["m"] = m
     config = cpp.select_w4_whole(cpp.W4A16Problem(**problem), **HOPPER)
     n, k = problem["n"], problem["k"]
-    plain = problem["group_size"] == 128 and not problem["zeros"] and scales == "float16"
+    plain = problem["group_size"] == 128 and not problem["zeros"]
+    plain = plain and (problem["dtype"] == "bfloat16" or not problem["bf16_scales"])
     fits = m <= 2 and n <= 132 * 48 and k <= 4096
     whole_copies = m == 1 or k % 8 == 0  # of X's rows
     assert (config is not None) == (plain and fits and whole_copies)

@@ -37,6 +37,13 @@ struct Problem {
   bool overlaps_previous = false;
 };
 
+// The commonest format, for which some kernels are compiled: groups of a unit's channels, no zero
+// points, fp16 scales. With bf16 activations scales may be of either type: those kernels ask which.
+inline bool is_plain(const Problem& p) {
+  return p.weight.layout.groups_per_unit() == 1 && !p.weight.layout.zeros &&
+         (p.dtype == DType::kBF16 || !p.weight.bf16_scales);
+}
+
 enum class Kernel {
   kSm80,      // units by cp.async, mma.sync: any format, GPU from Ampere on, stride and alignment
   kSm90Rows,  // a stream over the weight by bulk copies, mma.sync, K split over warps and a cluster

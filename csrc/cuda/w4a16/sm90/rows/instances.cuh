@@ -42,15 +42,13 @@ Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
 
 template <typename T>
 Status launch_typed(const Params& params, const Work& work, cudaStream_t stream) {
-  const bool plain =
-      params.groups == 1 && !params.zeros && params.bf16_scales == std::is_same_v<T, __nv_bfloat16>;
   if (work.wide) return launch_kernel<T, 1, Format::kPlain, kWideStrips>(params, work, stream);
   const auto run = [&]<int kTiles>() {
     if constexpr (kTiles <= most_mma_tiles(true)) {
       if (params.groups > 1) return launch_kernel<T, kTiles, Format::kFine>(params, work, stream);
     }
-    return plain ? launch_kernel<T, kTiles, Format::kPlain>(params, work, stream)
-                 : launch_kernel<T, kTiles, Format::kOneGroup>(params, work, stream);
+    return work.plain ? launch_kernel<T, kTiles, Format::kPlain>(params, work, stream)
+                      : launch_kernel<T, kTiles, Format::kOneGroup>(params, work, stream);
   };
   switch (ceil_div(params.rows, kMmaRows)) {
     case 1:

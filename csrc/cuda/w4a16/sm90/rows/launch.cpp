@@ -61,7 +61,8 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
 
   const Work work = {.strips = static_cast<int>(ceil_div<int64_t>(layout.n, w4::kStripColumns)),
                      .most_clusters = config.ctas / split.cluster,
-                     .wide = split.strips == kWideStrips};
+                     .wide = split.strips == kWideStrips,
+                     .plain = is_plain(p)};
   const auto run = p.dtype == DType::kF16 ? launch_f16 : launch_bf16;
   return run(params, work, stream);
 }

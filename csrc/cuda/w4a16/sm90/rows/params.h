@@ -52,7 +52,8 @@ struct Params {
 
 struct Work {
   int strips, most_clusters;
-  bool wide;  // tiles; else narrow ones
+  bool wide;   // tiles; else narrow ones
+  bool plain;  // is_plain()
 };
 // Sets the clusters and their tiles in `params`: no more clusters than the GPU runs at once.
 Status launch_f16(const Params& params, const Work& work, cudaStream_t stream);

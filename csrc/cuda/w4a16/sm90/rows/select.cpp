@@ -227,10 +227,7 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
 
   Search search{p, device};
   search.consider(kNarrowStrips);
-  const bool own_scales = p.weight.bf16_scales == (p.dtype == DType::kBF16);
-  if (p.m <= kMmaRows && layout.groups_per_unit() == 1 && !layout.zeros && own_scales) {
-    search.consider(kWideStrips);
-  }
+  if (p.m <= kMmaRows && is_plain(p)) search.consider(kWideStrips);
   *config = search.best, *estimate_us = search.best_us;
   return search.best_us < std::numeric_limits<double>::infinity();
 }

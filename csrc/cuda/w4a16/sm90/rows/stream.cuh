@@ -18,9 +18,9 @@
 
 namespace xgemm::cuda::w4a16::sm90::rows {
 
-// What a kernel is compiled for. kPlain: the commonest, groups of a unit's 128 channels, no zero
-// points, scales of the activations' type: its loop asks nothing and takes a tenth fewer
-// instructions. kOneGroup: of a unit or of all K, else any. kFine: groups of fewer channels.
+// What a kernel is compiled for. kPlain: the commonest (is_plain()), whose loop asks nothing, or in
+// bf16 of which type scales are, and takes a tenth fewer instructions. kOneGroup: of a unit or of
+// all K, else any. kFine: groups of fewer channels.
 enum class Format { kPlain, kOneGroup, kFine };
 
 // Bytes of the packed layout: constants where the format is known.
@@ -100,7 +100,7 @@ struct Scales {
   static constexpr bool kPlain = kFormat == Format::kPlain;
   __device__ static bool has_zeros(const Params& p) { return !kPlain && p.zeros_in_units; }
   __device__ static bool are_bf16(const Params& p) {
-    return kPlain ? std::is_same_v<T, __nv_bfloat16> : p.bf16_scales;
+    return !(kPlain && std::is_same_v<T, __half>) && p.bf16_scales;
   }
   static constexpr float factor(int i) { return i % 2 == 0 ? 1.0f : Codes<T>::kUpper; }
 };

@@ -21,12 +21,12 @@ class Centered {
  public:
   __device__ Centered() { set_zeros(__float2half2_rn(8.0f)); }
 
-  // By a whole warp. kPlain: no zero points are stored, and scales are of the activations' type.
+  // By a whole warp. kPlain: as is_plain() has it.
   template <bool kPlain>
   __device__ void load_group(const ScaleSource& source, bool bf16_scales) {
     const auto* scales = reinterpret_cast<const uint16_t*>(source.scales);
-    scale_[0] = float_of(scales[0], kPlain ? !kHalf : bf16_scales);
-    scale_[1] = float_of(scales[8], kPlain ? !kHalf : bf16_scales);
+    const bool bf16 = !(kPlain && kHalf) && bf16_scales;
+    scale_[0] = float_of(scales[0], bf16), scale_[1] = float_of(scales[8], bf16);
     if (!kPlain && source.zeros) {
       const auto* zeros = scales + source.zeros_apart / 2;
       set_zeros(pair_of<__half2>(zeros[0] | static_cast<uint32_t>(zeros[8]) << 16));

@@ -7,13 +7,13 @@
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
 template <typename T, int kBlocks, int kParts, int kRows>
-Status launch_few_tile(const Params& params, const Work& work, cudaStream_t stream) {
+Status launch_few_tile(const Params& params, const Variant& variant, const Work& work,
+                       cudaStream_t stream) {
   using Plain = FewConfig<kBlocks, kParts, kRows, true>;
   using General = FewConfig<kBlocks, kParts, kRows, false>;
   // By sums of x, or of scaled weights, a row has other bits than by the other tiles.
   const bool same_bits = !((Plain::kXSums || Plain::kScaledWeights) && params.batch_invariant);
-  if (params.groups_per_unit == 1 && !params.zeros &&
-      params.bf16_scales == std::is_same_v<T, __nv_bfloat16> && same_bits) {
+  if (variant.plain && !(Plain::kScaledWeights && variant.foreign_scales) && same_bits) {
     return launch_kernel<few_kernel<T, Plain>, Plain, kUnitSmemBytes<Plain>>(params, work, stream);
   }
   return launch_kernel<few_kernel<T, General>, General, kUnitSmemBytes<General>>(params, work,
@@ -25,7 +25,7 @@ Status launch_few(const Params& params, const Variant& variant, const Work& work
                   cudaStream_t stream) {
 #define XGEMM_W4_FEW_TILE(BLOCKS, PARTS, ROWS, CYCLES)                                 \
   if (variant.consumers == BLOCKS && variant.parts == PARTS && variant.rows == ROWS) { \
-    return launch_few_tile<T, BLOCKS, PARTS, ROWS>(params, work, stream);              \
+    return launch_few_tile<T, BLOCKS, PARTS, ROWS>(params, variant, work, stream);     \
   }
   XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE)
 #undef XGEMM_W4_FEW_TILE

@@ -188,7 +188,8 @@ Status launch(const Problem& p, const Config& config, void* workspace, cudaStrea
   const Variant variant{.consumers = consumers,
                         .rows = config.block_m,
                         .parts = parts,
-                        .foreign_scales = p.weight.bf16_scales != (p.dtype == DType::kBF16)};
+                        .foreign_scales = p.weight.bf16_scales != (p.dtype == DType::kBF16),
+                        .plain = is_plain(p)};
   const Work work{.clusters = config.ctas / config.cluster, .overlaps_previous = overlaps_previous};
   const auto run =
       few ? (f16 ? launch_few_f16 : launch_few_bf16) : (f16 ? launch_f16 : launch_bf16);

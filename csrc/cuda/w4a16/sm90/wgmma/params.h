@@ -63,6 +63,7 @@ struct Variant {
   int consumers, rows;
   int parts;            // of tiles of few rows: warpgroups that share the K of 64 columns
   bool foreign_scales;  // of the 16-bit type that the activations do not have
+  bool plain;           // is_plain()
 };
 
 struct Work {

@@ -114,6 +114,7 @@ class Chooser {
   Chooser(const Problem& p, int64_t m, const DeviceInfo& device)
       : layout_(p.weight.layout),
         foreign_scales_(p.weight.bf16_scales != (p.dtype == DType::kBF16)),
+        plain_(is_plain(p)),
         batch_invariant_(p.batch_invariant),
         m_(m),
         device_(device) {}
@@ -200,7 +201,9 @@ class Chooser {
     const auto more = static_cast<double>(std::max<int64_t>(groups, 1) - 1);
     if (shape.rows > kMostMiddleRows) return 1.0 + (layout_.zeros ? kLargeZeros * (more + 1) : 0.0);
     const FormatCosts& costs = shape.few_rows() ? kFewFormats : kMiddleFormats;
-    if (foreign_scales_) {
+    const bool asks_type =
+        plain_ && shape.few_rows() && !scales_weights(shape.consumers, shape.rows);
+    if (foreign_scales_ && !asks_type) {
       return 1.0 + costs.foreign + costs.foreign_group * more +
              (layout_.zeros ? costs.foreign_group_zeros * (more + 1) : 0.0);
     }
@@ -261,7 +264,7 @@ class Chooser {
   }
 
   const w4::Layout& layout_;
-  bool foreign_scales_, batch_invariant_;
+  bool foreign_scales_, plain_, batch_invariant_;
   int64_t m_;
   const DeviceInfo& device_;
   Candidate best_{};

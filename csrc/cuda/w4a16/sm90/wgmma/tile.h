@@ -72,6 +72,10 @@ constexpr bool takes_foreign_scales(int consumers, int rows) {
   return rows <= kMostFewRows || (!between_tiles(rows) && (consumers < 4 || rows < 128));
 }
 
+// Whether a tile of few rows multiplies the weights themselves by their scales, in the commonest
+// format: they must then be of the activations' type.
+constexpr bool scales_weights(int blocks, int rows) { return blocks == 4 && rows >= 48; }
+
 // Units of 128 k of a stage of tiles whose `parts` warpgroups share K: a load costs its thread some
 // 200 cycles, and a unit of 64 columns takes little longer. (With two warpgroups 1 to 3 % slower.)
 constexpr int stage_units(int parts) { return parts == 4 ? 2 : 1; }
@@ -193,8 +197,7 @@ struct FewConfig : WarpgroupTile<kBlocks, kRows, may_split(kBlocks, kRows)> {
   // Whether codes are multiplied as they are, and a constant zero point's part is taken from the
   // sums, by sums of x: 5 instructions for 8 codes instead of 9 (bf16: 7 instead of 11).
   static constexpr bool kXSums = kPlain && kParts == 1 && kRows == 16;
-  // Whether the weights themselves are multiplied by their scales.
-  static constexpr bool kScaledWeights = kPlain && kBlocks == 4 && kRows >= 48;
+  static constexpr bool kScaledWeights = kPlain && scales_weights(kBlocks, kRows);
   static constexpr int kXSumsBytes = kXSums ? kRows * 8 + 16 : 0;
   static constexpr int kUnitBytes = 2 * Base::kXBytes + Base::kWBytes + kXSumsBytes;
   static constexpr int kTurns = kParts / kStageUnits;  // of warpgroups, a stage each

@@ -91,14 +91,14 @@ __device__ __forceinline__ float2 sum_of(const UnitOfX& x) {
 // Adds the product of a piece with a unit of X.
 template <typename T>
 __device__ __forceinline__ void multiply(float (&sum)[4], const Piece& piece, const UnitOfX& x,
-                                         const float2& x_sum, uint32_t lane) {
-  constexpr bool kShared = Codes<T>::kMayShare, kBf16 = std::is_same_v<T, __nv_bfloat16>;
+                                         const float2& x_sum, bool bf16_scales, uint32_t lane) {
+  constexpr bool kShared = Codes<T>::kMayShare;
   // Minus the zero point of columns gid and gid + 8, in the terms of mma's products.
   constexpr float kLower = -(w4::kSymmetricZero + Codes<T>::kOffset);
   constexpr float kUpper = kLower * (Codes<T>::kUpper + (kShared ? 1.0f : 0.0f));
   const auto& [low, high] = piece.codes;
-  const float scales[2] = {scale_to_float(__shfl_sync(~0u, piece.scale, lane & ~1u), kBf16),
-                           scale_to_float(__shfl_sync(~0u, piece.scale, lane | 1u), kBf16)};
+  const float scale = scale_to_float(piece.scale, bf16_scales);
+  const float scales[2] = {__shfl_sync(~0u, scale, lane & ~1u), __shfl_sync(~0u, scale, lane | 1u)};
   const uint32_t words[kSteps] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
   float product[2][4] = {{kLower * x_sum.x, kLower * x_sum.y, kUpper * x_sum.x, kUpper * x_sum.y}};
 #pragma unroll
@@ -189,6 +189,7 @@ __global__ void __launch_bounds__(kMostWarps * 32, 1)
     load_x(x, x_from, unit);
     x_sums[unit] = sum_of<T>(x);
   }
+  const bool bf16_scales = std::is_same_v<T, __nv_bfloat16> && p.bf16_scales;
   float sums[kStrips][4] = {};
 #pragma unroll
   for (int unit = 0; unit < kUnits; ++unit) {
@@ -196,7 +197,7 @@ __global__ void __launch_bounds__(kMostWarps * 32, 1)
     load_x(x, x_from, unit);
 #pragma unroll
     for (int i = 0; i < kStrips; ++i) {
-      multiply<T>(sums[i], pieces[unit][i], x, x_sums[unit], lane);
+      multiply<T>(sums[i], pieces[unit][i], x, x_sums[unit], bf16_scales, lane);
     }
     __syncwarp();  // or the compiler reads the next unit's X ahead, for which registers lack
   }

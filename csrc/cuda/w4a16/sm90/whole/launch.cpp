@@ -13,6 +13,7 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
   params.row_bytes = static_cast<uint32_t>(layout.row_bytes());
   params.strips = static_cast<uint32_t>(ceil_div<int64_t>(layout.n, w4::kStripColumns));
   params.units = static_cast<uint32_t>(layout.units());
+  params.bf16_scales = p.weight.bf16_scales;
   params.x = static_cast<const uint16_t*>(p.x);
   params.x_row_stride = p.m > 1 ? p.x_row_stride : 0;
   params.rows = static_cast<uint32_t>(plan.rows), params.k = static_cast<int>(layout.k);

@@ -16,6 +16,7 @@ struct Params {
   const uint8_t* weight;
   uint32_t row_bytes;      // of qweight, which has less than 2^32 of them
   uint32_t strips, units;  // of all of it
+  bool bf16_scales;        // else fp16, as always with fp16 activations
 
   const uint16_t* x;  // [rows, k], rows aligned to 16 bytes
   int64_t x_row_stride;

@@ -25,8 +25,7 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config) {
   // The kernel for any number of rows sums in another order.
   if (p.batch_invariant) return false;
   if (p.m == 0 || p.m > kMostRows || layout.n == 0 || layout.k == 0) return false;
-  const bool own_scales = p.weight.bf16_scales == (p.dtype == DType::kBF16);
-  if (layout.groups_per_unit() != 1 || layout.zeros || !own_scales) return false;
+  if (!is_plain(p)) return false;
   const bool whole_copies = p.perm == nullptr && p.x_col_stride == 1 &&
                             (p.m == 1 || p.x_row_stride % 8 == 0) && aligned_to(p.x, 16);
   if (!whole_copies) return false;
