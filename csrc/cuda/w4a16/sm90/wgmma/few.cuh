@@ -122,10 +122,6 @@ class FewConsumer {
         }
       }
     });
-    if constexpr (Config::kXSums) {
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) total[i] *= RawCodes<T>::unit(i / 2 % 2);
-    }
   }
 
   // With weights that are multiplied by their scales: units of several groups, whose sums would
@@ -176,14 +172,13 @@ class FewConsumer {
   }
 
   // The same with the codes as they are: what the zero point takes away is what the sums begin
-  // with, and `total` is in units of RawCodes.
+  // with.
   __device__ void multiply_codes(float (&total)[kRows / 2], const uint32_t (&words)[8], uint64_t x,
                                  const XSums<kRows>& x_sums) const {
     uint32_t a[8][4];
     float sums[kRows / 2];
-    float scale[2] = {codes_.scale(0), codes_.scale(1)};
     if (x_sums.infinite == 0) [[likely]] {
-      RawCodes<T>::expand(words, a);
+      RawCodes::expand(words, a);
 #pragma unroll
       for (int j = 0; j < kRows / 8; ++j) {
         const float4 begin = x_sums.begin[j][thread_ % 4];
@@ -194,11 +189,10 @@ class FewConsumer {
       codes_.template expand<true>(words, a);
 #pragma unroll
       for (float& sum : sums) sum = 0.0f;
-      scale[0] /= RawCodes<T>::unit(0), scale[1] /= RawCodes<T>::unit(1);
     }
     multiply_unit(sums, a, x);
 #pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) total[i] = fmaf(scale[i / 2 % 2], sums[i], total[i]);
+    for (int i = 0; i < kRows / 2; ++i) total[i] = fmaf(codes_.scale(i / 2 % 2), sums[i], total[i]);
   }
 
   __device__ void load_group(const uint8_t* strip, int group) {

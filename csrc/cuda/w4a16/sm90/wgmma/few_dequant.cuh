@@ -95,32 +95,17 @@ class Centered {
   bool any_rest_ = false;
 };
 
-// Codes as they are, times a power of two. In fp16 a masked nibble is the subnormal number code *
-// 2^-24 (row 0) or code * 2^-20 (row 1); in bf16 it is 128 + code.
-template <typename T>
+// Codes as they are, in bf16: 128 + code.
 struct RawCodes {
-  static constexpr bool kHalf = std::is_same_v<T, __half>;
-  // What a sum is to be multiplied by, and the operand where a code is 8.
-  __device__ static constexpr float unit(int row) {
-    return !kHalf ? 1.0f : row == 0 ? 0x1p24f : 0x1p20f;
-  }
-  __device__ static constexpr float center(int row) {
-    return !kHalf ? 136.0f : row == 0 ? 0x1p-21f : 0x1p-17f;
-  }
+  static constexpr float kCenter = 136.0f;  // where a code is 8
 
   template <int kWords>
   __device__ static void expand(const uint32_t (&words)[kWords], uint32_t (&a)[kWords][4]) {
 #pragma unroll
     for (int j = 0; j < kWords; ++j) {
-      const uint32_t word = words[j], upper = word >> 8;
-      if constexpr (kHalf) {
-        a[j][0] = word & 0x000f000f, a[j][1] = word & 0x00f000f0;
-        a[j][2] = upper & 0x000f000f, a[j][3] = upper & 0x00f000f0;
-      } else {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          a[j][i] = ptx::lop3_and_or(word >> (4 * i), 0x000f000f, 0x43004300);
-        }
+      for (int i = 0; i < 4; ++i) {
+        a[j][i] = ptx::lop3_and_or(words[j] >> (4 * i), 0x000f000f, 0x43004300);
       }
     }
   }

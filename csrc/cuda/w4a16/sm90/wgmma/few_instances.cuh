@@ -9,8 +9,9 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 template <typename T, int kBlocks, int kParts, int kRows>
 Status launch_few_tile(const Params& params, const Variant& variant, const Work& work,
                        cudaStream_t stream) {
-  using Plain = FewConfig<kBlocks, kParts, kRows, true>;
-  using General = FewConfig<kBlocks, kParts, kRows, false>;
+  constexpr bool kBf16 = std::is_same_v<T, __nv_bfloat16>;
+  using Plain = FewConfig<kBlocks, kParts, kRows, true, kBf16>;
+  using General = FewConfig<kBlocks, kParts, kRows, false, kBf16>;
   // By sums of x, or of scaled weights, a row has other bits than by the other tiles.
   const bool same_bits = !((Plain::kXSums || Plain::kScaledWeights) && params.batch_invariant);
   if (variant.plain && !(Plain::kScaledWeights && variant.foreign_scales) && same_bits) {

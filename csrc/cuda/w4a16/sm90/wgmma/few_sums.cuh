@@ -21,6 +21,7 @@ struct XSums {
 // warpgroups' that are under way.)
 template <typename T, typename Config, typename Storage>
 class FewSums {
+  static_assert(std::is_same_v<T, __nv_bfloat16>, "RawCodes");
   static_assert(Config::kRows == 16, "one operand of the tensor cores");
 
  public:
@@ -52,7 +53,7 @@ class FewSums {
   // The tensor cores multiply x by ones. Which k lies where does not matter then, so that a lane's
   // 16 bytes are the operand of a row's sums, which are two of the product.
   __device__ void add_up(int stage) {
-    constexpr uint32_t kOnes = std::is_same_v<T, __half> ? 0x3c003c00 : 0x3f803f80;
+    constexpr uint32_t kOnes = 0x3f803f80;
     float sums[2][4] = {};
     const uint8_t* x = smem_.x[stage][0];
 #pragma unroll
@@ -69,7 +70,7 @@ class FewSums {
     }
     const int t = lane_ % 4;
     const float sum = t < 2 ? sums[0][0] + sums[0][2] : sums[1][0] + sums[1][2];
-    const float begin = -(t % 2 ? RawCodes<T>::center(1) : RawCodes<T>::center(0)) * sum;
+    const float begin = -RawCodes::kCenter * sum;
     reinterpret_cast<float*>(smem_.x_sums[stage].begin)[to_] = begin;
     const bool finite = __all_sync(~0u, fabsf(sum) < __int_as_float(0x7f800000));
     if (lane_ == 0) smem_.x_sums[stage].infinite = !finite;
