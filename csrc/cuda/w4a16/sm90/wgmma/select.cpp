@@ -29,9 +29,10 @@ constexpr Shape kShapes[] = {XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE) XGEMM_W4_MIDD
 constexpr double kLaunchUs = 3.1;
 constexpr double kCyclesPerUs = 1650;  // of the cycles below and in tile.h
 // Large products are bound by the GPU's power: 128 SMs then take no longer than 132, and sums that
-// go through memory cost their energy. What cycles need and what power allows are added as in a
-// norm of this degree, so that both count where they are close.
-constexpr double kFlopsPerUs = 1026e6, kSharesEnergy = 1.113, kDegree = 4.23;
+// go through memory cost their energy; where shares begin and end anywhere, weights too, which
+// neighbours read at other times. (51 products more, M from 1280 to 4096.) What cycles need and
+// what power allows are added as in a norm of this degree, so that both count where they are close.
+constexpr double kFlopsPerUs = 1026e6, kPartsEnergy = 1.113, kSharesEnergy = 1.135, kDegree = 4.23;
 
 // These and the tiles' cycles are fitted to times on an H200, groups of 128. kLarge: 14,300 times
 // of 630 products of some 30 layers, M from 72 to 4096; the estimate meets those near the best to 6
@@ -224,7 +225,7 @@ class Chooser {
     const double unit_cycles =
         shape.unit_cycles * (sharers > 1 ? costs.sharing - costs.sharing_row * shape.rows : 1.0) *
         (splits > 1 ? costs.splitting : 1.0) * format_factor(shape);
-    double cycles = 0;
+    double cycles = 0, energy = 1.0;
     if (shares > 0) {
       const int64_t share =
           round_up<int64_t>(ceil_div(tiles * layout_.units(), shares), shape.parts);
@@ -232,6 +233,7 @@ class Chooser {
                                 layout_.units() % share == 0;
       const double segments =
           within_tiles ? 1.0 : static_cast<double>(ceil_div(share, layout_.units()) + 1);
+      energy = within_tiles ? kPartsEnergy : kSharesEnergy;
       // Of a tile, that one CTA adds to its own.
       const auto parts = static_cast<double>(ceil_div(layout_.units(), share) - within_tiles);
       const int lead =
@@ -252,7 +254,7 @@ class Chooser {
       const double flops = 2.0 * static_cast<double>(round_up<int64_t>(m_, shape.rows)) *
                            static_cast<double>(layout_.rows() * kWarpgroupColumns) *
                            static_cast<double>(layout_.k);
-      const double power_us = flops / kFlopsPerUs * (shares > 0 ? kSharesEnergy : 1.0);
+      const double power_us = flops / kFlopsPerUs * energy;
       if (kLaunchUs + std::max(busy_us, power_us) >= us_) return us_;  // spares the powers
       busy_us = std::pow(std::pow(busy_us, kDegree) + std::pow(power_us, kDegree), 1 / kDegree);
     }
