@@ -335,6 +335,22 @@ def test_gemv(dtype: torch.dtype, capability: int) -> None:
             check(machine, config, w.t(), x.t(), bias=bias, activation="relu")
 
 
+@pytest.mark.parametrize("capability", [90, 80])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gemv_by_rows(dtype: torch.dtype, capability: int) -> None:
+    # Warps of a last pass, and lanes of its last warp, that have nothing left; more than one pass.
+    for index, (few, k) in enumerate(itertools.product((1, 2), (8, 264, 1040, 4104, 8192, 8720))):
+        wide = (37, 40)[index % 2]
+        x, w = matrix(few, k, dtype, pad=8), matrix(k, wide, dtype, "t", pad=8)
+        config = Config("gemv", few, few, 0, ctas=0)
+        machine = machine_of(index, capability)
+        check(machine, config, x, w, bias=torch.randn(wide).to(dtype))
+        check(machine, config, w.t(), x.t(), bias=torch.randn(few).to(dtype), activation="relu")
+    batch = torch.randn(3, 2, 528).to(dtype), torch.randn(3, 21, 528).to(dtype).mT
+    check(machine_of(0, capability), Config("gemv", 2, 2, 0, ctas=0), *batch)
+    check(machine_of(1, capability), Config("gemv", 2, 2, 0, ctas=0), batch[0], batch[1][:1])
+
+
 # What a row is followed by, and the first one led by: 16, 8, 4 and 2 bytes of alignment.
 ALIGNMENTS = {"whole 16": (8, 0), "16": (8, 0), "8": (4, 4), "4": (2, 2), "2": (3, 1)}
 

@@ -100,7 +100,10 @@ def splits_of(shape: Shape, tiles: int, device: Device, block_k: int = 32) -> li
 
 
 def gemv(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
-    """The choice in other splits: a cluster's CTAs, or a workspace."""
+    """The choice in other splits: a cluster's CTAs, or a workspace. By rows there are none."""
+    if chosen.block_m == chosen.block_n < 8:
+        yield chosen
+        return
     tiles = chosen.ctas // chosen.splits
     for splits in (1, 2, 4, 8):
         in_cluster = device.capability == 90

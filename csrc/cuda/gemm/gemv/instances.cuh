@@ -3,9 +3,21 @@
 
 #include "cuda/gemm/gemv/instances.h"
 #include "cuda/gemm/gemv/kernel.cuh"
+#include "cuda/gemm/gemv/row_kernel.cuh"
 #include "cuda/launch.h"
 
 namespace xgemm::cuda::gemm::gemv {
+
+template <typename T, int kFew, bool kHopper>
+Status launch_row_kernel(const Params& params, const Grid& grid, cudaStream_t stream) {
+  const auto batches =
+      static_cast<unsigned>(min(params.batches - params.first_batch, kMostBatches));
+  const cuda::Grid launch{.blocks = dim3(grid.tiles, 1, batches),
+                          .threads = dim3(grid.warps * 32),
+                          .stream = stream,
+                          .overlaps_previous = kHopper};
+  return launch_grid("the row kernel", launch, row_kernel<T, kFew, kHopper>, params);
+}
 
 template <typename T, typename Stream, int kShape, int kCtasPerSm, bool kCluster>
 Status launch_kernel(const Params& params, const Grid& grid, cudaStream_t stream) {
@@ -33,26 +45,31 @@ Status launch_shape(const Params& params, const Shape& shape, const Grid& grid,
     return launch_kernel<T, Stream, kShape, kCtas, kCluster>(params, grid, stream);
   };
   switch (&shape - kShapes) {
-    case 0:
-      return run.template operator()<KMajorStream<T, kAccess, 1, 8>, 0>();
-    case 1:
-      return run.template operator()<KMajorStream<T, kAccess, 2, 4>, 1>();
     case 2:
-      return run.template operator()<KMajorStream<T, kAccess, 4, 2>, 2>();
+      return run.template operator()<KMajorStream<T, kAccess, 1, 8>, 2>();
     case 3:
-      return run.template operator()<KMajorStream<T, kAccess, 8, 2>, 3>();
+      return run.template operator()<KMajorStream<T, kAccess, 2, 4>, 3>();
     case 4:
-      return run.template operator()<WideMajorFma<T, kAccess, 1>, 4>();
+      return run.template operator()<KMajorStream<T, kAccess, 4, 2>, 4>();
     case 5:
-      return run.template operator()<WideMajorFma<T, kAccess, 2>, 5>();
+      return run.template operator()<KMajorStream<T, kAccess, 8, 2>, 5>();
+    case 6:
+      return run.template operator()<WideMajorFma<T, kAccess, 1>, 6>();
+    case 7:
+      return run.template operator()<WideMajorFma<T, kAccess, 2>, 7>();
     default:
-      return run.template operator()<WideMajorMma<T, kAccess>, 6>();
+      return run.template operator()<WideMajorMma<T, kAccess>, 8>();
   }
 }
 
 template <typename T, bool kCluster>
 Status launch_typed(const Params& params, const Shape& shape, bool aligned, const Grid& grid,
                     cudaStream_t stream) {
+  if (shape.by_rows) {
+    const auto run_rows =
+        shape.few == 1 ? launch_row_kernel<T, 1, kCluster> : launch_row_kernel<T, 2, kCluster>;
+    return run_rows(params, grid, stream);
+  }
   const auto run = aligned ? launch_shape<T, Access::kAligned, kCluster>
                            : launch_shape<T, Access::kAny, kCluster>;
   return run(params, shape, grid, stream);

@@ -1,7 +1,5 @@
 #include "cuda/gemm/gemv/launch.h"
 
-#include <algorithm>
-
 #include "common/current_device.h"
 #include "common/math.h"
 #include "cuda/gemm/gemv/instances.h"
@@ -10,7 +8,7 @@
 namespace xgemm::cuda::gemm::gemv {
 
 Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream) {
-  const std::optional<View> view = view_of(problem);
+  const std::optional<View> view = view_of(problem, config.block_m, config.block_n);
   if (!view) return {cudaErrorInvalidValue, "the matrix-vector kernel's choice"};
   const Shape& shape = *view->shape;
   Params params = view->params;
@@ -18,9 +16,10 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
   params.k_per_split = round_up(ceil_div(params.k, config.splits), shape.step_k);
   params.partials = config.cluster > 1 ? nullptr : static_cast<float*>(workspace);
   const int steps = params.k_per_split / shape.step_k;
+  const int turns = ceil_div(steps, shape.most_warps);
   const Grid grid = {
       .tiles = static_cast<unsigned>(ceil_div(params.wide, shape.tile)),
-      .warps = std::min(steps, shape.most_warps),
+      .warps = ceil_div(steps, turns),
       .cluster = config.cluster,
   };
   const bool f16 = problem.dtype == DType::kF16;

@@ -13,7 +13,8 @@ namespace xgemm::cuda::gemm::gemv {
 // Strides are in elements, and small enough that 32 bits hold an offset inside a tile.
 struct Params {
   const void* w;
-  int64_t w_stride;  // of the dimension that is not contiguous
+  int64_t w_stride;   // of the dimension that is not contiguous
+  uint64_t w_policy;  // of L2 for it
   const void* x;
   int64_t x_stride, x_k_stride;
   bool x_vectors;  // 16 bytes along k can be loaded from X at once

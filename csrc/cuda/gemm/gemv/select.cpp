@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "common/math.h"
+#include "cuda/ptx/l2_policy.h"
 
 namespace xgemm::cuda::gemm::gemv {
 namespace {
@@ -12,6 +13,8 @@ namespace {
 constexpr int64_t kMostFew = 8;
 constexpr int64_t kMostStride = int64_t{1} << 24;  // 32 bits hold 64 of them
 constexpr int64_t kMostExtent = int64_t{1} << 30;  // and tiles may reach past the end
+constexpr int64_t kPastL2Bytes = 400'000'000;
+constexpr int64_t kLeastRows = 512;  // for CTAs of a row or two each
 
 bool aligned16(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
@@ -33,13 +36,28 @@ Side side_of(const Problem& p, bool swapped) {
           p.m};
 }
 
-const Shape* find_shape(Layout layout, int64_t few, int64_t k) {
-  return std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& shape) {
-    return shape.layout == layout && few <= shape.few && k >= shape.least_k;
-  });
+// The shape of that tile, or, if `tile` is 0, the one to choose; null where there is none.
+const Shape* find_shape(const View& view, Layout layout, int tile) {
+  const Params& q = view.params;
+  const bool rows_fit = view.aligned && q.k % 8 == 0 && q.batch_dims <= 1;
+  const auto fits = [&](const Shape& shape) {
+    if (shape.layout != layout || q.few > shape.few) return false;
+    if (shape.by_rows && (q.few != shape.few || !rows_fit)) return false;
+    if (tile != 0) return shape.tile == tile;
+    return q.k >= shape.least_k && (!shape.by_rows || q.wide * q.batches >= kLeastRows);
+  };
+  const Shape* found = std::find_if(std::begin(kShapes), std::end(kShapes), fits);
+  return found != std::end(kShapes) ? found : nullptr;
 }
 
-std::optional<View> view_of_side(const Problem& p, bool swapped) {
+// Of all batches' W together; batches that share one read it from L2.
+int64_t w_bytes_of(const Params& q) {
+  int64_t matrices = 1;
+  for (int i = 0; i < q.batch_dims; ++i) matrices *= q.batch[i].w != 0 ? q.batch[i].size : 1;
+  return 2 * matrices * q.wide * q.k;
+}
+
+std::optional<View> view_of_side(const Problem& p, bool swapped, int tile) {
   Side side = side_of(p, swapped);
   if (side.few > kMostFew) return std::nullopt;
   // Strides of extents of 1 are never used, and become those that suit the kernels.
@@ -51,7 +69,6 @@ std::optional<View> view_of_side(const Problem& p, bool swapped) {
 
   View view{};
   view.swapped = swapped;
-  view.shape = find_shape(k_major ? Layout::kKMajor : Layout::kWideMajor, side.few, p.k);
   Params& q = view.params;
   q.w = side.w.data, q.x = side.x.data, q.d = p.d;
   q.w_stride = k_major ? side.w.col_stride : side.w.row_stride;
@@ -83,6 +100,11 @@ std::optional<View> view_of_side(const Problem& p, bool swapped) {
     if (dim.size > 1) w_aligned &= w % 8 == 0, q.x_vectors &= x % 8 == 0;
   }
   view.aligned = w_aligned && q.x_vectors;
+  view.shape = find_shape(view, k_major ? Layout::kKMajor : Layout::kWideMajor, tile);
+  if (view.shape == nullptr) return std::nullopt;
+  // L2 drops W first, so that it need not write back what it holds meanwhile. But of a W that is
+  // many times L2 it then reads more slowly (1x57344x8192: 219 us, 216.5 without).
+  q.w_policy = w_bytes_of(q) < kPastL2Bytes ? ptx::kEvictFirst : ptx::kEvictNormal;
   return view;
 }
 
@@ -95,6 +117,7 @@ int64_t ctas_of(const View& view) {
 // reads are short pieces of many rows, and the more of them the worse the memory likes it).
 int choose_splits(const View& view, const DeviceInfo& device) {
   const Shape& shape = *view.shape;
+  if (shape.by_rows) return 1;
   const bool k_major = shape.layout == Layout::kKMajor;
   const int64_t most = device.sm_count *
                        (k_major            ? int64_t{2} * shape.ctas_per_sm
@@ -139,23 +162,27 @@ double estimate(const View& view, const DeviceInfo& device, int splits) {
   const Shape& shape = *view.shape;
   const bool k_major = shape.layout == Layout::kKMajor;
   const Params& q = view.params;
-  int64_t matrices = 1;  // of W
-  for (int i = 0; i < q.batch_dims; ++i) matrices *= q.batch[i].w != 0 ? q.batch[i].size : 1;
-  const double w_bytes = 2.0 * static_cast<double>(matrices) * q.wide * q.k;
+  const auto w_bytes = static_cast<double>(w_bytes_of(q));
   const double other_bytes =
       2.0 * static_cast<double>(q.batches) * q.few * (static_cast<double>(q.k) + q.wide);
   const bool w_aligned = aligned16(q.w) && q.w_stride % 8 == 0;
-  double factor = k_major     ? 1.01 + 0.0115 * q.few + (q.few > 4 ? 0.05 : 0)
-                  : w_aligned ? (q.few == 1 ? 1.04 : 1.12)
-                              : (q.few == 1 ? 1.08 : 1.25);
+  double factor = shape.by_rows ? 0.97 + 0.01 * (q.few - 1)
+                  : k_major     ? 1.01 + 0.0115 * q.few + (q.few > 4 ? 0.05 : 0)
+                  : w_aligned   ? (q.few == 1 ? 1.04 : 1.12)
+                                : (q.few == 1 ? 1.08 : 1.25);
   double step_us = k_major || shape.few == 1 ? 0.9 : 1.9;
   if (!view.aligned) {
     const double strided = q.few > 4 ? kStridedFactor : kFewStridedFactor;
     const double slower = k_major && !q.x_vectors ? strided : kUnalignedFactor;
     factor *= slower, step_us *= slower;
   }
-  const double waves = std::ceil(static_cast<double>(ctas_of(view)) * splits /
-                                 (device.sm_count * shape.ctas_per_sm));
+  int ctas_per_sm = shape.ctas_per_sm;
+  if (shape.by_rows) {
+    const int warps = static_cast<int>(ceil_div<int64_t>(q.k, shape.step_k));
+    ctas_per_sm = std::min(32, ctas_per_sm * shape.most_warps / std::min(warps, shape.most_warps));
+  }
+  const double waves =
+      std::ceil(static_cast<double>(ctas_of(view)) * splits / (device.sm_count * ctas_per_sm));
   const double steps =
       std::ceil(static_cast<double>(q.k) / splits / (shape.step_k * shape.most_warps));
   const double launch_us = k_major && shape.few == 8 ? 6.5 : 3;
@@ -168,16 +195,19 @@ double estimate(const View& view, const DeviceInfo& device, int splits) {
 
 }  // namespace
 
-std::optional<View> view_of(const Problem& p) {
+std::optional<View> view_of(const Problem& p, int block_m, int block_n) {
+  const auto of_side = [&](bool swapped) {
+    return view_of_side(p, swapped, swapped ? block_m : block_n);
+  };
   const bool swapped_first = p.n < p.m;
-  if (std::optional<View> view = view_of_side(p, swapped_first)) return view;
-  return view_of_side(p, !swapped_first);
+  if (std::optional<View> view = of_side(swapped_first)) return view;
+  return of_side(!swapped_first);
 }
 
 bool select(const Problem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
   if (device.capability < 80 || (p.dtype != DType::kF16 && p.dtype != DType::kBF16)) return false;
   if (p.alpha != 1.0f || p.beta != 0.0f || p.m == 0 || p.n == 0 || p.k == 0) return false;
-  const std::optional<View> view = view_of(p);
+  const std::optional<View> view = view_of(p, 0, 0);
   if (!view || view->params.batches > kMostExtent) return false;
   const int splits = choose_splits(*view, device);
   const bool cluster = splits > 1 && device.capability == 90;

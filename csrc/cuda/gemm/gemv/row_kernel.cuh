@@ -1,0 +1,95 @@
+// One or two vectors by a W with contiguous k: a CTA has as many rows of W as there are vectors.
+//
+// All its warps read a row side by side, so that few rows are open at a time, each in long runs,
+// and with up to 8192 k a thread asks for all it wants at once: 1x10240x8192 takes 45.2 us, where
+// gemv_kernel takes 47.4. A CTA lives for two microseconds, and 57344 rows are 109 of them one
+// behind the other, so that what it does before its first load and after its last counts (those of
+// gemv_kernel: 240 us instead of 222). So there are no splits of k and at most one batch dimension,
+// rows are aligned, and k is a multiple of 8.
+#pragma once
+
+#include "cuda/gemm/gemv/kernel.cuh"
+#include "cuda/ptx/opaque.h"
+
+namespace xgemm::cuda::gemm::gemv {
+
+template <typename T>
+__device__ inline float add_products(uint4 w, uint4 x, float sum) {
+  const uint32_t ws[4] = {w.x, w.y, w.z, w.w}, xs[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 a = to_float2<T>(ws[i]), b = to_float2<T>(xs[i]);
+    sum = fmaf(a.x, b.x, sum);
+    sum = fmaf(a.y, b.y, sum);
+  }
+  return sum;
+}
+
+// Grid: (rows / kFew, 1, batches). kFew: vectors, and rows of W.
+template <typename T, int kFew, bool kHopper>
+__global__ void __launch_bounds__(kRowWarps * 32 / kFew, 4)
+    row_kernel(const __grid_constant__ Params params) {
+  constexpr int kLoads = 2, kStepK = kLoads * 256;  // of a row, by a warp at once
+  constexpr int kMostWarps = kRowWarps / kFew, kOutputs = kFew * kFew;
+  using Sums = float[kOutputs][kMostWarps];
+  XGEMM_STATIC_SHARED(Sums, sums);
+  if constexpr (kHopper) ptx::griddep_launch_dependents();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  const int row = blockIdx.x * kFew, at = warp * kStepK + lane * 8;
+  const uint32_t batch = params.first_batch + blockIdx.z;
+  const auto* w = static_cast<const uint16_t*>(params.w) + batch * params.batch[0].w + at;
+  const auto* x = static_cast<const uint16_t*>(params.x) + batch * params.batch[0].x + at;
+  const uint16_t *w_rows[kFew], *x_rows[kFew];
+#pragma unroll
+  for (int i = 0; i < kFew; ++i) {
+    // Rows past the end read the last one again; their sums are not stored. Opaque, or all of it
+    // would be computed between the loads.
+    w_rows[i] = ptx::opaque(w + min(row + i, params.wide - 1) * params.w_stride);
+    x_rows[i] = ptx::opaque(x + min(i, params.few - 1) * params.x_stride);
+  }
+  float acc[kFew][kFew] = {};
+  if constexpr (kHopper) ptx::griddep_wait();
+#pragma unroll 1
+  for (int left = params.k - at; left > 0; left -= warps * kStepK) {
+    uint4 ws[kLoads][kFew] = {}, xs[kLoads][kFew] = {};
+#pragma unroll
+    for (int load = 0; load < kLoads; ++load) {
+#pragma unroll
+      for (int i = 0; i < kFew; ++i) {
+        if (load * 256 >= left) continue;
+        ws[load][i] = ptx::ld_global_nc_no_allocate(w_rows[i] + load * 256, params.w_policy);
+        xs[load][i] = ptx::ld_global_nc(x_rows[i] + load * 256);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kFew; ++i) w_rows[i] += warps * kStepK, x_rows[i] += warps * kStepK;
+#pragma unroll
+    for (int load = 0; load < kLoads; ++load) {
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) {
+        float& sum = acc[i / kFew][i % kFew];
+        sum = add_products<T>(ws[load][i % kFew], xs[load][i / kFew], sum);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kOutputs; ++i) {
+    float y = acc[i / kFew][i % kFew];
+#pragma unroll
+    for (int mask = 1; mask < 32; mask *= 2) y += __shfl_xor_sync(~0u, y, mask);
+    if (lane == 0) sums[i][warp] = y;
+  }
+  __syncthreads();
+  if (warp > 0) return;
+  constexpr int kLanes = 32 / kOutputs;  // of an output
+  static_assert(kLanes >= kMostWarps);
+  const int output = lane / kLanes, few = output / kFew, wide = row + output % kFew;
+  float y = lane % kLanes < warps ? sums[output][lane % kLanes] : 0.0f;
+#pragma unroll
+  for (int mask = 1; mask < kMostWarps; mask *= 2) y += __shfl_xor_sync(~0u, y, mask);
+  if (lane % kLanes == 0 && few < params.few && wide < params.wide) {
+    store_result(params, static_cast<T*>(params.d) + batch * params.batch[0].d, few, wide, y);
+  }
+}
+
+}  // namespace xgemm::cuda::gemm::gemv
