@@ -1,7 +1,8 @@
-// From the accumulators of the CTAs that share K to D: each 16 rows of a tile, or 8 where 8 CTAs
-// share it, are one CTA's to finish. The warps of the others that have a part of them send it
-// there; the warp that finishes them adds what it gets to its own part, in the order of the ranks,
-// and stores. No global memory, no locks, and the same bits in every run.
+// From the accumulators of the CTAs that share K to D: some columns of a tile are one CTA's to
+// finish or, where it has few columns, each 16 rows of it, or 8 where 8 CTAs share it. The warps of
+// the others that have a part of them send it there; the warp that finishes them adds what it gets
+// to its own part, in the order of the ranks, and stores. No global memory, no locks, and the same
+// bits in every run.
 #pragma once
 
 #include "common/activation.h"
@@ -45,34 +46,46 @@ class Exchange {
   // acc: the partial sums of the block, in wgmma's layout. `last`: no more calls.
   __device__ void reduce(float (&acc)[kColumns / 2], const Block& block, bool last) {
     int row = block.wide + warp_ * 16, row_end = block.wide_end;
+    Columns columns{0, kColumns};
     if (params_.splits > 1) {
-      const bool halves = params_.splits == 8;  // a warp's rows have two receivers
-      const bool finishes = halves ? reduce_halves(acc, last) : reduce_rows(acc, last);
+      if (finishes_columns(kColumns, params_.splits)) {
+        columns = reduce_columns(acc, last);
+      } else {
+        const bool halves = params_.splits == 8;  // a warp's rows have two receivers
+        const bool finishes = halves ? reduce_halves(acc, last) : reduce_rows(acc, last);
+        if (!finishes) row_end = row;
+        if (halves) {
+          row += rank_ % 2 * 8;
+          row_end = min(row + 8, row_end);
+        }
+      }
       started_ = true;
       parity_ ^= 1;
-      if (!finishes) return;
-      if (halves) {
-        row += rank_ % 2 * 8;
-        row_end = min(row + 8, row_end);
-      }
     }
-    if (row < row_end) finish_and_store(acc, row, row_end, block);
+    if (row < row_end) finish_and_store(acc, columns, row, row_end, block);
   }
 
  private:
   static constexpr int kGroups = kColumns / 8;
+  static constexpr int kGroupFloats = 128;  // 16 rows of eight columns
+
+  struct Columns {
+    int first, count;
+  };
 
   // Where what this CTA sends lies in the inbox of `owner`, which has none for its own.
   __device__ int slot_at(int owner) const { return rank_ < owner ? rank_ : rank_ - 1; }
 
-  // Until all parts of this CTA's rows are there. `expects`: in one of the warps that wait.
-  __device__ void receive(bool expects) {
+  // Until `floats` of the others are there. `expects`: in one of the warps that wait.
+  __device__ void receive(bool expects, int floats) {
     if (expects && lane_ == 0) {
-      const int rows = 64 - (64 >> params_.split_shift);  // one slice from each of the others
-      ptx::mbarrier_arrive_expect_tx(received_, rows * kColumns * sizeof(float));
+      ptx::mbarrier_arrive_expect_tx(received_, floats * static_cast<int>(sizeof(float)));
     }
     ptx::mbarrier_wait(received_, parity_);
   }
+
+  // Of this CTA's rows, one slice from each of the others.
+  __device__ int floats_of_rows() const { return (64 - (64 >> params_.split_shift)) * kColumns; }
 
   // To all: this warp has read what it got. Not after the last tile: nobody waits for it, and the
   // other CTAs may be gone.
@@ -85,6 +98,55 @@ class Exchange {
   // way.)
   __device__ void wait_drained() const {
     if (started_) ptx::mbarrier_wait(drained_, parity_ ^ 1);
+  }
+
+  // Of each eight columns, those of the CTA `owner` begin here.
+  __device__ int first_group(int owner) const { return kGroups * owner >> params_.split_shift; }
+
+  // Sends the columns that others finish, and adds what they have of those of this CTA, which are
+  // the first of acc then.
+  __device__ Columns reduce_columns(float (&acc)[kColumns / 2], bool last) {
+    const int most = most_groups(kColumns, params_.splits);
+    wait_drained();
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      const int owner = (((j + 1) << params_.split_shift) - 1) / kGroups;
+      if (owner == rank_) continue;
+      const int group = (slot_at(owner) * 4 + warp_) * most + j - first_group(owner);
+      const uint32_t to = ptx::smem_address(inbox_ + group * kGroupFloats + lane_ * 4);
+      const float* x = acc + 4 * j;
+      ptx::st_async_v4(ptx::mapa(to, owner), ptx::mapa(ptx::smem_address(received_), owner), x[0],
+                       x[1], x[2], x[3]);
+    }
+    const int first = first_group(rank_), count = first_group(rank_ + 1) - first;
+    move_to_front(acc, first);
+    receive(warp_ == 0, (params_.splits - 1) * count * 4 * kGroupFloats);
+#pragma unroll 1
+    for (int slot = 0; slot < params_.splits - 1; ++slot) {
+      const float* from = inbox_ + (slot * 4 + warp_) * most * kGroupFloats + lane_ * 4;
+#pragma unroll
+      for (int j = 0; j < kGroups / 2; ++j) {
+        if (j >= count) break;
+        const float4 x = *reinterpret_cast<const float4*>(from + j * kGroupFloats);
+        acc[4 * j] += x.x, acc[4 * j + 1] += x.y;
+        acc[4 * j + 2] += x.z, acc[4 * j + 3] += x.w;
+      }
+    }
+    if (!last) signal_drained();
+    return {first * 8, count * 8};
+  }
+
+  // Half of the groups, from `first` on, become the first ones, in steps of a power of two: a
+  // register's number is no variable.
+  template <int kStep = 8>
+  __device__ static void move_to_front(float (&acc)[kColumns / 2], int first) {
+    constexpr int kRest = kGroups - kStep, kNeeded = kGroups / 2 + kStep;
+    constexpr int kMoved = kRest < kNeeded ? kRest : kNeeded;
+    if (kMoved > 0 && (first & kStep) != 0) {
+#pragma unroll
+      for (int i = 0; i < 4 * kMoved; ++i) acc[i] = acc[i + 4 * kStep];
+    }
+    if constexpr (kStep > 1) move_to_front<kStep / 2>(acc, first);
   }
 
   // Sends the warp's 16 rows where they are finished or, true, adds those of the others.
@@ -103,7 +165,7 @@ class Exchange {
       }
       return false;
     }
-    receive(local == 0);
+    receive(local == 0, floats_of_rows());
 #pragma unroll 1
     for (int slot = 0; slot < params_.splits - 1; ++slot) {
       const float* from = inbox_ + ((slot << shift) + local) * kGroups * 128 + lane_ * 4;
@@ -135,7 +197,7 @@ class Exchange {
       }
     }
     if (rank_ / 2 != warp_) return false;
-    receive(true);
+    receive(true, floats_of_rows());
     const bool upper = rank_ % 2 != 0;
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
@@ -154,23 +216,25 @@ class Exchange {
     return true;
   }
 
-  // Of 16 rows of D' from `row` on those before row_end.
-  __device__ void finish_and_store(float (&acc)[kColumns / 2], int row, int row_end,
-                                   const Block& block) const {
+  // Of 16 rows of D' from `row` on those before row_end; acc has `columns` first.
+  __device__ void finish_and_store(float (&acc)[kColumns / 2], Columns columns, int row,
+                                   int row_end, const Block& block) const {
+    const int narrow = block.narrow + columns.first;
     if (params_.bias != nullptr) [[unlikely]]
-      add_bias(acc, row, block.narrow);
+      add_bias(acc, row, narrow);
     if (params_.activation != Activation::kNone) [[unlikely]]
       activate_all(acc);
     constexpr int kStaged = staged_columns(kColumns), kPitch = kStagingPitch;
     const int matrix = lane_ / 8;
     T* to = staging_ + (matrix / 2 * 8 + lane_ % 8) * kPitch + matrix % 2 * 8;
     // 8 rows of each column are 16 bytes; two lanes write 32 together.
-    const int at_row = row + lane_ % 2 * 8, at_column = block.narrow + lane_ / 2;
+    const int at_row = row + lane_ % 2 * 8, at_column = narrow + lane_ / 2;
     const T* from = staging_ + lane_ / 2 * kPitch + lane_ % 2 * 8;
     T* d = static_cast<T*>(params_.d) + block.batch * params_.d_batch_stride +
            at_row * params_.d_wide_stride + at_column * params_.d_narrow_stride;
 #pragma unroll
     for (int first = 0; first < kColumns; first += kStaged) {
+      if (first >= columns.count) break;
       __syncwarp();  // what was staged before has been read
 #pragma unroll
       for (int j = first / 8; j < min(first + kStaged, kColumns) / 8; j += 2) {
@@ -182,7 +246,7 @@ class Exchange {
       __syncwarp();
 #pragma unroll
       for (int i = first; i < min(first + kStaged, kColumns); i += 16) {
-        const bool exists = i + 16 <= kColumns || lane_ / 2 < kColumns - i;
+        const bool exists = lane_ / 2 < columns.count - i;
         const int rows = exists && at_column + i < params_.narrow_extent ? row_end - at_row : 0;
         if (params_.vector_store && rows >= 8) [[likely]] {
           *reinterpret_cast<uint4*>(d) =

@@ -106,8 +106,10 @@ __device__ inline void set_up(const Params& params, Control<T, Tile>& control) {
 #pragma unroll
   for (int i = 0; i < Tile::kWarpgroups; ++i) {
     ptx::mbarrier_init(&control.received[i], 1);
-    // Of every warp that finishes rows: 4 in all, one of each CTA where they are more.
-    ptx::mbarrier_init(&control.drained[i], max(params.splits, 4));
+    // Of every warp of the cluster that finishes something.
+    const bool columns = finishes_columns(Tile::kColumns, params.splits);
+    const int finishers = columns ? 4 * params.splits : max(params.splits, 4);
+    ptx::mbarrier_init(&control.drained[i], finishers);
   }
 #pragma unroll 1
   for (int stage = 0; stage < params.stages; ++stage) {

@@ -22,10 +22,17 @@ constexpr int warpgroups_of(int rows) { return (rows + kWarpgroupRows - 1) / kWa
 constexpr int boxes_of(int warpgroups, int columns) {
   return columns <= 64 && warpgroups * kWarpgroupRows + columns <= 160 ? 2 : 1;
 }
-// Of the parts of K a warpgroup's inbox holds one from each other CTA, of the rows that this one
-// finishes.
+// Of a tile whose K many CTAs share each finishes some columns, where there are many: then all of
+// its warps have a part in it. Else it finishes some rows.
+constexpr bool finishes_columns(int columns, int splits) { return columns >= 64 && splits > 2; }
+// Of eight columns, that a CTA finishes at most.
+constexpr int most_groups(int columns, int splits) { return (columns / 8 + splits - 1) / splits; }
+// Of the parts of K a warpgroup's inbox holds one from each other CTA, of what this one finishes.
 constexpr int inbox_bytes(int columns, int splits) {
-  return (splits - 1) * (kWarpgroupRows / splits) * columns * 4;
+  const int elements = finishes_columns(columns, splits)
+                           ? kWarpgroupRows * most_groups(columns, splits) * 8
+                           : kWarpgroupRows / splits * columns;
+  return (splits - 1) * elements * 4;
 }
 // Columns that a warp turns around at once on their way to D, and elements from one to the next,
 // with which they are free of bank conflicts.
