@@ -345,6 +345,23 @@ def test_rows_that_begin_within_a_line_are_shared_and_long_k_is_halved(
     assert (even.cluster, even.splits) == (1, 1) or even.kernel.name != "SM90_SMALL"
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "layouts"),
+    [
+        (36, 5160, 19880, ("rows", "rows")),
+        (40, 15224, 9264, ("columns", "rows")),
+        (64, 57344, 8192, ("rows", "columns")),
+    ],
+)
+def test_clusters_share_few_rows_that_a_large_operand_streams_past(
+    cpp: ModuleType, m: int, n: int, k: int, layouts: tuple[str, str]
+) -> None:
+    """Where rows begin within a line, or the stream is long; in as many turns as it takes."""
+    a, b = matrix(m, k, layouts[0]), matrix(k, n, layouts[1])
+    config = check(cpp, Case(a, b, matrix(m, n)), HOPPER)
+    assert (config.kernel.name, config.cluster) == ("SM90_SMALL", 4)
+
+
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 def test_offsets_of_32_bits_reach_over_a_tile_of_aligned_operands(
     cpp: ModuleType, layout: str

@@ -1,60 +1,116 @@
 #include "cuda/gemm/sm90/rows/select.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <iterator>
 #include <limits>
 
 #include "common/math.h"
+#include "cuda/gemm/sm90/row_begins.h"
 #include "cuda/gemm/sm90/rows/tile.h"
 #include "cuda/gemm/sm90/rows/view.h"
 
 namespace xgemm::cuda::gemm::sm90::rows {
 namespace {
 
-// Fitted to an H200, cold L2: 1405 times of 190 shapes (M or N 64 to 6000, in layers from 64 rows
-// on), 4.9 % off on average; of layers of 8 to 64 rows, which were not among them, 1.4 %.
-// Then moved by hand to 1276 shapes of 1 to 200 rows (layers and random ones), old and new choice
-// by turns: what a tile's end takes, what many columns lose, parts of K in 4 and 8, SMs without a
-// tile.
-constexpr double kLaunchUs = 4.195;    // and what the first loads take
-constexpr double kRampUs = 2.3;        // more, until memory is read at its full rate ...
-constexpr double kRampBytes = 15.6e6;  // ... for problems of this size on
-constexpr double kMemoryBytesPerUs = 4.493e6;
-// Of the time for memory, more for large problems: with up to 96 columns, and with 128.
-constexpr double kLargeLoss = 0.08, kLargeBytes = 200e6;
-constexpr double kWidestLargeLoss = 0.15, kWidestLargeBytes = 400e6;
-// With up to 96 columns, of streams that do not go past what L2 holds.
-constexpr double kThroughL2Loss = 0.03;
+// What parts of a product take, on an H200 from a cold L2.
+struct Costs {
+  double launch_us;  // and what the first loads take
+  double ramp_us;    // more, until memory is read at its full rate, for 15.6 MB and more
+  double memory_bytes_per_us;
+  // Of the time for memory, more for large problems: with up to 96 columns, and with 128.
+  double large_loss, widest_large_loss;
+  // With up to 96 columns, of streams that do not go past what L2 holds.
+  double through_l2_loss;
+  // Of the time for memory, more where W's rows begin within a line: along K, and across it.
+  double uneven_k_loss, uneven_loss;
+  double kept_in_l2;  // W that is read again takes the place of what L2 must write back
+  double unevenness;  // of the excess of the longest queue of tiles, what costs
+  double idleness;    // and of SMs that get no tile
+  // Lines of 128 bytes: that L2 gives, and that one SM takes in; and those that a row which begins
+  // within a line takes for every 128 bytes, of W and of X, or within a sector of 32 bytes.
+  double l2_lines_per_us, sm_lines_per_us;
+  double lines_of_uneven_wide, lines_of_uneven_narrow, lines_of_split_sectors;
+  double cycles_per_us;              // an SM's clock, less what the multiplying warpgroups wait
+  double stage_us;                   // of a stage of the ring, in one tile's share of K
+  double element_store_us_per_byte;  // of D where it takes no 16 bytes along the wide operand
+  // Of a tile, which nothing hides: sums over the cluster, and stores. Where more than two CTAs
+  // share K, few warps finish what all have multiplied.
+  double tile_us, tile_us_per_column, many_splits_us_per_column;
+  double splitting_us[4];  // of a cluster that splits K in 1, 2, 4 and 8
+};
+
+// Fitted to 1405 times of 190 shapes (M or N 64 to 6000, in layers from 64 rows on), 4.9 % off on
+// average; of layers of 8 to 64 rows, which were not among them, 1.4 %. Then moved by hand to 1276
+// shapes of 1 to 200 rows (layers and random ones), old and new choice by turns: what a tile's end
+// takes, what many columns lose, parts of K in 4 and 8, SMs without a tile.
+constexpr Costs kCosts{.launch_us = 4.195,
+                       .ramp_us = 2.3,
+                       .memory_bytes_per_us = 4.493e6,
+                       .large_loss = 0.08,
+                       .widest_large_loss = 0.15,
+                       .through_l2_loss = 0.03,
+                       .uneven_k_loss = 0,
+                       .uneven_loss = 0,
+                       .kept_in_l2 = 1.47,
+                       .unevenness = 0.47,
+                       .idleness = 0.05,
+                       .l2_lines_per_us = 140.2e3,
+                       .sm_lines_per_us = 1425,
+                       .lines_of_uneven_wide = 1.644,
+                       .lines_of_uneven_narrow = 1.644,
+                       .lines_of_split_sectors = 1.644,
+                       .cycles_per_us = 1978,
+                       .stage_us = 0.01273,
+                       .element_store_us_per_byte = 1.43e-7,
+                       .tile_us = 0.992,
+                       .tile_us_per_column = 0.002,
+                       .many_splits_us_per_column = 0.0069,
+                       .splitting_us = {0, 0.61, 0.9, 1.5}};
+
+// Where is_middle. Fitted with the other kernels' to 750 products in all tiles and 2200 in some:
+// by what the choice loses, and a little by the error of the estimates, 5.8 % where they are near
+// the best.
+constexpr Costs kCostsOfMiddle{.launch_us = 4.571,
+                               .ramp_us = 1.103,
+                               .memory_bytes_per_us = 4.943e6,
+                               .large_loss = 0,
+                               .widest_large_loss = 0,
+                               .through_l2_loss = 0,
+                               .uneven_k_loss = 0.146,
+                               .uneven_loss = 0.2314,
+                               .kept_in_l2 = 1.205,
+                               .unevenness = 0.7343,
+                               .idleness = 0.04002,
+                               .l2_lines_per_us = 96.67e3,
+                               .sm_lines_per_us = 1436,
+                               .lines_of_uneven_wide = 1.347,
+                               .lines_of_uneven_narrow = 1.631,
+                               .lines_of_split_sectors = 2.78,
+                               .cycles_per_us = 1618,
+                               .stage_us = 0,
+                               .element_store_us_per_byte = 8.75e-7,
+                               .tile_us = 0.2876,
+                               .tile_us_per_column = 0.003358,
+                               .many_splits_us_per_column = 0.01112,
+                               .splitting_us = {0, 1.535, 0.07965, 1.042}};
+
+constexpr double kRampBytes = 15.6e6, kLargeBytes = 200e6, kWidestLargeBytes = 400e6;
 // With up to 16 columns and K in parts, where W lies across K and its lines begin within a tile.
 constexpr double kUnevenSplitsLoss = 1.08;
-// W that is read again takes the place of what L2 must write back.
-constexpr double kKeptInL2 = 1.47;
-constexpr double kUnevenness = 0.47;  // of the excess of the longest queue of tiles, what costs
-constexpr double kIdleness = 0.05;    // and of SMs that get no tile
-// Lines of 128 bytes: that L2 gives, and that one SM takes in; and those that a row which begins
-// within a line takes for every 128 bytes.
-constexpr double kL2LinesPerUs = 140.2e3, kSmLinesPerUs = 1425, kLinesOfUnevenRow = 1.644;
-// Of a narrow operand across K, of which a line for each k holds little: up to 8 rows, and up
-// to 32.
-constexpr double kLinesOfHalfSector = 7, kLinesOfFew = 2.1;
+// Of a narrow operand across K, of which a line for each k holds little: up to 8 rows, up to 32,
+// and up to 63.
+constexpr double kLinesOfHalfSector = 7, kLinesOfFew = 2.1, kLinesOfPartOfBox = 2.897;
 constexpr int64_t kHalfSector = 8, kFew = 32;
-// An SM's clock, less what the multiplying warpgroups wait; and of one wgmma, for its rows of W.
-constexpr double kCyclesPerUs = 1978, kLeastWgmmaCycles = 18;
-constexpr double kStageUs = 0.01273;  // of a stage of the ring, in one tile's share of K
-// Of D where it does not take 16 bytes along the wide operand at once.
-constexpr double kElementStoreUsPerByte = 1.43e-7;
-// Of a tile, which nothing hides: sums over the cluster, and stores. Where more than two CTAs share
-// K, few warps finish what all have multiplied.
-constexpr double kTileUs = 0.992, kTileUsPerColumn = 0.002, kManySplitsUsPerColumn = 0.0069;
+constexpr double kLeastWgmmaCycles = 18;
 
 // Of a cluster that splits K in 1, 2, 4 and 8.
 struct Splitting {
   int splits;
   double sm_share;  // of the SMs that such clusters find room on: GPCs are not multiples of four
-  double us;        // more than for one CTA
 };
-constexpr Splitting kSplittings[] = {{1, 1.0, 0}, {2, 1.0, 0.61}, {4, 0.92, 0.9}, {8, 0.92, 1.5}};
+constexpr Splitting kSplittings[] = {{1, 1.0}, {2, 1.0}, {4, 0.92}, {8, 0.92}};
 
 // What is in flight for an SM where X is small: at least so much, in so many stages. More only
 // delays the first tiles' last bytes.
@@ -74,7 +130,11 @@ struct Candidate {
 class Chooser {
  public:
   Chooser(const Problem& p, const DeviceInfo& device)
-      : problem_(p), device_(device), view_(view_of(p)) {
+      : problem_(p),
+        device_(device),
+        view_(view_of(p)),
+        middle_(is_middle(p)),
+        costs_(middle_ ? kCostsOfMiddle : kCosts) {
     const int64_t wide_stride = view_.wide_is_b ? p.d_col_stride : p.d_row_stride;
     const int64_t narrow_stride = view_.wide_is_b ? p.d_row_stride : p.d_col_stride;
     vector_store_ = wide_stride == 1 && narrow_stride % 8 == 0;
@@ -146,32 +206,34 @@ class Chooser {
                           2 * batch * wide * narrow +
                           2 * narrow * k * (view_.narrow.batch_stride != 0 ? batch : 1);
     const double large_loss =
-        c.columns > 96 ? kWidestLargeLoss * std::min(1.0, memory / kWidestLargeBytes)
-        : streams_past_l2(view_, problem_.k) ? kLargeLoss * std::min(1.0, memory / kLargeBytes)
-                                             : kThroughL2Loss;
+        c.columns > 96 ? costs_.widest_large_loss * std::min(1.0, memory / kWidestLargeBytes)
+        : streams_past_l2(view_, problem_.k)
+            ? costs_.large_loss * std::min(1.0, memory / kLargeBytes)
+            : costs_.through_l2_loss;
     const double idle = static_cast<double>(clusters_of(device_, c.splitting)) / clusters - 1;
-    const double memory_us =
-        memory / kMemoryBytesPerUs * (1 + large_loss) * (narrow > c.columns ? kKeptInL2 : 1.0) *
-        uneven_loss(c) *
-        (1 + kUnevenness * (turns * clusters / tiles - 1) + kIdleness * std::min(1.0, idle));
+    const double memory_us = memory / costs_.memory_bytes_per_us * (1 + large_loss) *
+                             (narrow > c.columns ? costs_.kept_in_l2 : 1.0) * uneven_loss(c) *
+                             (1 + costs_.unevenness * (turns * clusters / tiles - 1) +
+                              costs_.idleness * std::min(1.0, idle));
     const double k_steps = std::ceil(k / kSwizzleElements);
     const double k_steps_of_cta = std::ceil(k_steps / c.splitting.splits);
     // What is not along K comes in whole boxes.
     const double narrow_rows =
         view_.narrow.k_major ? std::min<double>(c.columns, narrow) : c.columns;
-    const double lines_of_step =
-        lines_of_row(view_.wide) * c.rows + lines_of_row(view_.narrow) * narrow_rows;
-    const double l2_us = tiles * k_steps * lines_of_step / kL2LinesPerUs;
-    const double intake_us = turns * k_steps_of_cta * lines_of_step / kSmLinesPerUs;
+    const double lines_of_step = wide_lines() * c.rows + narrow_lines() * narrow_rows;
+    const double l2_us = tiles * k_steps * lines_of_step / costs_.l2_lines_per_us;
+    const double intake_us = turns * k_steps_of_cta * lines_of_step / costs_.sm_lines_per_us;
     const int warpgroups = warpgroups_of(c.rows);
-    const double us_per_column = c.splitting.splits > 2 ? kManySplitsUsPerColumn : kTileUsPerColumn;
+    const double us_per_column =
+        c.splitting.splits > 2 ? costs_.many_splits_us_per_column : costs_.tile_us_per_column;
     const double multiply_us = turns * k_steps_of_cta * 4 * warpgroups *
-                               std::max(c.columns / 2.0, kLeastWgmmaCycles) / kCyclesPerUs;
-    return kLaunchUs + kRampUs * std::min(1.0, memory / kRampBytes) +
+                               std::max(c.columns / 2.0, kLeastWgmmaCycles) / costs_.cycles_per_us;
+    return costs_.launch_us + costs_.ramp_us * std::min(1.0, memory / kRampBytes) +
            together(memory_us, l2_us, intake_us, multiply_us) +
-           (vector_store_ ? 0 : 2 * batch * wide * narrow * kElementStoreUsPerByte) +
-           c.splitting.us + turns * (kTileUs + us_per_column * c.columns * warpgroups) +
-           kStageUs * k_steps_of_cta / boxes_of(warpgroups, c.columns);
+           (vector_store_ ? 0 : 2 * batch * wide * narrow * costs_.element_store_us_per_byte) +
+           costs_.splitting_us[std::bit_width(static_cast<unsigned>(c.splitting.splits)) - 1] +
+           turns * (costs_.tile_us + us_per_column * c.columns * warpgroups) +
+           costs_.stage_us * k_steps_of_cta / boxes_of(warpgroups, c.columns);
   }
 
   // Of things that overlap: a little more than the longest.
@@ -180,17 +242,32 @@ class Chooser {
     return std::sqrt(std::sqrt(fourth(a_us) + fourth(b_us) + fourth(c_us) + fourth(d_us)));
   }
 
-  // Two tiles want such a line, and clusters are less in step than CTAs alone.
   double uneven_loss(const Candidate& c) const {
-    const bool uneven = !view_.wide.k_major && lines_of_row(view_.wide) > 1;
-    return uneven && c.splitting.splits > 1 && c.columns <= 16 ? kUnevenSplitsLoss : 1;
+    const double within = 1 - row_begins(view_.wide).with_line;
+    // Two tiles want such a line, and clusters are less in step than CTAs alone.
+    const bool splits = within > 0 && !view_.wide.k_major && c.splitting.splits > 1;
+    return (splits && c.columns <= 16 ? kUnevenSplitsLoss : 1) *
+           (1 + within * (view_.wide.k_major ? costs_.uneven_k_loss : costs_.uneven_loss));
   }
 
-  // That 128 bytes of it lie in.
-  static double lines_of_row(const Matrix& x) {
+  // That 128 bytes of a row lie in.
+  double wide_lines() const {
+    return lines_of_row(row_begins(view_.wide), costs_.lines_of_uneven_wide);
+  }
+  double narrow_lines() const {
+    const Matrix& x = view_.narrow;
     if (!x.k_major && x.extent <= kHalfSector) return kLinesOfHalfSector;
     if (!x.k_major && x.extent <= kFew) return kLinesOfFew;
-    return (x.k_major ? x.stride : x.k_stride) % kSwizzleElements == 0 ? 1 : kLinesOfUnevenRow;
+    if (!x.k_major && x.extent < kSwizzleElements) return kLinesOfPartOfBox;
+    return lines_of_row(row_begins(x), costs_.lines_of_uneven_narrow);
+  }
+  double lines_of_row(const RowBegins& begins, double uneven) const {
+    if (!middle_) return begins.with_line < 1 ? uneven : 1;  // to which kCosts are fitted
+    return begins.with_line + begins.in_sector * costs_.lines_of_split_sectors +
+           (1 - begins.with_line - begins.in_sector) * uneven;
+  }
+  static RowBegins row_begins(const Matrix& x) {
+    return sm90::row_begins(x.k_major ? x.stride : x.k_stride);
   }
 
   Config config_of(const Candidate& c) const {
@@ -213,6 +290,8 @@ class Chooser {
   const Problem& problem_;
   const DeviceInfo& device_;
   View view_;
+  bool middle_;
+  const Costs& costs_;
   bool vector_store_;
   Candidate best_{};
   double best_us_ = std::numeric_limits<double>::infinity();

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "common/math.h"
+#include "cuda/gemm/sm90/row_begins.h"
 #include "cuda/gemm/sm90/small/tile.h"
 #include "cuda/gemm/sm90/swap.h"
 #include "cuda/gemm/sm90/tma_fit.h"
@@ -17,7 +17,8 @@ namespace {
 struct Costs {
   double launch_us;            // and until a CTA's first operands are there
   double ramp_us, ramp_bytes;  // more, for problems of this size on
-  double memory_bytes_per_us;  // little is in flight
+  // Little is in flight; and by how much the rate is higher for problems of 250 MB and more.
+  double memory_bytes_per_us, large_gain;
   // Lines of 128 bytes: that one SM takes in, and that L2 gives; and those that count for every 128
   // bytes of a row which begins within a line, or within a sector of 32 bytes.
   double sm_lines_per_us, l2_lines_per_us, lines_of_uneven_row, lines_of_split_sectors;
@@ -27,11 +28,15 @@ struct Costs {
   double stage_us, shared_stage_us, box_us, shared_box_us, cycles_per_us;
   // Of CTAs after the first of an SM: of several that it holds at once, and of one after another.
   double turn_us, whole_turn_us;
-  double store_us;    // of each element of a tile
-  double cluster_us;  // until the CTAs of a cluster have met
+  double store_us;  // of each element of a tile
+  // Until the CTAs of a cluster of two or four have met; and of the time for memory, what it costs
+  // that the last turn of such clusters leaves SMs idle.
+  double pair_us, four_us, idle_fours_loss;
   // Of two warpgroups that add their sums of more than 64 columns, less where K is long and rows
   // begin with a line; and of the transpose's stores.
   double sums_us, sums_of_long_us, transpose_us;
+  // Whether what overlaps takes the root of the sum of squares, or of fourth powers.
+  bool by_squares;
 };
 
 // Fitted to 488 shapes of 64 to 5000 in four layouts, log-uniform ones and layers of 136 to 900
@@ -42,6 +47,7 @@ constexpr Costs kCosts{.launch_us = 4.6,
                        .ramp_us = 0.7946,
                        .ramp_bytes = 4.332e6,
                        .memory_bytes_per_us = 3.3e6,
+                       .large_gain = 0,
                        .sm_lines_per_us = 1661,
                        .l2_lines_per_us = 1.265e5,
                        .lines_of_uneven_row = 1.711,
@@ -54,10 +60,13 @@ constexpr Costs kCosts{.launch_us = 4.6,
                        .turn_us = 0.6697,
                        .whole_turn_us = 1.775,
                        .store_us = 2.915e-5,
-                       .cluster_us = 0.3892,
+                       .pair_us = 0.3892,
+                       .four_us = 0.3892,
+                       .idle_fours_loss = 0,
                        .sums_us = 0.1767,
                        .sums_of_long_us = 0.1,
-                       .transpose_us = 0.3529};
+                       .transpose_us = 0.3529,
+                       .by_squares = false};
 
 // Few rows or columns. Fitted to 170 shapes (squares, layers, log-uniform ones), 1820 times, 4.8 %
 // off; the rates of memory and L2 to 300 others; those at the end, with the other kernels'
@@ -67,6 +76,7 @@ constexpr Costs kCostsOfFew{.launch_us = 4.419,
                             .ramp_us = 0.9196,
                             .ramp_bytes = 4.332e6,
                             .memory_bytes_per_us = 3.582e6,
+                            .large_gain = 0,
                             .sm_lines_per_us = 1956,
                             .l2_lines_per_us = 1.228e5,
                             .lines_of_uneven_row = 1.994,
@@ -79,12 +89,42 @@ constexpr Costs kCostsOfFew{.launch_us = 4.419,
                             .turn_us = 0.2022,
                             .whole_turn_us = 1.921,
                             .store_us = 3.684e-5,
-                            .cluster_us = 0.2041,
+                            .pair_us = 0.2041,
+                            .four_us = 0.2041,
+                            .idle_fours_loss = 0,
                             .sums_us = 0.35,
                             .sums_of_long_us = 0.1,
-                            .transpose_us = 0.12};
+                            .transpose_us = 0.12,
+                            .by_squares = false};
+
+// Where is_middle. Fitted with the other kernels' to 750 products in all tiles and 2200 in some.
+constexpr Costs kCostsOfMiddle{.launch_us = 3.697,
+                               .ramp_us = 0,
+                               .ramp_bytes = 4.332e6,
+                               .memory_bytes_per_us = 3.422e6,
+                               .large_gain = 0.9167,
+                               .sm_lines_per_us = 1324,
+                               .l2_lines_per_us = 104.4e3,
+                               .lines_of_uneven_row = 1.248,
+                               .lines_of_split_sectors = 2.229,
+                               .stage_us = 0.04141,
+                               .shared_stage_us = 0.06746,
+                               .box_us = 0.02324,
+                               .shared_box_us = 0.007939,
+                               .cycles_per_us = 2167,
+                               .turn_us = 0.5252,
+                               .whole_turn_us = 2.537,
+                               .store_us = 67.71e-6,
+                               .pair_us = 1.959,
+                               .four_us = 0.7966,
+                               .idle_fours_loss = 0.28,
+                               .sums_us = 0.9651,
+                               .sums_of_long_us = 0.9651,
+                               .transpose_us = 0.8979,
+                               .by_squares = true};
+constexpr double kLargeBytes = 273.3e6;
 // For each k of few rows that lie across K, lines: up to 8, and more.
-constexpr double kLinesOfHalfSector = 10, kLinesOfFew = 1.5;
+constexpr double kLinesOfHalfSector = 10, kLinesOfFew = 1.5, kLinesOfMiddle = 2.32;
 constexpr int64_t kHalfSector = 8;
 // What the estimate lacks where few rows or columns stream: of long K, and of fewer rows, that lie
 // along K, of any.
@@ -112,9 +152,13 @@ class Chooser {
       : p_(p),
         swapped_(is_swapped),
         few_(std::min(p.m, p.n) <= kFewRows),
-        costs_(few_ ? kCostsOfFew : kCosts),
+        middle_(is_middle(p)),
+        costs_(middle_ ? kCostsOfMiddle
+               : few_  ? kCostsOfFew
+                       : kCosts),
         vector_store_(d_fits_tma(p) || d_fits_tma(swapped(p))),
         sm_count_(device.sm_count),
+        room_(std::max(1, device.sm_count / 11 * 10)),
         a_mn_(!a_k_major(p)),
         b_mn_(!b_k_major(p)),
         chunks_(ceil_div<int64_t>(p.k, kChunkK)),
@@ -123,6 +167,8 @@ class Chooser {
     for (int i = 0; i < p.batch_dims; ++i) batch_ *= p.batch[i].size;
     bytes_ =
         2.0 * static_cast<double>(batch_) * static_cast<double>(p.m * p.k + p.n * p.k + p.m * p.n);
+    memory_us_ = bytes_ / costs_.memory_bytes_per_us /
+                 (1 + costs_.large_gain * std::min(1.0, bytes_ / kLargeBytes));
     a_lines_ = lines_of_row(a_mn_ ? p.a.col_stride : p.a.row_stride);
     b_lines_ = lines_of_row(b_mn_ ? p.b.row_stride : p.b.col_stride);
   }
@@ -137,11 +183,11 @@ class Chooser {
       if (((a_mn_ && !b_mn_) || !vector_store_) && shape.wide()) continue;
       // Multicast pays for itself where the rows of both operands begin within a line alone
       // (measured: up to 36 %; elsewhere it costs 1 to 8 %).
-      if (uneven()) {
+      if (middle_ || is_few(a_mn_, p_.m) || is_few(b_mn_, p_.n)) consider_clusters(shape);
+      if (!middle_ && uneven()) {
         consider({shape, shape.block_m, shape.block_n, kLeastCluster});
         if (!few_ || (!a_mn_ && !b_mn_)) consider_clusters(shape);
       }
-      if (is_few(a_mn_, p_.m) || is_few(b_mn_, p_.n)) consider_clusters(shape);
       consider(even(shape, 1));
     }
   }
@@ -191,10 +237,10 @@ class Chooser {
     if (c.tile_m % clusters.along_n != 0 || c.tile_n % clusters.along_m != 0) return;
     const int64_t ctas = round_up<int64_t>(rows, clusters.along_m) *
                          round_up<int64_t>(columns, clusters.along_n) * batch_ * c.splits;
-    // The SMs of a GPC need not divide by four: an H200 has room for 120 CTAs in fours.
     const bool large_cluster = c.cluster * c.splits > 2;
-    const int64_t room = large_cluster ? sm_count_ / 11 * 10 : sm_count_;
-    if (ctas > (c.shape.wide() || large_cluster || c.splits > 1 ? room : most)) return;
+    const int64_t room = large_cluster ? room_ : sm_count_;
+    const bool one_turn = !middle_ && (c.shape.wide() || large_cluster || c.splits > 1);
+    if (ctas > (one_turn ? room : most)) return;
     const double us = estimate(c, clusters, ctas);
     if (us >= *best_us_) return;
     *best_us_ = us;
@@ -215,7 +261,10 @@ class Chooser {
     const double a_lines = lines(a_mn_, p_.m, c.tile_m, a_lines_);
     const double b_lines = lines(b_mn_, p_.n, loaded_n, b_lines_);
     const int boxes = (a_mn_ ? block_m : 0) / kChunkK + (b_mn_ ? loaded_n : 0) / kChunkK;
-    const auto turns = static_cast<double>(ceil_div<int64_t>(ctas, sm_count_));
+    const bool in_room = middle_ && c.cluster > 2;
+    const auto turns = static_cast<double>(ceil_div<int64_t>(ctas, in_room ? room_ : sm_count_));
+    const double idle =
+        ctas > room_ ? turns * static_cast<double>(room_) / static_cast<double>(ctas) - 1 : 0;
     const auto chunks = static_cast<double>(ceil_div<int64_t>(chunks_, c.splits));
     const double from_l2 = a_lines / clusters.along_n + b_lines / clusters.along_m;
     // What an SM asks for, and no less than what it gets.
@@ -229,22 +278,32 @@ class Chooser {
     const double multiply_us = 2.0 * block_m / 64 * block_n / costs_.cycles_per_us;
     const double stage_us = c.cluster > 1 ? costs_.shared_stage_us : costs_.stage_us;
     const double box_us = c.cluster > 1 ? costs_.shared_box_us : costs_.box_us;
-    // Of things that overlap, a little more than the longest.
-    const double overlapped = std::sqrt(
-        std::sqrt(fourth(turns * chunks * sm_lines / costs_.sm_lines_per_us) +
-                  fourth(static_cast<double>(ctas) * chunks * from_l2 / costs_.l2_lines_per_us) +
-                  fourth(turns * chunks * (std::max(stage_us, multiply_us) + box_us * boxes)) +
-                  fourth(bytes_ / costs_.memory_bytes_per_us)));
+    const double overlapped =
+        together(turns * chunks * sm_lines / costs_.sm_lines_per_us,
+                 static_cast<double>(ctas) * chunks * from_l2 / costs_.l2_lines_per_us,
+                 turns * chunks * (std::max(stage_us, multiply_us) + box_us * boxes),
+                 memory_us_ * (c.cluster > 2 ? 1 + costs_.idle_fours_loss * idle : 1));
     return costs_.launch_us + costs_.ramp_us * std::min(1.0, bytes_ / costs_.ramp_bytes) +
            overlapped + turn_us * (turns - 1) + costs_.store_us * c.tile_m * c.tile_n / c.splits +
-           (c.cluster > 1 ? costs_.cluster_us : 0) +
+           (c.cluster > 2   ? costs_.four_us
+            : c.cluster > 1 ? costs_.pair_us
+                            : 0) +
            (c.splits > 1 ? kHalvesUs + kHalvesUsPerColumn * c.tile_n : 0) +
            (block_m == 64 && block_n > 64 ? sums_us() : 0) + (swapped_ ? costs_.transpose_us : 0);
   }
 
+  // Of things that overlap: a little more than the longest.
+  double together(double a_us, double b_us, double c_us, double d_us) const {
+    if (costs_.by_squares) {
+      return std::sqrt(a_us * a_us + b_us * b_us + c_us * c_us + d_us * d_us);
+    }
+    return std::sqrt(std::sqrt(fourth(a_us) + fourth(b_us) + fourth(c_us) + fourth(d_us)));
+  }
+
   // Of a stage of K. A box across K takes as many as it has k.
-  static double lines(bool mn, int64_t extent, int tile, double of_row) {
+  double lines(bool mn, int64_t extent, int tile, double of_row) const {
     if (is_few(mn, extent)) {
+      if (middle_) return kChunkK * kLinesOfMiddle;
       return kChunkK * (extent <= kHalfSector ? kLinesOfHalfSector : kLinesOfFew);
     }
     return static_cast<double>(std::min<int64_t>(extent, tile)) * of_row;
@@ -261,21 +320,19 @@ class Chooser {
   // Of 128 bytes of a row, on average: some rows begin with a line, and where the stride is an odd
   // multiple of 16 bytes every second one begins within a sector.
   double lines_of_row(int64_t stride) const {
-    const int64_t step = std::gcd<int64_t>(stride, kChunkK);
-    const auto begin = static_cast<double>(step) / kChunkK;
-    const double split = step == 8 ? 0.5 : 0;
-    return begin + split * costs_.lines_of_split_sectors +
-           (1 - begin - split) * costs_.lines_of_uneven_row;
+    const RowBegins begins = row_begins(stride);
+    return begins.with_line + begins.in_sector * costs_.lines_of_split_sectors +
+           (1 - begins.with_line - begins.in_sector) * costs_.lines_of_uneven_row;
   }
 
   const Problem& p_;
-  bool swapped_, few_;
+  bool swapped_, few_, middle_;
   const Costs& costs_;
   bool vector_store_;
-  int sm_count_;
+  int64_t sm_count_, room_;  // SMs, and those that clusters of four find room on
   bool a_mn_, b_mn_;
   int64_t chunks_, batch_ = 1;
-  double bytes_, a_lines_, b_lines_;
+  double bytes_, memory_us_, a_lines_, b_lines_;
   Config* best_;
   double* best_us_;
 };
@@ -292,6 +349,7 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
   Chooser(other, device, true, config, estimate_us).choose();
   const int64_t few = std::min(p.m, p.n);
   const bool few_k_major = p.m < p.n ? a_k_major(p) : b_k_major(p);
+  if (is_middle(p)) return *estimate_us < std::numeric_limits<double>::infinity();
   if (few <= kFewRows && p.k >= kLongK) {
     *estimate_us *= kFewRowsOfLongK;
   } else if (few <= kVeryFewRows && few_k_major) {

@@ -1,0 +1,41 @@
+// Where the rows of operands begin, which tells how many lines of L2 a load of 128 bytes takes.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+#include "cuda/gemm/problem.h"
+#include "cuda/gemm/sm90/tma_fit.h"
+
+namespace xgemm::cuda::gemm::sm90 {
+
+// The shares of rows that begin with a line of 128 bytes, and within a sector of 32.
+struct RowBegins {
+  double with_line, in_sector;
+};
+// `stride`: elements from a row to the next one, a multiple of 8.
+inline RowBegins row_begins(int64_t stride) {
+  constexpr int64_t kLine = 64;
+  const int64_t step = std::gcd<int64_t>(stride, kLine);
+  return {static_cast<double>(step) / kLine, step == 8 ? 0.5 : 0.0};
+}
+
+// Whether constants of their own tell best how long kernels take: 33 to 128 rows or columns that do
+// not lie along K, or beside an operand whose rows begin within a line, as theirs may; or up to 64
+// where the other operand is large. No batches, and not what is over soon: to such they are not
+// fitted.
+inline bool is_middle(const Problem& p) {
+  constexpr int64_t kLeast = 33, kMost = 128, kLeastOther = 512;
+  constexpr int64_t kMostOfLarge = 64, kLargeBytes = 400'000'000;
+  const int64_t few = std::min(p.m, p.n), other = std::min(std::max(p.m, p.n), p.k);
+  if (few < kLeast || few > kMost || other < kLeastOther || p.batch_dims > 0) return false;
+  const bool a_along = a_k_major(p), b_along = b_k_major(p);
+  const bool both_along = a_along && b_along;
+  if (both_along && few <= kMostOfLarge && 2 * std::max(p.m, p.n) * p.k >= kLargeBytes) return true;
+  if (!(p.m < p.n ? a_along : b_along)) return true;
+  return row_begins(a_along ? p.a.row_stride : p.a.col_stride).with_line < 1 ||
+         row_begins(b_along ? p.b.col_stride : p.b.row_stride).with_line < 1;
+}
+
+}  // namespace xgemm::cuda::gemm::sm90
