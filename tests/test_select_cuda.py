@@ -363,6 +363,17 @@ def test_clusters_share_few_rows_that_a_large_operand_streams_past(
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_columns_along_k_of_a_small_product_are_cut(cpp: ModuleType, layout: str) -> None:
+    """Where the other operand is not along K: on the side of D that has them as its columns."""
+    m, n, k = 936, 1472, 3232
+    case = Case(matrix(m, k, layout), matrix(k, n, layout), matrix(m, n))
+    config = check(cpp, case, HOPPER)
+    assert (config.kernel.name, config.block_m) == ("SM90_SMALL", 128)
+    assert config.block_n % 64 != 0
+    assert config.swapped == (layout == "rows")
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
 def test_offsets_of_32_bits_reach_over_a_tile_of_aligned_operands(
     cpp: ModuleType, layout: str
 ) -> None:

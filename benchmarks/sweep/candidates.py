@@ -133,7 +133,10 @@ def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]
         m_mn, n_mn = (b_mn, a_mn) if swapped else (a_mn, b_mn)
         rows, columns = ceil_div(m, block_m), ceil_div(n, block_n)
         wide = block_m > 64 and block_n > 64
-        if rows * columns > 4 * device.sm_count or (wide and m_mn and not n_mn):
+        # Shape::compiled_for of tile.h
+        cut = block_m == 128 and block_n % 64 != 0
+        compiled = not m_mn or n_mn or not wide or cut
+        if rows * columns > 4 * device.sm_count or not compiled:
             continue
         cut_m = block_m if m_mn else ceil_div(ceil_div(m, rows), 8) * 8
         cut_n = block_n if n_mn else ceil_div(ceil_div(n, columns), 8) * 8

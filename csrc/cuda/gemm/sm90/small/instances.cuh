@@ -51,7 +51,7 @@ Status launch_layout(const Params& params, const Variant& variant, cudaStream_t 
     return variant.a_mn ? launch_kernel<T, Boxes, true, true>(params, stream)
                         : launch_kernel<T, Boxes, false, true>(params, stream);
   }
-  if constexpr (!kShape.wide()) {
+  if constexpr (kShape.compiled_for(true, false)) {
     if (variant.a_mn) return launch_kernel<T, Tile, true, false>(params, stream);
   }
   if (variant.a_mn) return {cudaErrorInvalidValue, "a layout of the GEMM for small products"};

@@ -133,6 +133,7 @@ constexpr double kFewRowsOfLongK = 1.14, kFewRowsOfShortK = 1.16;
 
 // Of sums that CTAs with half of K each exchange, and for each column.
 constexpr double kHalvesUs = 0.3009, kHalvesUsPerColumn = 0.006697;
+constexpr double kWideTransposeUs = 0.6;  // of a wide tile's stores of the transpose
 constexpr int kLongChunks = 32;
 constexpr int kMostSmemBytes = 227 * 1024;
 
@@ -176,11 +177,13 @@ class Chooser {
   void choose() const {
     if (batch_ > kMostGrid) return;
     for (const Shape& shape : kShapes) {
-      // Where both of its sides are long the other side of a product has nothing over it.
-      if (swapped_ && shape.block_m > 64) continue;
+      if (!shape.compiled_for(a_mn_, b_mn_)) continue;
+      // Where both of its sides are long the other side of a product has nothing over it, but
+      // columns that are cut.
+      if (swapped_ && shape.block_m > 64 && (!a_mn_ || b_mn_)) continue;
       // An activation goes through many sums slowly, and so do stores of single elements.
       if (p_.activation != Activation::kNone && shape.wide()) continue;
-      if (((a_mn_ && !b_mn_) || !vector_store_) && shape.wide()) continue;
+      if (!vector_store_ && shape.wide()) continue;
       // Multicast pays for itself where the rows of both operands begin within a line alone
       // (measured: up to 36 %; elsewhere it costs 1 to 8 %).
       if (middle_ || is_few(a_mn_, p_.m) || is_few(b_mn_, p_.n)) consider_clusters(shape);
@@ -289,7 +292,7 @@ class Chooser {
             : c.cluster > 1 ? costs_.pair_us
                             : 0) +
            (c.splits > 1 ? kHalvesUs + kHalvesUsPerColumn * c.tile_n : 0) +
-           (block_m == 64 && block_n > 64 ? sums_us() : 0) + (swapped_ ? costs_.transpose_us : 0);
+           (block_m == 64 && block_n > 64 ? sums_us() : 0) + transpose_us(c.shape);
   }
 
   // Of things that overlap: a little more than the longest.
@@ -315,6 +318,11 @@ class Chooser {
   double sums_us() const {
     return chunks_ >= kLongChunks && a_lines_ + b_lines_ == 2 ? costs_.sums_of_long_us
                                                               : costs_.sums_us;
+  }
+
+  double transpose_us(const Shape& shape) const {
+    if (!swapped_) return 0;
+    return shape.wide() ? kWideTransposeUs : costs_.transpose_us;
   }
 
   // Of 128 bytes of a row, on average: some rows begin with a line, and where the stride is an odd

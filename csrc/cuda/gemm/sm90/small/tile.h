@@ -11,12 +11,16 @@ inline constexpr int kOperands = 2;                        // each has a warp th
 inline constexpr int kLeastCluster = 2, kMostCluster = 4;  // CTAs, where there are clusters
 inline constexpr int kChunkK = 64;  // k of a stage: 128 bytes, the swizzle's row
 
-// What a kernel is compiled for: the most rows and columns of D that a tile has, stages of K. A
-// wide tile is not compiled for an A along M and a B along K.
+// What a kernel is compiled for: the most rows and columns of D that a tile has, stages of K.
 struct Shape {
   int block_m, block_n, stages;
   // A warpgroup has more than 64 columns to finish. (Two share the 64 rows of a narrow tile.)
   constexpr bool wide() const { return block_m > 64 && block_n > 64; }
+  // An A along M and a B along K take few of the wide tiles: those whose columns, which are cut to
+  // any number, would be parts of boxes on the other side of D.
+  constexpr bool compiled_for(bool a_mn, bool b_mn) const {
+    return !a_mn || b_mn || !wide() || (block_m == 128 && block_n % kChunkK != 0);
+  }
 };
 inline constexpr Shape kShapes[] = {
     {64, 32, 16},   //
