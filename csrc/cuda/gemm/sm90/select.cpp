@@ -62,7 +62,7 @@ constexpr double kStoreCyclesPerColumn = 16, kElementStoreCyclesPerColumn = 89; 
 // end (1190 times of problems with up to 128 rows: 7 % off with it, 17 % without).
 constexpr double kMemoryBytesPerUs = 3.77e6, kRampUs = 0.65, kRampBytes = 32e6;
 constexpr double kBytesPerUsInFlight = 22.8;
-constexpr double kLinesOfUnevenRow = 2.03;
+constexpr double kLinesOfUnevenRow = 2.03, kLinesOfSplitSectors = 3;
 constexpr double kL2LinesPerUs = 131e3;
 // Where the last row (or column) of tiles is small, its CTAs run ahead of the others, and what does
 // not stay in L2 meanwhile of the operand they have in common is read again: as much of it as is
@@ -239,8 +239,10 @@ class Chooser {
 
   // Of those 128 bytes that a load takes of each row. One row in so many begins with a line.
   static double lines_of_row(int64_t stride) {
-    const auto share = static_cast<double>(std::gcd(stride, kSwizzleElements)) / kSwizzleElements;
-    return share + kLinesOfUnevenRow * (1 - share);
+    const int64_t step = std::gcd(stride, kSwizzleElements);
+    const auto begin = static_cast<double>(step) / kSwizzleElements;
+    const double split = step == 8 ? 0.5 : 0;
+    return begin + split * kLinesOfSplitSectors + (1 - begin - split) * kLinesOfUnevenRow;
   }
 
   const Problem& p_;
