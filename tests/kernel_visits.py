@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 LAYOUTS = ((False, False), (False, True), (True, False), (True, True))  # transa, transb
-M = (1, 2, 4, 5, 8, 12, 16, 24, 32, 48, 64, 100, 128, 129, 200, 256, 512, 1024, 2560)
+M = (1, 2, 4, 5, 8, 12, 16, 24, 32, 48, 64, 100, 128, 129, 200, 256, 512, 640, 1024, 2560)
 N = (1, 8, 16, 64, 65, 96, 128, 264, 520, 1024, 2560, 2563, 4104, 8192, 14336, 33792)
 K = (7, 8, 72, 136, 264, 520, 1032, 2056, 4104, 16392)
 MOST_WORK = 10**10  # multiplications: what a sanitizer gets through in seconds
