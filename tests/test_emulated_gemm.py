@@ -67,7 +67,8 @@ def machine_of(index: int, capability: int = 90, sm_count: int = 4) -> Machine:
 def sm90_tiles() -> list[tuple[int, int, int]]:
     found = re.findall(r"^\s*TILE\((.*)\)", (GEMM / "sm90" / "tiles.h").read_text(), re.MULTILINE)
     assert found
-    return [tuple(map(int, tile.split(", "))) for tile in found]
+    both = itertools.product((tile.split(", ") for tile in found), (1, 2))
+    return [(int(n), int(stages), cluster) for (n, stages), cluster in both]
 
 
 def rows_columns() -> list[int]:
@@ -149,9 +150,11 @@ def test_sm90_halves(tile: tuple[int, int, int], layout: str) -> None:
     block_n, stages, cluster = tile
     if cluster != 2:
         pytest.skip("no clusters")
-    for index, (m, n, k) in enumerate(((200, block_n + 24, 648), (72, 64, 72))):
+    # One tile for a cluster, and none for some; before it one for each CTA; none for some after it.
+    shapes = ((200, block_n + 24, 648, 8), (72, 64, 72, 8), (264, 72, 520, 2), (520, 72, 200, 4))
+    for index, (m, n, k, ctas) in enumerate(shapes):
         config = Config(
-            "sm90", 128, block_n, stages, ctas=8, cluster=2, splits=2, tma_store=index == 0
+            "sm90", 128, block_n, stages, ctas=ctas, cluster=2, splits=2, tma_store=index != 1
         )
         a, b = matrix(m, k, torch.half, layout[0], pad=8), matrix(k, n, torch.half, layout[1], 16)
         check(machine_of(index + 1), config, a, b, bias=torch.randn(n).half())

@@ -24,8 +24,9 @@ def ceil_div(a: int, b: int) -> int:
 def sm90_tiles() -> list[tuple[int, int, int]]:
     """(block_n, stages, cluster)"""
     text = (ROOT / "csrc/cuda/gemm/sm90/tiles.h").read_text()
-    found = re.findall(r"^\s*TILE\((\d+), (\d+), (\d+)\)", text, re.MULTILINE)
-    return [(int(n), int(stages), int(cluster)) for n, stages, cluster in found]
+    found = re.findall(r"^\s*TILE\((\d+), (\d+)\)", text, re.MULTILINE)
+    both = itertools.product(found, (1, 2))
+    return [(int(n), int(stages), cluster) for (n, stages), cluster in both]
 
 
 def aligned(shape: Shape) -> bool:
@@ -58,8 +59,11 @@ def sm90(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
             )  # fmt: skip
             yield whole
             tiles = ceil_div(rows, SM90_BLOCK_M) * ceil_div(columns, block_n)
-            if cluster == 2 and tiles <= most and k_tiles >= 8:
-                yield replace(whole, splits=2, ctas=2 * tiles)
+            turns, rest = divmod(tiles, 2 * most)
+            if cluster == 2 and 0 < rest <= most and k_tiles >= 8:
+                least = ceil_div(tiles, 2 * turns + 1)
+                halves = least if 2 * turns * least <= tiles else most
+                yield replace(whole, splits=2, ctas=2 * halves)
             if clusters % most and clusters * k_tiles >= 2 * most:
                 ctas = most * cluster
                 yield replace(

@@ -20,9 +20,9 @@ namespace xgemm::cuda::gemm::sm90 {
 template <typename T, int kBlockN>
 class Epilogue {
  public:
-  static constexpr int kColumns = store_columns(kBlockN);  // of a box
-  static constexpr int kBoxes = kBlockN / kColumns;
-  using Staging = T[2][64 * kColumns];  // two boxes, in turns
+  static constexpr int kColumns = store_columns(kBlockN);     // of a box
+  static constexpr int kBoxes = ceil_div(kBlockN, kColumns);  // the last two may overlap
+  using Staging = T[2][64 * kColumns];                        // two boxes, in turns
 
   __device__ Epilogue(const Params& params, Staging& staging, int consumer, int thread)
       : params_(params), staging_(staging), barrier_(1 + consumer), thread_(thread) {}
@@ -69,6 +69,9 @@ class Epilogue {
   }
 
  private:
+  static __device__ constexpr int first_column(int box) {
+    return box < kBoxes - 1 ? box * kColumns : kBlockN - kColumns;
+  }
   static __device__ int offset(int box, int stride) {
     return box * kColumns / 64 * stride + box * kColumns % 64 * 64;
   }
@@ -84,11 +87,12 @@ class Epilogue {
   template <int kBox>
   __device__ void stage(T* staging) {
     const int warp = thread_ / 32, lane = thread_ % 32, matrix = lane / 8;
+    const uint32_t* packed = packed_ + first_column(kBox) / 4;
     if (params_.transposed) {
       T* to = staging + lane % 8 * 64 + ((warp * 2 + matrix % 2) ^ lane % 8) * 8;
 #pragma unroll
       for (int j = 0; j < kColumns / 8; j += 2) {
-        const uint32_t* d = packed_ + (kBox * kColumns / 8 + j) * 2;
+        const uint32_t* d = packed + 2 * j;
         ptx::stmatrix_x4_trans(to + (j + matrix / 2) * 8 * 64, d[0], d[1], d[2], d[3]);
       }
       return;
@@ -96,7 +100,7 @@ class Epilogue {
     const int row = warp * 16 + matrix % 2 * 8 + lane % 8;
 #pragma unroll
     for (int j = 0; j < kColumns / 8; j += 2) {
-      const uint32_t* d = packed_ + (kBox * kColumns / 8 + j) * 2;
+      const uint32_t* d = packed + 2 * j;
       ptx::stmatrix_x4(staging + position(row, j + matrix / 2), d[0], d[1], d[2], d[3]);
     }
   }
@@ -109,7 +113,7 @@ class Epilogue {
 
   // By TMA, from lane 0 of `warp`, or by all threads.
   __device__ void write(const T* staging, int box, int warp) {
-    const int column = n_ + box * kColumns;
+    const int column = n_ + first_column(box);
     if (!params_.tma_store) [[unlikely]] {
       store_elements(staging, column);
     } else if (thread_ == warp * 32) {
@@ -152,7 +156,7 @@ class Epilogue {
       const int column = min(n_ + first + lane, params_.n - 1);
       const float of_lane = static_cast<float>(bias[column * params_.bias_col_stride]);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < 8 && first + 4 * i < kBlockN; ++i) {
         const float of_column = __shfl_sync(~0u, of_lane, i / 2 * 8 + lane % 4 * 2 + i % 2);
         float* x = acc + first / 2 + i / 2 * 4 + i % 2;
         x[0] += of_column, x[2] += of_column;
@@ -160,9 +164,9 @@ class Epilogue {
     }
   }
 
-  // One copy of the activations' code for every 16 values: the array turns past it.
+  // One copy of the activations' code for every 8 or 16 values: the array turns past it.
   __device__ void apply_activation(float (&acc)[kBlockN / 2]) const {
-    constexpr int kSize = kBlockN / 2, kStep = 16;
+    constexpr int kSize = kBlockN / 2, kStep = kSize % 16 == 0 ? 16 : 8;
 #pragma unroll 1
     for (int turn = 0; turn < kSize / kStep; ++turn) {
       float done[kStep];

@@ -20,15 +20,15 @@ Status launch_kernel(const Params& params, const Config& config, cudaStream_t st
                   .threads = dim3(kThreads),
                   .shared_bytes = kSmem,
                   .stream = stream,
-                  .cluster = dim3(Tile::kCluster),
+                  .cluster = dim3(config.cluster),
                   .overlaps_previous = true};
   return launch_grid("the sm_90a GEMM", grid, kernel, params);
 }
 
-template <typename T, int kBlockN, int kStages, int kCluster>
+template <typename T, int kBlockN, int kStages>
 Status launch_layout(const Params& params, const Config& config, bool a_mn, bool b_mn,
                      cudaStream_t stream) {
-  using Tile = TileConfig<kBlockN, kStages, kCluster>;
+  using Tile = TileConfig<kBlockN, kStages>;
   if constexpr (kBlockN % kSwizzleElements == 0) {  // an MN-major B comes in whole boxes
     if (a_mn && b_mn) return launch_kernel<T, Tile, true, true>(params, config, stream);
     if (b_mn) return launch_kernel<T, Tile, false, true>(params, config, stream);
@@ -41,12 +41,9 @@ Status launch_layout(const Params& params, const Config& config, bool a_mn, bool
 template <typename T>
 Status launch_tile(const Params& params, const Config& config, bool a_mn, bool b_mn,
                    cudaStream_t stream) {
-  const auto is = [&](int block_n, int cluster) {
-    return config.block_n == block_n && config.cluster == cluster;
-  };
-#define XGEMM_SM90_TILE(BLOCK_N, STAGES, CLUSTER) \
-  if (is(BLOCK_N, CLUSTER))                       \
-    return launch_layout<T, BLOCK_N, STAGES, CLUSTER>(params, config, a_mn, b_mn, stream);
+#define XGEMM_SM90_TILE(BLOCK_N, STAGES) \
+  if (config.block_n == BLOCK_N)         \
+    return launch_layout<T, BLOCK_N, STAGES>(params, config, a_mn, b_mn, stream);
   XGEMM_SM90_TILES(XGEMM_SM90_TILE)
 #undef XGEMM_SM90_TILE
   return {cudaErrorInvalidValue, "the sm_90a GEMM: no such tile"};

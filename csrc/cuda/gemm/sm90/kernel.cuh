@@ -19,10 +19,9 @@
 namespace xgemm::cuda::gemm::sm90 {
 
 // What the kernel is compiled for.
-template <int kBlockN_, int kStages_, int kCluster_>
+template <int kBlockN_, int kStages_>
 struct TileConfig {
   static constexpr int kBlockN = kBlockN_, kStages = kStages_;
-  static constexpr int kCluster = kCluster_;  // CTAs along M that share B
   static_assert(kBlockN <= kStages * 64, "the last tile is staged where A was");
 };
 
@@ -47,9 +46,9 @@ __device__ inline void set_up(const Params& params, SharedStorage<T, Config>& sm
   if (params.tma_store) ptx::prefetch_tensormap(&params.d);
   for (int stage = 0; stage < Config::kStages; ++stage) {
     ptx::mbarrier_init(&smem.full[stage], 1);
-    ptx::mbarrier_init(&smem.empty[stage], kConsumers * (params.split ? 1 : Config::kCluster));
+    ptx::mbarrier_init(&smem.empty[stage], kConsumers * (params.shares_b ? kPair : 1));
   }
-  if (params.split) {
+  if (params.pair) {
     for (int i = 0; i < kConsumers; ++i) {
       ptx::mbarrier_init(&smem.ready[i], 1);
       ptx::mbarrier_init(&smem.received[i], 1);
@@ -72,13 +71,7 @@ class Producer {
     first_ = min(kFirst, tile_.count);
     for (int stage = 0; stage < first_; ++stage) {
       load_a(tile_.first + stage, stage);
-      if (!multicast()) {
-        load_share_of_b<1, false>(tile_.first + stage, stage, 0);
-        continue;
-      }
-      for (int share = 0; share < Config::kCluster; ++share) {
-        load_share_of_b<Config::kCluster, false>(tile_.first + stage, stage, share);
-      }
+      load_whole_b(tile_.first + stage, stage);
     }
   }
 
@@ -112,14 +105,26 @@ class Producer {
                                    position(params_.a_batched), 0);
   }
 
-  __device__ bool multicast() const { return Config::kCluster > 1 && !params_.split; }
-
   __device__ void load_b(int k_tile, int stage) {
-    if (multicast()) {
-      load_share_of_b<Config::kCluster, true>(k_tile, stage, cta_rank_);
+    if (params_.shares_b) {
+      load_share_of_b<kPair, true>(k_tile, stage, cta_rank_);
     } else {
       load_share_of_b<1, false>(k_tile, stage, 0);
     }
+  }
+
+  // By the boxes that the map has: a pair's are shares.
+  __device__ void load_whole_b(int k_tile, int stage) {
+    if constexpr (kBMn) {
+      if (!params_.shares_b) {
+        load_share_of_b<1, false>(k_tile, stage, 0);
+        return;
+      }
+    }
+    const int shares = params_.shares_b ? kPair : 1;
+#pragma unroll 1
+    for (int share = 0; share < shares; ++share)
+      load_share_of_b<kPair, false>(k_tile, stage, share);
   }
 
   template <int kSharers, bool kToAll>
@@ -210,8 +215,8 @@ class Consumer {
   // not of the last stages, into which nothing more is loaded: the other CTA may be gone by then.
   __device__ void release(int stage) {
     if (--releases_ < 0) return;
-    if (Config::kCluster > 1 && multicast_) {
-      if (thread_ < Config::kCluster) ptx::mbarrier_arrive_cluster(&smem_.empty[stage], thread_);
+    if (multicast_) {
+      if (thread_ < kPair) ptx::mbarrier_arrive_cluster(&smem_.empty[stage], thread_);
     } else {
       if (thread_ == 0) ptx::mbarrier_arrive(&smem_.empty[stage]);
     }
@@ -227,10 +232,9 @@ class Consumer {
 };
 
 // The barriers of the CTA, and of its cluster if it is one of several, stand.
-template <typename Config>
-__device__ inline void wait_for_set_up() {
+__device__ inline void wait_for_set_up(bool pair) {
   ptx::griddep_wait();  // the bias may be what the kernel before writes, or D what it reads
-  if constexpr (Config::kCluster > 1) {
+  if (pair) [[unlikely]] {
     ptx::cluster_wait();
   } else {
     ptx::named_barrier_sync(kSetUpBarrier, kThreads);
@@ -241,34 +245,36 @@ template <typename T, typename Config, bool kAMn, bool kBMn>
 __device__ inline void consume(const Params& params, SharedStorage<T, Config>& smem, int cta_rank,
                                int index, int thread) {
   Scheduler<Config> scheduler(params, cta_rank);
-  Consumer<T, Config, kAMn, kBMn> consumer(smem, index, thread, scheduler.steps(), !params.split);
+  Consumer<T, Config, kAMn, kBMn> consumer(smem, index, thread, scheduler.steps(), params.shares_b);
   Epilogue<T, Config::kBlockN> epilogue(params, smem.d[index], index, thread);
   // This warpgroup's half of every stage of A is its own.
   T* a = smem.a[0] + index * 64 * kBlockK;
   Halves<T, Config> halves(a, &smem.ready[index], &smem.received[index], cta_rank, index, thread);
   float acc[Config::kBlockN / 2];
-  Segment segment;
-  wait_for_set_up<Config>();
+  Segment segment{};
+  wait_for_set_up(params.pair);
   // Votes: the compiler must see that a warp stays together, or the k loop has no uniform registers
   // (see accumulate).
   while (__any_sync(~0u, scheduler.next(&segment))) {
     consumer.accumulate(acc, segment.count, epilogue);
     if (__any_sync(~0u, segment.count < params.k_tiles)) [[unlikely]] {
       const Partials<Config> partials(params, cta_rank, index, thread);
-      if (params.split) {
-        if constexpr (Config::kCluster == 2) halves.exchange(acc);
+      if (params.pair && !params.shares_b) {
+        halves.exchange(acc);
       } else if (__any_sync(~0u, segment.first > 0)) {
-        partials.leave(acc, scheduler.cluster());
+        partials.leave(acc, scheduler.walker());
         segment.m = params.m;  // beyond the end: another cluster stores the tile
       } else {
-        partials.complete(acc, segment.end, scheduler.cluster());
+        partials.complete(acc, segment.end, scheduler.walker());
       }
     }
     epilogue.take(acc, segment.m + index * 64, segment.n, segment.batch);
   }
   // No load follows: there is room where A was.
-  epilogue.store_all(a, kBlockM * kBlockK, params.split ? halves.first_box() : 0,
-                     params.split ? halves.end_box() : halves.kBoxes);
+  const bool half =
+      params.pair && !params.shares_b && segment.count < params.k_tiles;  // else of shares
+  epilogue.store_all(a, kBlockM * kBlockK, half ? halves.first_box() : 0,
+                     half ? halves.end_box() : halves.kBoxes);
 }
 
 template <typename T, typename Config, bool kAMn, bool kBMn>
@@ -280,11 +286,11 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
   // From lane 0, so that the compiler knows it to be the same for the whole warp.
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
   const int thread = threadIdx.x % kWarpgroup;
-  const int cta_rank = Config::kCluster > 1 ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
+  const int cta_rank = params.pair ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
   if (threadIdx.x == 0) set_up<T, Config>(params, smem);
   __syncwarp();
   ptx::griddep_launch_dependents();
-  if constexpr (Config::kCluster > 1) {
+  if (params.pair) [[unlikely]] {
     ptx::cluster_arrive_relaxed();
   } else if (warpgroup == 0) {
     ptx::named_barrier_arrive(kSetUpBarrier, kThreads);
@@ -297,7 +303,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
   __syncwarp();
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<40>();
-    if constexpr (Config::kCluster > 1) ptx::cluster_wait();
+    if (params.pair) ptx::cluster_wait();
     if (thread < 32 && ptx::elect_one()) producer.run();
   } else {
     ptx::setmaxnreg_inc<232>();

@@ -34,18 +34,20 @@ bool encode_result(CUtensorMap* map, const Problem& problem, const Batch& batch,
   return encode_tensor_map(map, problem.d, problem.dtype, shape);
 }
 
-// The walk over the tiles, for the number of clusters that `config` has.
+// The walk over the tiles, for the number of CTAs that `config` has.
 void plan_tiles(Params* params, const Config& config, const Batch& batch, void* workspace) {
   const int sharers = config.cluster / config.splits;
   const auto rows = static_cast<uint32_t>(ceil_div(params->m, kBlockM * sharers));
   const auto columns = static_cast<uint32_t>(ceil_div(params->n, config.block_n));
   const auto matrices = static_cast<uint32_t>(batch.extent[0] * batch.extent[1]);
-  const uint32_t clusters = config.ctas / config.cluster;
-  const bool tall = config.cluster == 1 && params->m > params->n;
+  const uint32_t walkers = config.ctas / sharers;
+  const uint32_t tiles = rows * columns * matrices;
+  params->whole_tiles = config.splits > 1 ? tiles / walkers * walkers : tiles;
+  params->end = params->whole_tiles + kPair * (tiles - params->whole_tiles);
+  const bool tall = sharers == 1 && params->whole_tiles > 0 && params->m > params->n;
   const uint32_t group_rows =
       std::min<uint32_t>(rows, tall ? kGroupTilesOfTall : kGroupRows / (kBlockM * sharers));
   params->k_tiles = ceil_div(params->k, kBlockK);
-  params->tiles = rows * columns * matrices;
   params->batched = matrices > 1;
   params->per_matrix = FastDivisor(rows * columns);
   params->batch_inner = FastDivisor(static_cast<uint32_t>(batch.extent[0]));
@@ -54,18 +56,18 @@ void plan_tiles(Params* params, const Config& config, const Batch& batch, void* 
   params->last_group = (rows - 1) / group_rows;
   params->last_group_rows = FastDivisor(rows - params->last_group * group_rows);
   if (config.even_shares) {
-    params->shared_tiles = static_cast<uint32_t>(shared_tiles_of(params->tiles, clusters));
+    params->shared_tiles = static_cast<uint32_t>(shared_tiles_of(tiles, walkers));
     const uint32_t steps = params->shared_tiles * params->k_tiles;
     params->by_k_tiles = FastDivisor(params->k_tiles);
-    params->share = steps / clusters, params->share_extra = steps % clusters;
+    params->share = steps / walkers, params->share_extra = steps % walkers;
     auto* memory = static_cast<uint8_t*>(workspace);
     params->flags = reinterpret_cast<uint64_t*>(memory);
     params->partials =
         reinterpret_cast<float4*>(memory + shares_plan(config.block_n, config.ctas).flag_bytes);
     params->nonce = new_nonce();
   }
-  params->turns = (params->tiles - params->shared_tiles) / clusters;
-  params->turns_rest = (params->tiles - params->shared_tiles) % clusters;
+  params->turns = (params->whole_tiles - params->shared_tiles) / walkers;
+  params->turns_rest = (params->whole_tiles - params->shared_tiles) % walkers;
 }
 
 }  // namespace
@@ -91,7 +93,8 @@ Status launch(const Problem& given, const Config& config, void* workspace, cudaS
   params.bias = problem.bias;
   (config.swapped ? params.bias_row_stride : params.bias_col_stride) = problem.bias_stride;
   params.activation = problem.activation;
-  params.split = config.splits > 1;
+  params.pair = config.cluster > 1;
+  params.shares_b = config.cluster > config.splits;
   plan_tiles(&params, config, d_batch, workspace);
   const bool a_mn = !a_k_major(problem), b_mn = !b_k_major(problem);
   params.a_chunked = a_mn && problem.m % kSwizzleElements == 0;

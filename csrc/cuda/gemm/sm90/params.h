@@ -33,17 +33,18 @@ struct Params {
   bool a_chunked, b_chunked;
   int m, n, k;
   int k_tiles;
-  // Of clusters: in all, of one matrix of the batch if there are several, and how many whole turns
-  // they take; the first `turns_rest` clusters one more. No division is left to the kernel, whose
-  // first loads would wait for it.
-  uint32_t tiles, turns, turns_rest;
+  // Those that are walked over whole, by pairs that share B or by single CTAs: each has `turns` of
+  // them, the first `turns_rest` one more. Behind them, up to `end`, is half a tile for each CTA.
+  // No division is left to the kernel, whose first loads would wait for it.
+  uint32_t whole_tiles, end, turns, turns_rest;
   bool batched;
   FastDivisor per_matrix, batch_inner;
   // Neighbouring tiles run over a group of rows of clusters, for L2; the last group may have fewer.
   FastDivisor group_tiles, group_rows, last_group_rows;
   uint32_t last_group;  // its index
-  // The two CTAs of a cluster take half of K each of the one tile that it has, and no multicast.
-  bool split;
+  // Clusters are of two CTAs. Their tiles are of the same columns and they share B by multicast, or
+  // else they walk alone, but for the last tile, of which they take half of K each.
+  bool pair, shares_b;
   // Clusters take equal ranges of the k-tiles of the first `shared_tiles` tiles, where they begin
   // and end within a tile, too: `share` k-tiles, the first `share_extra` of them one more. What is
   // not the beginning of a tile's K is left in `partials` for the one that has the beginning;

@@ -32,7 +32,7 @@ class Partials {
   // in a graph the next launch has the same nonce.
   __device__ void complete(float (&acc)[Config::kBlockN / 2], uint32_t end,
                            uint32_t cluster) const {
-    const uint32_t clusters = gridDim.x / Config::kCluster;
+    const uint32_t clusters = gridDim.x >> params_.pair;
 #pragma unroll 1
     while (cluster > 0 && range_of(params_, cluster, clusters).end < end) {
       --cluster;
@@ -54,7 +54,7 @@ class Partials {
 
  private:
   __device__ int64_t index_of(uint32_t cluster) const {
-    return (static_cast<int64_t>(cluster) * Config::kCluster + cta_rank_) * kConsumers + consumer_;
+    return ((int64_t{cluster} << params_.pair) + cta_rank_) * kConsumers + consumer_;
   }
   __device__ float4* sums(uint32_t cluster) const {
     return params_.partials + index_of(cluster) * (kVectors * kWarpgroup) + thread_;

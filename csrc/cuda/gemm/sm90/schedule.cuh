@@ -27,53 +27,53 @@ __device__ inline Range range_of(const Params& params, uint32_t index, uint32_t 
   return {begin, begin + params.share + (i < params.share_extra ? 1 : 0)};
 }
 
-// Walks over the segments of a cluster, first those of its share of the tiles that are shared, in
-// groups of rows so that concurrent tiles have operands in common in L2.
+// Walks over a CTA's segments, those of its share of the tiles that are shared first and its half
+// of a tile last, in groups of rows so that concurrent tiles have operands in common in L2.
 template <typename Config>
 class Scheduler {
  public:
   __device__ Scheduler(const Params& params, int cta_rank)
-      : params_(params), cta_rank_(cta_rank), next_(params.shared_tiles + cluster()) {
+      : params_(params), cta_rank_(cta_rank), next_(params.shared_tiles + walker()) {
     if (params.shared_tiles > 0) [[unlikely]] {
-      const Range range = range_of(params, cluster(), clusters());
+      const Range range = range_of(params, walker(), walkers());
       next_shared_ = range.begin, end_shared_ = range.end;
     }
   }
 
-  __device__ uint32_t cluster() const { return blockIdx.x / Config::kCluster; }
-  __device__ uint32_t clusters() const { return gridDim.x / Config::kCluster; }
+  // Pairs that share B walk together, other CTAs alone.
+  __device__ uint32_t walker() const { return blockIdx.x >> params_.shares_b; }
+  __device__ uint32_t walkers() const { return gridDim.x >> params_.shares_b; }
 
   // K-tiles of all segments; before the first next().
   __device__ int64_t steps() const {
-    const uint32_t turns = params_.turns + (cluster() < params_.turns_rest ? 1 : 0);
-    return static_cast<int64_t>(turns) * count() + (end_shared_ - next_shared_);
+    const uint32_t turns = params_.turns + (walker() < params_.turns_rest ? 1 : 0);
+    return static_cast<int64_t>(turns) * params_.k_tiles + (end_shared_ - next_shared_) +
+           (blockIdx.x < params_.end - params_.whole_tiles ? half() : 0);
   }
 
   __device__ bool next(Segment* segment) {
+    uint32_t tile;
     if (next_shared_ < end_shared_) [[unlikely]] {
-      const uint32_t tile = params_.by_k_tiles.divide(next_shared_);
+      tile = params_.by_k_tiles.divide(next_shared_);
       segment->end = (tile + 1) * params_.k_tiles;
       segment->first = static_cast<int>(next_shared_ - tile * params_.k_tiles);
       segment->count = static_cast<int>(min(segment->end, end_shared_) - next_shared_);
       next_shared_ += segment->count;
-      locate(tile, segment);
-      return true;
+    } else {
+      if (next_ >= params_.end) return false;
+      const bool is_half = next_ >= params_.whole_tiles;
+      tile = is_half ? params_.whole_tiles + blockIdx.x / kPair : next_;
+      segment->count = is_half ? half() : params_.k_tiles;
+      segment->first = is_half && cta_rank_ > 0 ? params_.k_tiles - segment->count : 0;
+      next_ += walkers();
     }
-    if (next_ >= params_.tiles) return false;
-    segment->first = split() && cta_rank_ > 0 ? first_half() : 0, segment->count = count();
-    locate(next_, segment);
-    next_ += clusters();
+    locate(tile, segment);
     return true;
   }
 
  private:
-  __device__ bool split() const { return Config::kCluster > 1 && params_.split; }
-  __device__ int first_half() const { return (params_.k_tiles + 1) / 2; }
-  // K-tiles of a whole tile that this CTA has.
-  __device__ int count() const {
-    if (!split()) return params_.k_tiles;
-    return cta_rank_ == 0 ? first_half() : params_.k_tiles - first_half();
-  }
+  // K-tiles of half a tile, this CTA's.
+  __device__ int half() const { return (params_.k_tiles + 1 - cta_rank_) / 2; }
 
   __device__ void locate(uint32_t tile, Segment* segment) const {
     segment->batch = {0, 0};
@@ -90,7 +90,7 @@ class Scheduler {
         group == params_.last_group ? params_.last_group_rows : params_.group_rows;
     const uint32_t column = rows.divide(in_group);
     const uint32_t row = group * params_.group_rows.divisor + in_group - column * rows.divisor;
-    segment->m = static_cast<int>(split() ? row : row * Config::kCluster + cta_rank_) * kBlockM;
+    segment->m = static_cast<int>(params_.shares_b ? row * kPair + cta_rank_ : row) * kBlockM;
     segment->n = static_cast<int>(column) * Config::kBlockN;
   }
 

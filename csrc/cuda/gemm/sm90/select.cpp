@@ -22,17 +22,25 @@ struct Tile {
 };
 // Of the tensor cores' rate at kCyclesPerUs, what a tile's main loop reaches. (Pairs that share B
 // wait for each other.)
-constexpr double kEfficiency256Pair = 0.915, kEfficiency256 = 0.99;
-constexpr double kEfficiency224Pair = 0.926, kEfficiency224 = 0.998;
-constexpr double kEfficiency192Pair = 0.917, kEfficiency192 = 1.01;
-constexpr double kEfficiency160Pair = 0.893, kEfficiency160 = 0.982;
-constexpr double kEfficiency128Pair = 0.818, kEfficiency128 = 1.01;
+constexpr double kEfficiency256Pair = 0.933, kEfficiency256 = 0.99;
+constexpr double kEfficiency240Pair = 0.938, kEfficiency240 = 0.994;
+constexpr double kEfficiency224Pair = 0.945, kEfficiency224 = 0.998;
+constexpr double kEfficiency208Pair = 0.938, kEfficiency208 = 1;
+constexpr double kEfficiency192Pair = 0.935, kEfficiency192 = 1.01;
+constexpr double kEfficiency176Pair = 0.923, kEfficiency176 = 0.996;
+constexpr double kEfficiency160Pair = 0.911, kEfficiency160 = 0.982;
+constexpr double kEfficiency144Pair = 0.872, kEfficiency144 = 0.996;
+constexpr double kEfficiency128Pair = 0.834, kEfficiency128 = 1.01;
 double efficiency_of(int block_n, int cluster) {
-  const bool pair = cluster == 2;
+  const bool pair = cluster == kPair;
   if (block_n == 256) return pair ? kEfficiency256Pair : kEfficiency256;
+  if (block_n == 240) return pair ? kEfficiency240Pair : kEfficiency240;
   if (block_n == 224) return pair ? kEfficiency224Pair : kEfficiency224;
+  if (block_n == 208) return pair ? kEfficiency208Pair : kEfficiency208;
   if (block_n == 192) return pair ? kEfficiency192Pair : kEfficiency192;
+  if (block_n == 176) return pair ? kEfficiency176Pair : kEfficiency176;
   if (block_n == 160) return pair ? kEfficiency160Pair : kEfficiency160;
+  if (block_n == 144) return pair ? kEfficiency144Pair : kEfficiency144;
   return pair ? kEfficiency128Pair : kEfficiency128;
 }
 // The same of products that take kPowerUs and more, at the power limit all the time, where waiting
@@ -42,12 +50,16 @@ constexpr double kPowerUs = 400, kAloneAtPower = 0.96;
 double efficiency_at_power(int block_n, int cluster) {
   double pair = 0.83;
   if (block_n == 256) pair = 0.968;
+  if (block_n == 240) pair = 0.955;
   if (block_n == 224) pair = 0.94;
+  if (block_n == 208) pair = 0.947;
   if (block_n == 192) pair = 0.955;
+  if (block_n == 176) pair = 0.92;
   if (block_n == 160) pair = 0.893;
-  return cluster == 2 ? pair : pair * kAloneAtPower;
+  if (block_n == 144) pair = 0.86;
+  return cluster == kPair ? pair : pair * kAloneAtPower;
 }
-#define XGEMM_SM90_TILE(BLOCK_N, STAGES, CLUSTER) {BLOCK_N, STAGES, CLUSTER},
+#define XGEMM_SM90_TILE(BLOCK_N, STAGES) {BLOCK_N, STAGES, 1}, {BLOCK_N, STAGES, kPair},
 constexpr Tile kTiles[] = {XGEMM_SM90_TILES(XGEMM_SM90_TILE)};
 #undef XGEMM_SM90_TILE
 
@@ -130,15 +142,28 @@ class Chooser {
       const int64_t rows = ceil_div<int64_t>(p_.m, int64_t{kBlockM} * tile.cluster);
       const int64_t columns = ceil_div<int64_t>(p_.n, tile.block_n);
       const int64_t tiles = rows * columns * batch_, most = sm_count_ / tile.cluster;
-      if (tiles > kMostTiles || most == 0) continue;
+      if (tiles > kMostTiles || most == 0 || least_us(tile, columns) >= *best_us_) continue;
       consider_turns(tile, rows, columns, most);
       consider_shares(tile, rows, columns, most);
-      if (tile.cluster == 2) consider_halves(tile, columns, most);
+      if (tile.cluster == kPair) consider_halves(tile, columns, most);
     }
   }
 
  private:
   static constexpr int64_t kMostTiles = int64_t{1} << 28;
+
+  double rate_of(const Tile& tile, int sharers) const {
+    return at_power_ ? efficiency_at_power(tile.block_n, sharers)
+                     : efficiency_of(tile.block_n, sharers);
+  }
+
+  // What no walk takes less than: all SMs multiply all the time.
+  double least_us(const Tile& tile, int64_t columns) const {
+    const int64_t tiles = ceil_div<int64_t>(p_.m, kBlockM) * columns * batch_;
+    const double steps = static_cast<double>(tiles * k_tiles_) / sm_count_;
+    const double rate = std::max(rate_of(tile, 1), rate_of(tile, kPair));
+    return kLaunchUs + steps * 4 * tile.block_n / (rate * kCyclesPerUs);
+  }
 
   void consider_turns(const Tile& tile, int64_t rows, int64_t columns, int64_t most) const {
     const int64_t tiles = rows * columns * batch_, turns = ceil_div(tiles, most);
@@ -168,16 +193,23 @@ class Chooser {
          .reason = "no whole number of turns over the SMs: equal shares of K"});
   }
 
+  // The last turn by halves of K, where it has a tile for every second SM or fewer; before it CTAs
+  // walk alone.
   void consider_halves(const Tile& tile, int64_t columns, int64_t most) const {
     const int64_t rows = ceil_div<int64_t>(p_.m, kBlockM), tiles = rows * columns * batch_;
-    if (tiles > most || k_tiles_ < kLeastStepsToSplit) return;
+    const int64_t turns = tiles / (kPair * most), rest = tiles % (kPair * most);
+    if (rest == 0 || rest > most || k_tiles_ < kLeastStepsToSplit) return;
+    if (turns > 0 && at_power_) return;  // SMs without a tile leave their power to the others
+    // As few clusters as need the same number of turns.
+    const int64_t least = ceil_div(tiles, kPair * turns + 1);
     consider(tile, rows, columns,
-             {.clusters = tiles,
-              .steps = (k_tiles_ + 1) / 2,
-              .segments = 1,
+             {.clusters = kPair * turns * least <= tiles ? least : most,
+              .steps = turns * k_tiles_ + (k_tiles_ + 1) / 2,
+              .segments = turns + 1,
               .splits = 2,
               .us = kHalvesUs + kExchangeUs * tile.block_n / 256,
-              .reason = "few tiles: two CTAs share the K of each"});
+              .reason = turns == 0 ? "few tiles: two CTAs share the K of each"
+                                   : "two CTAs share the K of each tile of the last turn"});
   }
 
   void consider(const Tile& tile, int64_t rows, int64_t columns, const Walk& walk) const {
@@ -201,10 +233,10 @@ class Chooser {
 
   double time(const Tile& tile, int64_t rows, int64_t columns, const Walk& walk) const {
     // m64nNk16 takes N / 2 cycles, of which a tile has 2 x 4 for each k-tile.
-    const double efficiency = at_power_ ? efficiency_at_power(tile.block_n, tile.cluster)
-                                        : efficiency_of(tile.block_n, tile.cluster);
+    const double rate =
+        rate_of(tile, walk.segments > 1 ? tile.cluster / walk.splits : tile.cluster);
     const double multiply_us =
-        static_cast<double>(walk.steps) * 4 * tile.block_n / (efficiency * kCyclesPerUs);
+        static_cast<double>(walk.steps) * 4 * tile.block_n / (rate * kCyclesPerUs);
     const auto segments = static_cast<double>(walk.segments);
     const double element_stores = tma_store_ ? 0 : kElementStoreCyclesPerColumn * segments;
     return kLaunchUs + kRampUs * std::min(1.0, bytes_ / kRampBytes) +

@@ -11,6 +11,7 @@ inline constexpr int kConsumers = 2;         // warpgroups, of 64 rows of a tile
 inline constexpr int kSwizzleElements = 64;  // 128 bytes of a 16-bit type: the swizzle's row
 inline constexpr int kBlockM = 64 * kConsumers;
 inline constexpr int kBlockK = 64;
+inline constexpr int kPair = 2;  // CTAs of a cluster, where there are clusters
 
 // The workspace of CTAs that complete each other's sums: a flag for each consumer warpgroup, then
 // its sums of a tile.
@@ -31,18 +32,17 @@ constexpr int64_t shared_tiles_of(int64_t tiles, int64_t clusters) {
 
 }  // namespace xgemm::cuda::gemm::sm90
 
-// The tiles that the kernel is compiled for: columns of D, stages of the ring, CTAs of a cluster.
-// Its rows are always 128.
+// The tiles that the kernel is compiled for: columns of D, stages of the ring. Its rows are always
+// 128.
 //
 // One that is not a multiple of 64 wide takes a K-major B only.
 #define XGEMM_SM90_TILES(TILE) \
-  TILE(256, 4, 2)              \
-  TILE(256, 4, 1)              \
-  TILE(224, 4, 2)              \
-  TILE(224, 4, 1)              \
-  TILE(192, 5, 2)              \
-  TILE(192, 5, 1)              \
-  TILE(160, 5, 2)              \
-  TILE(160, 5, 1)              \
-  TILE(128, 6, 2)              \
-  TILE(128, 6, 1)
+  TILE(256, 4)                 \
+  TILE(240, 4)                 \
+  TILE(224, 4)                 \
+  TILE(208, 4)                 \
+  TILE(192, 5)                 \
+  TILE(176, 5)                 \
+  TILE(160, 5)                 \
+  TILE(144, 6)                 \
+  TILE(128, 6)
