@@ -4,12 +4,10 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/l2_policy.h"
 #include "cuda/ptx/mbarrier.h"
 
 namespace xgemm::ptx {
-
-// L2's policies for a load: what createpolicy.fractional makes of evict_first, and of nothing.
-inline constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictNormal = 0x1016000000000000;
 
 // `bytes` from global to this CTA's shared memory, counted by `barrier`. Both addresses and `bytes`
 // are multiples of 16.

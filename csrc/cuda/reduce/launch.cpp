@@ -3,6 +3,7 @@
 
 #include "common/math.h"
 #include "cuda/nonce.h"
+#include "cuda/ptx/l2_policy.h"
 #include "cuda/reduce/api.h"
 #include "cuda/reduce/instances.h"
 #include "cuda/reduce/select.h"
@@ -230,7 +231,7 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
   p.collectors = static_cast<uint32_t>(config.collectors), p.piece_blocks = ~0u;
   p.cluster = config.cluster, p.lanes = config.lanes, p.vectors = config.vectors;
   p.row_loads = static_cast<uint32_t>(config.row_loads);
-  p.l2_policy = config.streams ? kEvictFirst : kEvictNormal;
+  p.l2_policy = config.streams ? ptx::kEvictFirst : ptx::kEvictNormal;
   p.transform = transform_of(problem);
   const uint64_t filler = filler_of(problem, kind);
   p.filler_low = static_cast<uint32_t>(filler);

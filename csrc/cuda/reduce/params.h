@@ -15,9 +15,6 @@ struct BitTransform {
   uint32_t keep_low = ~0u, keep_high = ~0u, flip_low = 0, flip_high = 0;
 };
 
-// L2's policies for loads, as createpolicy makes them (on sm_80 and on sm_90).
-inline constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictNormal = 0x1016000000000000;
-
 enum class Magnitude : uint8_t { kSquare, kAbsolute, kNonzero };
 
 struct KeptDim {

@@ -4,12 +4,10 @@
 #include "cuda/gemm/sm90/rows/instances.h"
 #include "cuda/gemm/sm90/rows/view.h"
 #include "cuda/gemm/sm90/tensor_map.h"
+#include "cuda/ptx/l2_policy.h"
 
 namespace xgemm::cuda::gemm::sm90::rows {
 namespace {
-
-// L2's policies for a load: what createpolicy.fractional makes of evict_first, and of nothing.
-constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictNormal = 0x1016000000000000;
 
 // Boxes are 64 k of `rows` rows; of 64 where rows are not along K.
 bool encode(CUtensorMap* map, const Matrix& x, const Problem& problem, int64_t batch, int rows) {
@@ -45,8 +43,8 @@ Params params_of(const Problem& p, const View& view, const Config& config) {
   params.splits = config.splits;
   while (1 << params.split_shift < config.splits) ++params.split_shift;
   const bool read_once = params.narrow_tiles == 1 && (params.wide_batched || params.batch == 1);
-  params.wide_policy = read_once && streams_past_l2(view, p.k) ? kEvictFirst : kEvictNormal;
-  params.narrow_policy = kEvictNormal;
+  params.wide_policy = read_once && streams_past_l2(view, p.k) ? ptx::kEvictFirst : ptx::kEvictNormal;
+  params.narrow_policy = ptx::kEvictNormal;
   params.d = p.d;
   params.d_wide_stride = view.wide_is_b ? p.d_col_stride : p.d_row_stride;
   params.d_narrow_stride = view.wide_is_b ? p.d_row_stride : p.d_col_stride;

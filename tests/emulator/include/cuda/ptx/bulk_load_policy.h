@@ -3,12 +3,11 @@
 
 #include <cstring>
 
+#include "cuda/ptx/l2_policy.h"
 #include "cuda/ptx/mbarrier.h"
 #include "emulator/engine.h"
 
 namespace xgemm::ptx {
-
-inline constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictNormal = 0x1016000000000000;
 
 inline void bulk_load(void* dst, const void* src, uint32_t bytes, uint64_t* barrier, uint64_t) {
   if (reinterpret_cast<uintptr_t>(src) % 16 != 0 || smem_address(dst) % 16 != 0 ||
