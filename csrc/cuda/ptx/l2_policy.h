@@ -1,4 +1,5 @@
-// L2's policies for a load: what createpolicy.fractional makes of evict_first, and of nothing (on sm_80 and on sm_90).
+// L2's policies for a load: what createpolicy.fractional makes of evict_first, and of nothing (on
+// sm_80 and on sm_90).
 #pragma once
 
 #include <cstdint>

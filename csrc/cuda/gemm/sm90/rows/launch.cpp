@@ -43,7 +43,8 @@ Params params_of(const Problem& p, const View& view, const Config& config) {
   params.splits = config.splits;
   while (1 << params.split_shift < config.splits) ++params.split_shift;
   const bool read_once = params.narrow_tiles == 1 && (params.wide_batched || params.batch == 1);
-  params.wide_policy = read_once && streams_past_l2(view, p.k) ? ptx::kEvictFirst : ptx::kEvictNormal;
+  params.wide_policy =
+      read_once && streams_past_l2(view, p.k) ? ptx::kEvictFirst : ptx::kEvictNormal;
   params.narrow_policy = ptx::kEvictNormal;
   params.d = p.d;
   params.d_wide_stride = view.wide_is_b ? p.d_col_stride : p.d_row_stride;
