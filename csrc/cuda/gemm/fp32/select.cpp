@@ -144,8 +144,8 @@ int few_columns(const Params& p, int sm_count) {
   return p.k <= 256 || most >= 16 ? 16 : p.k <= 512 || most >= 8 ? 8 : 4;
 }
 
-// How many CTAs share K, as a cluster. (By the times of 1,054 products in two ways, and of 324 in up
-// to 16.)
+// How many CTAs share K, as a cluster. (By the times of 1,054 products in two ways, and of 324 in
+// up to 16.)
 int few_cluster(const Params& p, int64_t tiles, int sm_count) {
   const bool along_k = p.b.access == Access::kAlongK;
   const auto fits = [&](int cluster) {
