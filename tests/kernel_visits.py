@@ -16,12 +16,16 @@ N = (
 K = (7, 8, 72, 136, 264, 520, 1032, 2056, 4104, 16392)
 MOST_WORK = 10**10  # multiplications: what a sanitizer gets through in seconds
 W4_M = (
-    *(1, 5, 8, 9, 16, 17, 24, 32, 48, 64, 65, 80, 96, 100, 112, 128, 130, 192, 200, 256, 272),
-    *(384, 512, 520, 1024),
+    *(1, 5, 9, 12, 17, 32, 40, 56, 65, 88, 100, 128, 130, 160, 176, 200, 240, 272, 352, 512),
+    *(520, 640, 768, 896, 1024),
 )
-W4_N = (64, 200, 1024, 4096, 10240, 12288, 13312, 14336, 17408, 28672, 40000, 57344)
-W4_K = (96, 256, 512, 1100, 4096, 16384)
+W4_N = (
+    *(64, 128, 192, 200, 320, 448, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120),
+    *(6144, 10240, 12288, 13312, 14336, 17408, 28672, 40000, 57344),
+)
+W4_K = (96, 256, 512, 640, 768, 1024, 1100, 1536, 2048, 2560, 4096, 8192, 16384)
 MOST_W4_WEIGHT = 1 << 24  # elements: packed on the host
+W4_RING_UNITS = 24  # of 128 k: more than the longest ring of a CTA holds
 
 # What says which kernel a product [m, k] x [k, n] gets, given also transa and transb.
 Explain = Callable[[int, int, int, bool, bool], str]
@@ -93,19 +97,82 @@ def of_compiled(visits: Iterable[Visit]) -> tuple[Visit, ...]:
     return least(((compiled(v.kernel), v.transa, v.transb), v) for v in visits)
 
 
-def find_w4_visits(explain: Callable[[int, int, int], str]) -> tuple[Visit, ...]:
-    """The same of products with a packed weight, of any number of warps and stages."""
+@dataclass(frozen=True)
+class W4Form:
+    """What kernels for packed weights are compiled for, beside their tiles."""
 
-    def problems() -> Iterator[tuple[Hashable, Visit]]:
-        for n in W4_N:
-            for k in W4_K:
-                for m in W4_M if n * k <= MOST_W4_WEIGHT else ():
-                    visit = Visit(kernel_of(explain(m, n, k)), m, n, k)
-                    key = re.sub(r", \d+ (stages|warps)", "", visit.kernel)
-                    if re.search(
-                        "rows|whole", key
-                    ):  # it names them all, and is compiled for every 8
-                        key = re.sub(r"tile \d+x(\d+)", rf"{-(-m // 8)} tiles, \1", key)
-                    yield key, visit
+    group_size: int
+    zeros: bool
+    bf16_scales: bool
+    dtype: str
+    batch_invariant: bool = False  # takes tiles of few columns for many rows, too
 
-    return least(problems())
+
+# The first one's visits take each way to share K, to cluster and to copy, the others' each kernel.
+W4_FORMS = (
+    W4Form(128, zeros=False, bf16_scales=False, dtype="float16"),
+    W4Form(128, zeros=False, bf16_scales=True, dtype="bfloat16"),
+    W4Form(128, zeros=False, bf16_scales=False, dtype="float16", batch_invariant=True),
+    W4Form(32, zeros=True, bf16_scales=False, dtype="float16"),
+    W4Form(64, zeros=False, bf16_scales=True, dtype="bfloat16"),
+    W4Form(32, zeros=True, bf16_scales=False, dtype="bfloat16"),
+    W4Form(-1, zeros=True, bf16_scales=True, dtype="float16"),
+    W4Form(-1, zeros=False, bf16_scales=True, dtype="bfloat16"),
+)
+
+
+def w4_turns(said: str, m: int, n: int, k: int) -> tuple[bool, bool]:
+    """Whether CTAs have several tiles, and whether their rings are filled more than once."""
+    line = next(line for line in said.splitlines() if line.startswith("kernel: "))
+
+    def ceil_div(a: int, b: int) -> int:
+        return -(-a // b)
+
+    def number(pattern: str) -> int:
+        found = re.search(pattern, line)
+        return int(found[1]) if found else 1
+
+    block_m, block_n = number(r"tile (\d+)x"), number(r"tile \d+x(\d+)")
+    cluster, parts = number(r"clusters of (\d+)"), number(r"K in (\d+) parts")
+    clusters = number(r"(\d+) CTAs") // cluster
+    units = ceil_div(k, 128)
+    if "wgmma" not in line:
+        turns = ceil_div(ceil_div(n, block_n), clusters)
+        ring = number(r"(\d+) warps") * number(r"(\d+) stages")
+        return turns > 1, turns * units // cluster > ring
+    tiles = ceil_div(m, block_m) * ceil_div(n, block_n * cluster // parts)
+    if "equal parts" in line:
+        return tiles > clusters, tiles * units // clusters > W4_RING_UNITS
+    turns = ceil_div(tiles, clusters)
+    return turns > 1, turns * (units // parts) > W4_RING_UNITS
+
+
+def w4_kernel_of(said: str, m: int) -> str:
+    """The kernel and its tile, of any number of warps and stages."""
+    key = re.sub(r", \d+ (stages|warps)", "", kernel_of(said))
+    if re.search("rows|whole", key):  # it names them all, and is compiled for every 8
+        key = re.sub(r"tile \d+x(\d+)", rf"{-(-m // 8)} tiles, \1", key)
+    return key
+
+
+def w4_compiled(kernel: str) -> str:
+    """Without what is decided when it runs."""
+    return re.sub(r", (clusters of \d+|equal parts of all tiles' K|x copied first)", "", kernel)
+
+
+def find_w4_visits(
+    explain: Callable[[W4Form, int, int, int], str], form: W4Form
+) -> tuple[Visit, ...]:
+    """The same of products with a packed weight; rather some with several turns."""
+    key = str if form == W4_FORMS[0] else w4_compiled
+    found: dict[str, tuple[int, int, Visit]] = {}
+    for n in W4_N:
+        for k in W4_K:
+            for m in W4_M if n * k <= MOST_W4_WEIGHT else ():
+                said = explain(form, m, n, k)
+                visit = Visit(kernel_of(said), m, n, k)
+                rank = -sum(w4_turns(said, m, n, k)), visit.work
+                kernel = key(w4_kernel_of(said, m))
+                if kernel not in found or rank < found[kernel][:2]:
+                    found[kernel] = (*rank, visit)
+    return tuple(visit for *_, visit in found.values())
