@@ -10,7 +10,6 @@
 #include "cuda/gemm/fp32/select.h"
 #include "cuda/gemm/gemv/select.h"
 #include "cuda/gemm/sm80/select.h"
-#include "cuda/gemm/sm90/row_begins.h"
 #include "cuda/gemm/sm90/rows/select.h"
 #include "cuda/gemm/sm90/select.h"
 #include "cuda/gemm/sm90/small/select.h"
@@ -54,14 +53,10 @@ struct Best {
 // less of them than they are.
 constexpr int64_t kTooManyForRows = 264;
 
-// What tiles take where is_middle, of their estimate.
-constexpr double kMiddleUs = 5.124, kMiddle = 0.9408;
-
 // The kernels that read by TMA, for a problem that it can read.
 void consider_tma(const Problem& p, const DeviceInfo& device, Best* best) {
   double us = 0;
   Config config = sm90::select(p, device, &us);
-  if (sm90::is_middle(p)) us = kMiddleUs + kMiddle * us;
   best->consider(config, us);
   if (std::min(p.m, p.n) < kTooManyForRows && sm90::rows::select(p, device, &config, &us)) {
     best->consider(config, us);

@@ -50,12 +50,13 @@ const Shape* find_shape(const View& view, Layout layout, int tile) {
   return found != std::end(kShapes) ? found : nullptr;
 }
 
-// Of all batches' W together; batches that share one read it from L2.
-int64_t w_bytes_of(const Params& q) {
+// How many W there are: batches may share one, and read it from L2.
+int64_t matrices_of(const Params& q) {
   int64_t matrices = 1;
   for (int i = 0; i < q.batch_dims; ++i) matrices *= q.batch[i].w != 0 ? q.batch[i].size : 1;
-  return 2 * matrices * q.wide * q.k;
+  return matrices;
 }
+int64_t w_bytes_of(const Params& q) { return 2 * matrices_of(q) * q.wide * q.k; }
 
 std::optional<View> view_of_side(const Problem& p, bool swapped, int tile) {
   Side side = side_of(p, swapped);
@@ -102,9 +103,11 @@ std::optional<View> view_of_side(const Problem& p, bool swapped, int tile) {
   view.aligned = w_aligned && q.x_vectors;
   view.shape = find_shape(view, k_major ? Layout::kKMajor : Layout::kWideMajor, tile);
   if (view.shape == nullptr) return std::nullopt;
-  // L2 drops W first, so that it need not write back what it holds meanwhile. But of a W that is
-  // many times L2 it then reads more slowly (1x57344x8192: 219 us, 216.5 without).
-  q.w_policy = w_bytes_of(q) < kPastL2Bytes ? ptx::kEvictFirst : ptx::kEvictNormal;
+  // L2 drops a W that is read once first, so that it need not write back what it holds meanwhile.
+  // But of a W that is many times L2 it then reads more slowly (1x57344x8192: 219 us, 216.5
+  // without).
+  const bool drops_w = matrices_of(q) == q.batches && w_bytes_of(q) < kPastL2Bytes;
+  q.w_policy = drops_w ? ptx::kEvictFirst : ptx::kEvictNormal;
   return view;
 }
 

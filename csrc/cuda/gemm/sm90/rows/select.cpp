@@ -263,8 +263,7 @@ class Chooser {
   }
   double lines_of_row(const RowBegins& begins, double uneven) const {
     if (!middle_) return begins.with_line < 1 ? uneven : 1;  // to which kCosts are fitted
-    return begins.with_line + begins.in_sector * costs_.lines_of_split_sectors +
-           (1 - begins.with_line - begins.in_sector) * uneven;
+    return begins.lines(costs_.lines_of_split_sectors, uneven);
   }
   static RowBegins row_begins(const Matrix& x) {
     return sm90::row_begins(x.k_major ? x.stride : x.k_stride);

@@ -328,9 +328,7 @@ class Chooser {
   // Of 128 bytes of a row, on average: some rows begin with a line, and where the stride is an odd
   // multiple of 16 bytes every second one begins within a sector.
   double lines_of_row(int64_t stride) const {
-    const RowBegins begins = row_begins(stride);
-    return begins.with_line + begins.in_sector * costs_.lines_of_split_sectors +
-           (1 - begins.with_line - begins.in_sector) * costs_.lines_of_uneven_row;
+    return row_begins(stride).lines(costs_.lines_of_split_sectors, costs_.lines_of_uneven_row);
   }
 
   const Problem& p_;
