@@ -106,6 +106,13 @@ def assert_within(actual: torch.Tensor, expected: torch.Tensor, bound: torch.Ten
     assert ratio <= 1, f"an error of {ratio:.3g} times the bound"
 
 
+def needs_memory(gigabytes: float) -> None:
+    """Skips the test where the GPU has less to give."""
+    free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
+    if free < gigabytes * 2**30:
+        pytest.skip(f"needs {gigabytes} GiB of GPU memory, {free / 2**30:.0f} GiB are free")
+
+
 HOST_ATTEMPTS = 6
 
 

@@ -78,22 +78,52 @@ def test_a_thread_that_has_not_used_cuda() -> None:
     assert torch.equal(dst, expected)
 
 
-def test_the_first_call_may_be_captured() -> None:
+# Each makes the operands of one call, without calling the op, and what it is compared with.
+FIRST_CALLS = {
+    "dense": """
+        def cases():
+            for m, n, k in [(256, 256, 256), (1, 4096, 4096), (16, 512, 4096), (64, 64, 32768),
+                            (2048, 2048, 512), (300, 333, 555), (8, 77, 4099)]:
+                for dtype in (torch.float16, torch.float32):
+                    a, b = torch.randn(m, k).to(dtype).cuda(), torch.randn(k, n).to(dtype).cuda()
+                    yield lambda: torch.ops.xgemm.mul(a, b), lambda: a.float() @ b.float()
+    """,
+    "w4a16": """
+        def cases():
+            for m, n, k in [(1, 4096, 4096), (1, 1024, 1024), (7, 300, 1000), (16, 512, 4096),
+                            (64, 2048, 2048), (1000, 2048, 1024)]:
+                p = xgemm.pack(xgemm.quantize_weight(torch.randn(n, k))).to("cuda")
+                w = xgemm.unpack(p.to("cpu")).dequantize().cuda()
+                for dtype in (torch.float16, torch.float32):
+                    x = torch.randn(m, k).to(dtype).cuda()
+                    yield lambda: xgemm.linear(x, p), lambda: x.float() @ w.t()
+    """,
+    "reductions": """
+        def cases():
+            for shape, dims in [((1 << 22,), [0]), ((512, 4096), [1]), ((4096, 512), [0])]:
+                for dtype in (torch.float16, torch.float32):
+                    x = torch.randn(shape).to(dtype).cuda()
+                    yield lambda: torch.ops.xgemm.sum(x, dims), lambda: x.float().sum(dims)
+    """,
+}
+
+
+@pytest.mark.parametrize("family", FIRST_CALLS)
+def test_the_first_call_may_be_captured(family: str) -> None:
     """In a process of its own: nothing is loaded, allocated or asked that a capture forbids."""
     script = """
-        import torch, xgemm
-        mul = torch.ops.xgemm.mul.default
-        for m, n, k in [(256, 256, 256), (1, 4096, 4096), (16, 512, 4096), (64, 64, 32768),
-                        (300, 333, 555), (8, 77, 4099)]:
-            a, b = torch.randn(m, k, device="cuda").half(), torch.randn(k, n, device="cuda").half()
+        for ours, theirs in cases():
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                y = mul(a, b)
+                y = ours()
             graph.replay()
-            torch.testing.assert_close(y.float(), a.float() @ b.float(), rtol=4e-3, atol=0.5)
+            torch.testing.assert_close(y.float(), theirs(), rtol=4e-3, atol=0.7)
     """
+    parts = ["import torch, xgemm", FIRST_CALLS[family], script]
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True
+        [sys.executable, "-c", "\n".join(map(textwrap.dedent, parts))],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
 

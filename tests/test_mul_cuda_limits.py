@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers import needs_memory
 from random_products import PRECISIONS, worst_share
 
 import xgemm  # noqa: F401  (registers the ops)
@@ -14,12 +15,6 @@ pytestmark = [
 ]
 
 BEYOND = 2**31  # elements
-
-
-def needs_memory(gigabytes: float) -> None:
-    free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
-    if free < gigabytes * 2**30:
-        pytest.skip(f"needs {gigabytes} GiB of GPU memory, {free / 2**30:.0f} GiB are free")
 
 
 def large(rows: int, columns: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:

@@ -325,6 +325,30 @@ def test_functional_call_sees_the_given_weight() -> None:
         assert bool((torch.func.functional_call(layer, given, (x,)) == 1).all())
 
 
+def test_a_replica_for_data_parallel_finds_its_parameters() -> None:
+    """torch sets what it copied to another device as attributes, in no dictionary of parameters."""
+    layer, _ = make(activation="relu")
+    x = inputs(3, 200)
+    replica = layer._replicate_for_data_parallel()
+    for name, parameter in layer.named_parameters():
+        setattr(replica, name, parameter.detach().clone())
+    with torch.inference_mode():
+        assert torch.equal(replica(x), layer(x))
+
+
+def test_a_parametrized_bias_counts() -> None:
+    class Twice(nn.Module):
+        def forward(self, bias: torch.Tensor) -> torch.Tensor:
+            return 2 * bias
+
+    layer, _ = make()
+    x, bias = inputs(3, 200), layer.bias.detach().clone()
+    with torch.inference_mode():
+        expected = layer(x) + bias
+    nn.utils.parametrize.register_parametrization(layer, "bias", Twice())
+    torch.testing.assert_close(layer(x), expected)
+
+
 def host_seconds(call: Callable[[], object], calls: int = 400) -> float:
     start = time.perf_counter()
     for _ in range(calls):

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import torch
+from helpers import needs_memory
 from random_reductions import POSITIONS, Case, fault, random_case
 
 import xgemm  # noqa: F401  (registers the ops)
@@ -130,9 +131,7 @@ def test_many_ones() -> None:
 
 
 def test_more_than_2_to_the_31_elements() -> None:
-    free, _ = torch.cuda.mem_get_info()
-    if free < 13 << 30:
-        pytest.skip("needs 13 GiB of the GPU's memory")
+    needs_memory(13)
     count = 2**31 + 2**20 + 3
     x = torch.ones(count, dtype=torch.int8, device="cuda")
     x[-1] = 3

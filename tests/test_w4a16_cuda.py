@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from helpers import needs_memory
 from random_products import Limits, Verdict, failures
 from random_w4 import (
     GROUP_SIZES,
@@ -201,9 +202,7 @@ def test_dequantize(dtype: torch.dtype) -> None:
 @pytest.mark.gpu
 @needs_cuda
 def test_a_weight_of_more_than_two_to_the_31_elements() -> None:
-    free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
-    if free < 16 * 2**30:
-        pytest.skip(f"needs 16 GiB of GPU memory, {free / 2**30:.0f} GiB are free")
+    needs_memory(16)
     n, k = 2**17 + 72, 2**14 + 128
     assert n * k > 2**31
     q = random_weight_on("cuda", n, k, Format(128, "none", torch.float16, False))
@@ -217,6 +216,24 @@ def test_a_weight_of_more_than_two_to_the_31_elements() -> None:
         assert reference.error_ratio(y, reference.w4a16(x, part), bound) <= 1
     columns = p.dequantize(torch.float16)[rows]
     torch.testing.assert_close(columns.double(), part.dequantize(torch.float64), rtol=1e-3, atol=0)
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_activations_and_results_of_more_than_two_to_the_31_elements() -> None:
+    needs_memory(20)
+    m, n, k = 2**20 + 3, 2056, 2112
+    assert m * n > 2**31
+    q = random_weight_on("cuda", n, k, Format(64, "integer", torch.float16, False))
+    p, x = xgemm.pack(q), torch.empty(m, k, device="cuda", dtype=torch.float16).normal_()
+    rows = torch.tensor([0, 1, 255, m // 2, m - 130, m - 4, m - 1], device="cuda")
+    expected, bound = reference.w4a16(x[rows], q), reference.w4a16_bound(x[rows], q)
+    for invariant in (False, True):
+        y = multiply(x, p, None, "none", invariant)
+        assert reference.error_ratio(y[rows], expected, bound) <= 1
+    gradient = torch.ops.xgemm.w4a16_grad_a(y, p.qweight, n, k, 64, zeros=True)[rows]
+    bound = reference.w4a16_grad_a_bound(y[rows], q)
+    assert reference.error_ratio(gradient, reference.w4a16_grad_a(y[rows], q), bound) <= 1
 
 
 @pytest.mark.gpu

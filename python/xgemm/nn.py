@@ -160,7 +160,11 @@ class QuantLinear(nn.Module):
         # The usual calls are written out, because collecting keywords costs time too.
         w4a16 = _w4a16_traced if is_dynamo_compiling() else _w4a16_direct
         parameters, options = self._parameters, self._options
-        bias, perm, qweight = parameters["bias"], self._buffers["perm"], parameters["qweight"]
+        try:
+            bias, qweight = parameters["bias"], parameters["qweight"]
+        except KeyError:  # a replica's of DataParallel, or a parametrized one, is not there
+            bias, qweight = self.bias, self.qweight
+        perm = self._buffers["perm"]
         n, k, group_size = self.out_features, self.in_features, self.group_size
         if perm is None and self._zeros_only:
             if bias is None:
