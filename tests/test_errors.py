@@ -295,3 +295,13 @@ def test_fake_kernels_say_the_same(name):
             fake = [mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for x in args]
             with pytest.raises(ValueError, match=re.sub("true", "[tT]rue", message)):
                 overload(name)(*fake, **options)
+
+
+def test_no_memory_is_said_with_what_was_asked_for():
+    rows = f(1, 1).expand(2**45, 1)
+    for call, shape in (
+        (lambda: ops.mul(rows, f(1, 4)), r"\[35184372088832, 4\]"),
+        (lambda: ops.sum(rows, [1]), r"\[35184372088832\]"),
+    ):
+        with pytest.raises(RuntimeError, match=f"no float32 tensor of shape {shape} on cpu: .* memory"):
+            call()

@@ -231,9 +231,29 @@ def test_activations_and_results_of_more_than_two_to_the_31_elements() -> None:
     for invariant in (False, True):
         y = multiply(x, p, None, "none", invariant)
         assert reference.error_ratio(y[rows], expected, bound) <= 1
-    gradient = torch.ops.xgemm.w4a16_grad_a(y, p.qweight, n, k, 64, zeros=True)[rows]
-    bound = reference.w4a16_grad_a_bound(y[rows], q)
-    assert reference.error_ratio(gradient, reference.w4a16_grad_a(y[rows], q), bound) <= 1
+    grad = y.normal_()
+    found = torch.ops.xgemm.w4a16_grad_a(grad, p.qweight, n, k, 64, zeros=True)[rows]
+    expected, bound = (
+        reference.w4a16_grad_a(grad[rows], q),
+        reference.w4a16_grad_a_bound(grad[rows], q),
+    )
+    assert reference.error_ratio(found, expected, bound) <= 1
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_strides_beyond_two_to_the_31_elements(dtype: torch.dtype) -> None:
+    needs_memory(5 * dtype.itemsize)
+    buffer = torch.zeros(2**31 + 4096, device="cuda", dtype=dtype)
+    rows = buffer.as_strided((2, 512), (2**31, 1)).normal_()
+    for x in (rows, rows.t()):  # far apart along M, and along K
+        q = random_weight_on("cuda", 300, x.shape[1], Format(32, "real", torch.float16, False))
+        p = xgemm.pack(q)
+        assert_right(x, q, p)
+        few = x[:2].clone()
+        y, dst = multiply(few, p, None, "none", False), buffer.as_strided((2, 300), (2**31, 1))
+        assert torch.equal(multiply(few, p, None, "none", False, dst), y)
 
 
 @pytest.mark.gpu

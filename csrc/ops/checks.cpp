@@ -1,5 +1,7 @@
 #include "ops/checks.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -70,6 +72,24 @@ bool interleaved(const TensorView& periods, const TensorView& a, const TensorVie
     if (period > 0 && arcs_apart(arc_of(a, period), arc_of(b, period), period)) return true;
   }
   return false;
+}
+
+// Why torch's last call failed. From 2.13 on it can be asked (by name: the library is built for
+// older ones, too), before that it writes it to stderr.
+std::string torch_error(bool on_cuda) {
+  using What = const char* (*)();
+  void* what = dlsym(RTLD_DEFAULT, "torch_exception_get_what_without_backtrace");
+  if (what != nullptr) return reinterpret_cast<What>(what)();
+  return concat("most likely ", on_cuda ? "CUDA" : "CPU", " out of memory. It is on stderr");
+}
+
+// A RuntimeError: programs that then try again with less look for "CUDA out of memory." in it.
+[[noreturn, gnu::cold, gnu::noinline]] void allocation_failed(const int64_t* sizes, int64_t dim,
+                                                              int32_t dtype_code,
+                                                              const TensorView& like) {
+  const std::string reason = torch_error(like.device_type == aoti_torch_device_type_cuda());
+  throw std::runtime_error(concat("xgemm: no ", dtype_name(dtype_code), " tensor of shape ",
+                                  shape_of(sizes, dim), " on ", device_of(like), ": ", reason));
 }
 
 }  // namespace
@@ -205,8 +225,10 @@ OwnedTensor new_owned(const int64_t* sizes, int64_t dim, int32_t dtype_code,
     stride *= std::max<int64_t>(sizes[d], 1);
   }
   AtenTensorHandle handle = nullptr;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dim, sizes, strides, dtype_code, like.device_type,
-                                                  like.device_index, &handle));
+  if (aoti_torch_empty_strided(dim, sizes, strides, dtype_code, like.device_type, like.device_index,
+                               &handle) != TORCH_SUCCESS) {
+    allocation_failed(sizes, dim, dtype_code, like);
+  }
   return OwnedTensor(handle);
 }
 
