@@ -303,5 +303,7 @@ def test_no_memory_is_said_with_what_was_asked_for():
         (lambda: ops.mul(rows, f(1, 4)), r"\[35184372088832, 4\]"),
         (lambda: ops.sum(rows, [1]), r"\[35184372088832\]"),
     ):
-        with pytest.raises(RuntimeError, match=f"no float32 tensor of shape {shape} on cpu: .* memory"):
+        with pytest.raises(
+            RuntimeError, match=f"no float32 tensor of shape {shape} on cpu: .* memory"
+        ):
             call()

@@ -210,6 +210,21 @@ def test_meta_construction_then_assign(act_order: bool) -> None:
     same(layer, other[0])
 
 
+def test_bytes_assigned_from_any_address_are_aligned() -> None:
+    """As safetensors maps a file: a tensor begins where the one before it ends."""
+    layer, _ = make()
+    state = layer.state_dict()
+    mapped = torch.cat([torch.zeros(5, dtype=torch.uint8), state["qweight"].flatten()])[5:]
+    given = {**state, "qweight": mapped.view(state["qweight"].shape)}
+    assert given["qweight"].data_ptr() % 16 != 0
+    built = QuantLinear(200, 70, group_size=32, device="meta")
+    built.load_state_dict(given, assign=True)
+    assert given["qweight"].data_ptr() == mapped.data_ptr()
+    x = inputs(3, 200)
+    with torch.inference_mode():
+        assert torch.equal(built(x), layer(x))
+
+
 def test_a_new_layer_is_zero() -> None:
     layer = QuantLinear(200, 70, act_order=True, has_zeros=True)
     assert bool((layer(inputs(3, 200)) == 0).all())

@@ -208,6 +208,10 @@ class QuantLinear(nn.Module):
         perm = state_dict.get(prefix + "perm")
         if isinstance(perm, torch.Tensor) and not perm.is_meta:
             check_permutation(f"{name}: perm", perm, self.in_features)
+        # Kernels read 16 bytes at a time. A tensor that lies in a mapped file begins anywhere.
+        qweight: Any = state_dict.get(prefix + "qweight")
+        if type(qweight) in (torch.Tensor, nn.Parameter) and qweight.data_ptr() % 16 != 0:
+            state_dict[prefix + "qweight"] = qweight.detach().clone()
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self) -> str:
