@@ -113,6 +113,19 @@ def test_a_product_is_checked_from_its_first_element_to_its_last():
             run._check_product(wrong, x, w, rounded_w=False)
 
 
+def test_turns_on_a_gpu_go_both_ways_and_the_first_round_does_not_count(monkeypatch):
+    turns: list[object] = []
+
+    def time_turn(call):
+        turns.append(call())
+        return 0.0 if len(turns) <= 2 else 1.0  # the chip has rested
+
+    monkeypatch.setattr(timing, "_median_on_gpu", time_turn)
+    seconds = timing.time_cuda({"a": lambda: "a", "b": lambda: "b"}, rounds=2)
+    assert seconds == {"a": 1.0, "b": 1.0}
+    assert "".join(map(str, turns)) == "ba" + "ab" + "ba"
+
+
 def test_torch_compile_is_a_peer_where_it_is_asked_for(monkeypatch):
     asked: list[dict[str, object]] = []
 
