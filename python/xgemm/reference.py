@@ -126,6 +126,14 @@ def _weight_magnitude(q: QuantizedWeight) -> torch.Tensor:
     return (q.codes.double() + q.zeros.double().abs().index_select(0, group).t()) * scale
 
 
+def _zero_fraction(q: QuantizedWeight) -> torch.Tensor:
+    """|zero - the integer next to it| |scale|, [N, K], of a weight with zero points."""
+    assert q.zeros is not None
+    zeros = q.zeros.double()
+    of_groups = (zeros - zeros.round()).abs() * q.scales.double().abs()
+    return of_groups.index_select(0, q.group_of_channel()).t()
+
+
 def w4a16(
     x: torch.Tensor,
     q: QuantizedWeight,
@@ -145,12 +153,16 @@ def w4a16_bound(
 ) -> torch.Tensor:
     """Largest error of `torch.ops.xgemm.mul.w4a16`, element by element.
 
-    The weight may be rounded once to the activations' dtype, and the bound is taken over
-    sum (|code| + |zero|) |scale| |x|, so that the zero point may be summed apart.
+    The weight may be rounded once to the activations' dtype, and so may what its zero point is
+    beyond an integer. The bound is taken over sum (|code| + |zero|) |scale| |x|, so that the zero
+    point may be summed apart.
     """
     magnitude = torch.matmul(x.double().abs(), _weight_magnitude(q).t())
     # 1-D x: `keepdim` leaves [1], which broadcasts over the N results as [..., 1] does.
     rounding = unit_roundoff(x.dtype) * magnitude
+    if q.zeros is not None:
+        fraction = torch.matmul(x.double().abs(), _zero_fraction(q).t())
+        rounding = rounding + unit_roundoff(x.dtype) * fraction
     rounding = rounding + _smallest_step(x.dtype) * x.double().abs().sum(-1, keepdim=True)
     if bias is not None:
         magnitude = magnitude + bias.double().abs()
