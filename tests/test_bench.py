@@ -113,17 +113,19 @@ def test_a_product_is_checked_from_its_first_element_to_its_last():
             run._check_product(wrong, x, w, rounded_w=False)
 
 
-def test_turns_on_a_gpu_go_both_ways_and_the_first_round_does_not_count(monkeypatch):
+@pytest.mark.parametrize(("each", "order"), [(1e-5, "ab ba ab ba"), (1e-3, "ab ab ba ab ba ab ba")])
+def test_turns_on_a_gpu_go_both_ways(monkeypatch, each, order):
+    """The first round of long calls is one more, which does not count."""
     turns: list[object] = []
 
     def time_turn(call):
         turns.append(call())
-        return 0.0 if len(turns) <= 2 else 1.0  # the chip has rested
+        return each if len(turns) <= 2 else 2 * each
 
     monkeypatch.setattr(timing, "_median_on_gpu", time_turn)
-    seconds = timing.time_cuda({"a": lambda: "a", "b": lambda: "b"}, rounds=2)
-    assert seconds == {"a": 1.0, "b": 1.0}
-    assert "".join(map(str, turns)) == "ba" + "ab" + "ba"
+    seconds = timing.time_cuda({"a": lambda: "a", "b": lambda: "b"})
+    assert "".join(map(str, turns)) == order.replace(" ", "")
+    assert seconds == {"a": 2 * each, "b": 2 * each}
 
 
 def test_torch_compile_is_a_peer_where_it_is_asked_for(monkeypatch):

@@ -12,8 +12,10 @@ Call = Callable[[], object]
 
 REPEATS = 11
 SAMPLE_SECONDS = 2e-3  # a sample repeats the call until it takes about this long
-CUDA_ROUNDS = 4  # even: in half of them a call follows what it precedes in the others
-WARMUP_SECONDS, TURN_SECONDS = 10e-3, 50e-3  # of a call in each round
+# Even: in half of them a call follows what it precedes in the others.
+CUDA_ROUNDS, LONG_CUDA_ROUNDS = 4, 6
+LONG_SECONDS = 200e-6  # from here on calls may bring a GPU to its power limit
+WARMUP_SECONDS, TURN_SECONDS = 25e-3, 25e-3  # of a call in each round
 FLUSH_BYTES = 256 << 20  # more than any L2
 FLUSH_SECONDS = 40e-6  # a flush takes at least this long on any GPU
 HOST_REPEATS = 41
@@ -53,14 +55,21 @@ def time_cuda(calls: Mapping[str, Call], rounds: int = CUDA_ROUNDS) -> dict[str,
     """Median seconds of each call on the GPU, from a cold L2 cache.
 
     The calls alternate, every second round backwards: what ran before leaves the chip warmer or
-    cooler, and at the power limit that is a few per cent of a long call's time. One round before
-    them does not count: a chip that has rested is up to 15 % faster, for some 60 ms.
+    cooler, and at the power limit that is a few per cent of a long call's time. Long calls have
+    more rounds, after one that does not count: a chip that has rested is up to 15 % faster for some
+    60 ms, and now and then it is as much slower for as long.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for index in range(-1, rounds):
-        for name in list(calls)[:: -1 if index % 2 else 1]:
-            seconds[name].append(_median_on_gpu(calls[name]))
-    return {name: statistics.median(times[1:]) for name, times in seconds.items()}
+    medians = [_round(calls)]
+    if rounds > 1 and max(medians[0].values()) >= LONG_SECONDS:
+        medians, rounds = [], LONG_CUDA_ROUNDS
+    while len(medians) < rounds:
+        medians.append(_round(calls, backwards=len(medians) % 2 == 1))
+    return {name: statistics.median(found[name] for found in medians) for name in calls}
+
+
+def _round(calls: Mapping[str, Call], backwards: bool = False) -> dict[str, float]:
+    """A turn of each call."""
+    return {name: _median_on_gpu(calls[name]) for name in list(calls)[:: -1 if backwards else 1]}
 
 
 def _median_on_gpu(call: Call) -> float:
