@@ -89,9 +89,4 @@ __device__ inline void st_shared(uint32_t smem, uint4 v) {
                : "memory");
 }
 
-// The same of two floats; `smem` is a multiple of 8.
-__device__ inline void st_shared(uint32_t smem, float2 v) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(smem), "f"(v.x), "f"(v.y) : "memory");
-}
-
 }  // namespace xgemm::ptx

@@ -2,8 +2,6 @@
 #pragma once
 
 #include "cuda/gemm/sm80/params.h"
-#include "cuda/ptx/ld_st.h"
-#include "cuda/ptx/mbarrier.h"
 #include "cuda/tile/convert.cuh"
 
 namespace xgemm::cuda::gemm::sm80 {
@@ -120,9 +118,12 @@ class Epilogue {
   __device__ void stage(const float (&acc)[kColumns / 8][4], int half, int row8) {
 #pragma unroll
     for (int j = 0; j < kColumns / 8; ++j) {
-      // As one store: two of 4 bytes, into which the compiler likes to break it, collide in banks.
-      ptx::st_shared(ptx::smem_address(&staging_[at(row8 + lane_ / 4, j * 8 + lane_ % 4 * 2)]),
-                     make_float2(acc[j][2 * half], acc[j][2 * half + 1]));
+      union {
+        float elements[2];
+        double bits;  // one store: the two that the compiler makes of a float2 collide in banks
+      } pair = {{acc[j][2 * half], acc[j][2 * half + 1]}};
+      *reinterpret_cast<double*>(&staging_[at(row8 + lane_ / 4, j * 8 + lane_ % 4 * 2)]) =
+          pair.bits;
     }
   }
 

@@ -26,8 +26,5 @@ inline float2 ld_shared2_in_order(uint32_t smem) {
 inline void st_shared(uint32_t smem, uint4 v) {
   *static_cast<uint4*>(emulator::shared_pointer(smem)) = v;
 }
-inline void st_shared(uint32_t smem, float2 v) {
-  *static_cast<float2*>(emulator::shared_pointer(smem)) = v;
-}
 
 }  // namespace xgemm::ptx
