@@ -5,8 +5,7 @@
 
 Runs a family's problems of tests/visit_kernels.py under Nsight Compute (ncu), whose counters it
 adds up over all launches of a kernel: the wavefronts that shared memory takes, and how many of them
-conflicts have added. A store of 8 bytes a lane counts as one conflict, though it needs two
-wavefronts for its 256 bytes.
+conflicts have added.
 """
 
 from __future__ import annotations

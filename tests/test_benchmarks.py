@@ -67,3 +67,20 @@ def test_host(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     run("bench_host", monkeypatch)
     ops = {line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()[2:]}
     assert ops == {"mul", "linear", "linear, zeros", "QuantLinear", "QuantLinear, zeros"}
+
+
+def test_bank_conflicts_are_added_up_by_kernel() -> None:
+    names = load("bank_conflicts")
+    launch = '"{}","void xgemm::cuda::gemm::run<(int)8>(xgemm::Params)","{}","","{}"'
+    lines = [
+        "dense: 20 of 96, 5 s",
+        '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"',
+    ]
+    for number, values in enumerate((("1,000", 4, 0, 0), (3000, 36, 0, 20))):
+        lines += [
+            launch.format(number, metric, value)
+            for metric, value in zip(names["METRICS"], values, strict=True)
+        ]
+    kernels = names["by_kernel"]("\n".join(lines))
+    (row,) = list(names["table"](kernels))[2:]
+    assert row == "| 4000 | 1.00 % | 0.00 % | 0.50 % | gemm::run<8> |"
