@@ -50,7 +50,8 @@ def by_kernel(text: str) -> dict[str, Counts]:
     found: dict[str, Counts] = defaultdict(lambda: dict.fromkeys(METRICS, 0.0))
     for row in csv.DictReader(lines):
         value = float(row["Metric Value"].replace(",", ""))
-        found[short_name(row["Kernel Name"])][row["Metric Name"]] += value
+        name = short_name(row["Kernel Name"].replace("<unnamed>::", ""))
+        found[name][row["Metric Name"]] += value
     return found
 
 
