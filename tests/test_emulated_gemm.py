@@ -160,6 +160,15 @@ def test_sm90_halves(tile: tuple[int, int, int], layout: str) -> None:
         check(machine_of(index + 1), config, a, b, bias=torch.randn(n).half())
 
 
+@pytest.mark.parametrize("rows", [3, 5])
+def test_sm90_halves_of_every_tile(rows: int) -> None:
+    """Groups of fewer rows of tiles than there are, the last one smaller."""
+    m, n = 128 * rows - 40, 136
+    config = Config("sm90", 128, 128, 6, ctas=4 * rows, cluster=2, splits=2, tma_store=True)
+    a, b = matrix(m, 136, torch.half, "n", pad=8), matrix(136, n, torch.half, "t", 16)
+    check(machine_of(rows), config, a, b)
+
+
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_sm90_batches(cluster: int) -> None:
     for index, (batch_a, batch_b) in enumerate([((3,), (3,)), ((1,), (3,)), ((3,), (1,))]):

@@ -90,6 +90,8 @@ constexpr double kSharesUs = 2.32, kPartUs = 0.5, kLeaveUs = 1.2, kCompleteUs = 
 constexpr double kSharesLoss = 0.29, kSharesLossOfPart = 0.5;
 // Of the halves of K that two CTAs exchange, and for 256 columns of them.
 constexpr double kHalvesUs = 1.47, kExchangeUs = 0.85;
+// Where that is all there is to do and A the smaller operand, of the time for its products.
+constexpr double kFlatHalvesLoss = 0.06;
 constexpr int kLeastStepsToSplit = 8;
 
 // Of things that overlap: a little more than the longest.
@@ -204,12 +206,15 @@ class Chooser {
     if (turns > 0 && at_power_) return;  // SMs without a tile leave their power to the others
     // As few clusters as need the same number of turns.
     const int64_t least = ceil_div(tiles, kPair * turns + 1);
+    const int64_t steps = turns * k_tiles_ + (k_tiles_ + 1) / 2;
+    const double loss = turns == 0 && p_.m < p_.n ? kFlatHalvesLoss : 0;
     consider(tile, rows, columns,
              {.clusters = kPair * turns * least <= tiles ? least : most,
-              .steps = turns * k_tiles_ + (k_tiles_ + 1) / 2,
+              .steps = steps,
               .segments = turns + 1,
               .splits = 2,
-              .us = kHalvesUs + kExchangeUs * tile.block_n / 256,
+              .us = kHalvesUs + kExchangeUs * tile.block_n / 256 +
+                    loss * static_cast<double>(4 * steps * tile.block_n) / kCyclesPerUs,
               .reason = turns == 0 ? "few tiles: two CTAs share the K of each"
                                    : "two CTAs share the K of each tile of the last turn"});
   }
