@@ -90,7 +90,7 @@ constexpr double kSharesUs = 2.32, kPartUs = 0.5, kLeaveUs = 1.2, kCompleteUs = 
 constexpr double kSharesLoss = 0.29, kSharesLossOfPart = 0.5;
 // Of the halves of K that two CTAs exchange, and for 256 columns of them.
 constexpr double kHalvesUs = 1.47, kExchangeUs = 0.85;
-// Where that is all there is to do and A the smaller operand, of the time for its products.
+// Where that is all there is to do, A the smaller operand and B along K, of the products' time.
 constexpr double kFlatHalvesLoss = 0.06;
 constexpr int kLeastStepsToSplit = 8;
 
@@ -207,7 +207,7 @@ class Chooser {
     // As few clusters as need the same number of turns.
     const int64_t least = ceil_div(tiles, kPair * turns + 1);
     const int64_t steps = turns * k_tiles_ + (k_tiles_ + 1) / 2;
-    const double loss = turns == 0 && p_.m < p_.n ? kFlatHalvesLoss : 0;
+    const double loss = turns == 0 && p_.m < p_.n && !b_mn_ ? kFlatHalvesLoss : 0;
     consider(tile, rows, columns,
              {.clusters = kPair * turns * least <= tiles ? least : most,
               .steps = steps,
