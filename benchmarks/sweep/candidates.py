@@ -138,8 +138,9 @@ def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]
         rows, columns = ceil_div(m, block_m), ceil_div(n, block_n)
         wide = block_m > 64 and block_n > 64
         # Shape::compiled_for of tile.h
-        cut = block_m == 128 and block_n % 64 != 0
+        cut = block_m == 128 and block_n <= 144
         compiled = not m_mn or n_mn or not wide or cut
+        compiled = compiled and not (n_mn and (block_m, block_n) == (64, 144))
         if rows * columns > 4 * device.sm_count or not compiled:
             continue
         cut_m = block_m if m_mn else ceil_div(ceil_div(m, rows), 8) * 8
@@ -155,7 +156,7 @@ def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]
             if (tile_n if by_rows < by_columns else tile_m) % cluster:
                 continue
             halves = (
-                block_m == 128 and block_n <= 96 and ceil_div(shape.k, 64) // 2 >= stages
+                block_m == 128 and block_n <= 128 and ceil_div(shape.k, 64) // 2 >= stages
             )  # tile.h
             for splits in (1, 2) if halves else (1,):
                 yield replace(

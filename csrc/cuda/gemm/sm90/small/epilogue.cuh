@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/activation.h"
+#include "common/math.h"
 #include "cuda/gemm/sm90/small/params.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/stmatrix.h"
@@ -157,11 +158,16 @@ class WarpStore {
   int lane_;
 };
 
+// Columns of D that the first of two warpgroups finishes which share the k of a tile: stmatrix
+// takes 16 at once.
+constexpr int first_half(int columns) { return round_up(columns / 2, 16); }
+
 // What the functions below want to have of shared memory.
 template <typename T, int kColumns, int kSharers, int kWarpgroups>
 constexpr int staging_bytes() {
+  constexpr int kStored = kSharers > 1 ? first_half(kColumns) : kColumns;
   const int sums = kSharers > 1 ? kColumns / 8 * 128 * 16 : 0;
-  return sums + 4 * kWarpgroups * WarpStore<T, kColumns / kSharers>::kBytes;
+  return sums + 4 * kWarpgroups * WarpStore<T, kStored>::kBytes;
 }
 
 // acc: 64 rows of the tile, this warpgroup's own. Both have `staging`, which is free.
@@ -176,29 +182,30 @@ __device__ inline void store(const Params& params, const float* bias, void* stag
   Store(params, params.bias_of_rows ? of_rows : bias, own, threadIdx.x % 32).store(acc, at, d);
 }
 
-// Columns from kFirst on of the 64 rows of which both warpgroups have a part: this one sends the
-// other's, and finishes its own.
-template <typename T, int kColumns, int kFirst>
+// Of the 64 rows of which both warpgroups have a part, this one sends the other's columns and
+// finishes its own, kOwn from kFirst on.
+template <typename T, int kColumns, int kFirst, int kOwn>
 __device__ inline void add_half(const Params& params, const float* bias, float4* mail,
                                 float (&acc)[kColumns / 2], const Corner& tile, T* d) {
-  constexpr int kHalf = kColumns / 2, kTheirs = kHalf - kFirst, kVectors = kHalf / 8;
+  constexpr int kTheirs = kFirst == 0 ? kOwn : 0;  // their first column
   const int thread = threadIdx.x % 128, warp = thread / 32;
 #pragma unroll
-  for (int j = 0; j < kVectors; ++j) {
+  for (int j = 0; j < (kColumns - kOwn) / 8; ++j) {
     const float* x = acc + kTheirs / 2 + 4 * j;
     mail[(kTheirs / 8 + j) * 128 + thread] = make_float4(x[0], x[1], x[2], x[3]);
   }
   ptx::named_barrier_sync_apart(kMultipliers, 256);  // the other comes from its own instance
-  float sums[kHalf / 2];
+  float sums[kOwn / 2];
 #pragma unroll
-  for (int j = 0; j < kVectors; ++j) {
+  for (int j = 0; j < kOwn / 8; ++j) {
     const float4 x = mail[(kFirst / 8 + j) * 128 + thread];
     const float* own = acc + kFirst / 2 + 4 * j;
     sums[4 * j] = own[0] + x.x, sums[4 * j + 1] = own[1] + x.y;
     sums[4 * j + 2] = own[2] + x.z, sums[4 * j + 3] = own[3] + x.w;
   }
-  using Store = WarpStore<T, kHalf>;
-  char* own = reinterpret_cast<char*>(mail + kColumns / 8 * 128) + threadIdx.x / 32 * Store::kBytes;
+  using Store = WarpStore<T, kOwn>;
+  constexpr int kBytes = WarpStore<T, first_half(kColumns)>::kBytes;
+  char* own = reinterpret_cast<char*>(mail + kColumns / 8 * 128) + threadIdx.x / 32 * kBytes;
   Store(params, bias + (params.bias_of_rows ? warp * 16 : kFirst), own, threadIdx.x % 32)
       .store(sums, {tile.m + warp * 16, tile.n + kFirst, tile.m_end, tile.n_end}, d);
 }
@@ -208,11 +215,12 @@ template <typename T, int kColumns>
 __device__ inline void add_and_store(const Params& params, const float* bias, void* staging,
                                      float (&acc)[kColumns / 2], int warpgroup, const Corner& tile,
                                      T* d) {
+  constexpr int kFirst = first_half(kColumns);
   auto* mail = static_cast<float4*>(staging);
   if (warpgroup == 0) {
-    add_half<T, kColumns, 0>(params, bias, mail, acc, tile, d);
+    add_half<T, kColumns, 0, kFirst>(params, bias, mail, acc, tile, d);
   } else {
-    add_half<T, kColumns, kColumns / 2>(params, bias, mail, acc, tile, d);
+    add_half<T, kColumns, kFirst, kColumns - kFirst>(params, bias, mail, acc, tile, d);
   }
 }
 

@@ -42,19 +42,25 @@ template <typename T, int kIndex>
 Status launch_layout(const Params& params, const Variant& variant, cudaStream_t stream) {
   constexpr Shape kShape = kShapes[kIndex];
   using Tile = TileConfig<kShape.block_m, kShape.block_n, kShape.stages, false>;
-  if (variant.b_mn) {
-    constexpr int kSharers = sharers_of(kShape.block_m);
-    constexpr int kStageBytes = (kShape.block_m + round_up(kShape.block_n, 64)) * 128;
-    constexpr int kMost = 224 * 1024 / kStageBytes / kSharers * kSharers;
-    constexpr int kStages = std::min(kShape.stages, kMost);
-    using Boxes = TileConfig<kShape.block_m, kShape.block_n, kStages, true>;
-    return variant.a_mn ? launch_kernel<T, Boxes, true, true>(params, stream)
-                        : launch_kernel<T, Boxes, false, true>(params, stream);
+  if constexpr (kShape.compiled_for(false, true)) {
+    if (variant.b_mn) {
+      constexpr int kSharers = sharers_of(kShape.block_m);
+      constexpr int kStageBytes = (kShape.block_m + round_up(kShape.block_n, 64)) * 128;
+      constexpr int kMost = 224 * 1024 / kStageBytes / kSharers * kSharers;
+      constexpr int kStages = std::min(kShape.stages, kMost);
+      using Boxes = TileConfig<kShape.block_m, kShape.block_n, kStages, true>;
+      return variant.a_mn ? launch_kernel<T, Boxes, true, true>(params, stream)
+                          : launch_kernel<T, Boxes, false, true>(params, stream);
+    }
   }
   if constexpr (kShape.compiled_for(true, false)) {
-    if (variant.a_mn) return launch_kernel<T, Tile, true, false>(params, stream);
+    if (variant.a_mn && !variant.b_mn) {
+      return launch_kernel<T, Tile, true, false>(params, stream);
+    }
   }
-  if (variant.a_mn) return {cudaErrorInvalidValue, "a layout of the GEMM for small products"};
+  if (variant.a_mn || variant.b_mn) {
+    return {cudaErrorInvalidValue, "a layout of the GEMM for small products"};
+  }
   return launch_kernel<T, Tile, false, false>(params, stream);
 }
 

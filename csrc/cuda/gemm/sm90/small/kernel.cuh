@@ -30,7 +30,7 @@ struct TileConfig {
   static constexpr bool kHalves = takes_halves(kBlockM, kBlockN);
   // Warps that ask for an operand, by turns: one alone is too slow for stages of few rows.
   static constexpr int kArea = kBlockM * kBlockN;
-  static constexpr int kTurns = kArea <= 64 * 64 ? 4 : kArea <= 64 * 128 ? 2 : 1;
+  static constexpr int kTurns = kArea <= 64 * 64 ? 4 : kArea <= 64 * 144 ? 2 : 1;
   // Stages that each asks for before the CTA's threads have met.
   static constexpr int kFirst = kTurns == 1 ? 2 : 1;
   // Every warpgroup sees every pass over the ring, or could not tell them by a parity.

@@ -17,9 +17,11 @@ struct Shape {
   // A warpgroup has more than 64 columns to finish. (Two share the 64 rows of a narrow tile.)
   constexpr bool wide() const { return block_m > 64 && block_n > 64; }
   // An A along M and a B along K take few of the wide tiles: those whose columns, which are cut to
-  // any number, would be parts of boxes on the other side of D.
+  // any number, would be parts of boxes on the other side of D. A B that is not along K would load
+  // 192 columns for 144 of a narrow tile.
   constexpr bool compiled_for(bool a_mn, bool b_mn) const {
-    return !a_mn || b_mn || !wide() || (block_m == 128 && block_n % kChunkK != 0);
+    if (b_mn && block_m == 64 && block_n == 144) return false;
+    return !a_mn || b_mn || !wide() || (block_m == 128 && block_n <= 144);
   }
 };
 inline constexpr Shape kShapes[] = {
@@ -27,13 +29,14 @@ inline constexpr Shape kShapes[] = {
     {64, 64, 12},   //
     {64, 96, 10},   //
     {64, 128, 8},   //
+    {64, 144, 8},   //
     {128, 64, 8},   //
     {128, 96, 7},   //
+    {128, 128, 7},  //
     {192, 96, 6},   //
     {128, 144, 6},  //
     {128, 192, 5},  //
     {192, 192, 4},  //
-    {256, 128, 4},  //
 };
 
 // The least that holds a tile. Where an operand lies along K tiles may be smaller than that, so
@@ -63,7 +66,7 @@ constexpr Clusters clusters_of(int64_t rows, int64_t columns, int cluster) {
 
 // Whether two CTAs may have half of K each, one of the tile's two warpgroups' rows to finish (wider
 // tiles seldom gain by it), and whether K is long enough for that: every stage is used.
-constexpr bool takes_halves(int block_m, int block_n) { return block_m == 128 && block_n <= 96; }
+constexpr bool takes_halves(int block_m, int block_n) { return block_m == 128 && block_n <= 128; }
 constexpr bool halves_fill(int64_t chunks, int stages) { return chunks / 2 >= stages; }
 
 // Warpgroups that multiply have 64 rows each; two share the k of a tile that has no more.
