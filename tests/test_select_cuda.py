@@ -363,6 +363,16 @@ def test_clusters_share_few_rows_that_a_large_operand_streams_past(
     assert (config.kernel.name, config.cluster) == ("SM90_SMALL", 4)
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(280, 304, 8512), (384, 280, 5520)])
+def test_long_k_of_a_small_output_is_cut_into_many_parts(
+    cpp: ModuleType, m: int, n: int, k: int
+) -> None:
+    """By the kernel for few rows: tiles alone would leave most SMs idle."""
+    config = check(cpp, Case(matrix(m, k), matrix(k, n), matrix(m, n)), HOPPER)
+    assert config.kernel.name == "SM90_ROWS"
+    assert config.splits >= 4
+
+
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 def test_columns_along_k_of_a_small_product_are_cut(cpp: ModuleType, layout: str) -> None:
     """Where the other operand is not along K: on the side of D that has them as its columns."""

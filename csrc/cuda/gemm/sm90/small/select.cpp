@@ -170,8 +170,10 @@ class Chooser {
         2.0 * static_cast<double>(batch_) * static_cast<double>(p.m * p.k + p.n * p.k + p.m * p.n);
     memory_us_ = bytes_ / costs_.memory_bytes_per_us /
                  (1 + costs_.large_gain * std::min(1.0, bytes_ / kLargeBytes));
-    a_lines_ = lines_of_row(a_mn_ ? p.a.col_stride : p.a.row_stride);
-    b_lines_ = lines_of_row(b_mn_ ? p.b.row_stride : p.b.col_stride);
+    const int64_t a_stride = a_mn_ ? p.a.col_stride : p.a.row_stride;
+    const int64_t b_stride = b_mn_ ? p.b.row_stride : p.b.col_stride;
+    a_lines_ = lines_of_row(a_stride), b_lines_ = lines_of_row(b_stride);
+    splits_sectors_ = row_begins(a_stride).in_sector + row_begins(b_stride).in_sector > 0;
   }
 
   void choose() const {
@@ -184,10 +186,8 @@ class Chooser {
       // An activation goes through many sums slowly, and so do stores of single elements.
       if (p_.activation != Activation::kNone && shape.wide()) continue;
       if (!vector_store_ && shape.wide()) continue;
-      // Multicast pays for itself where the rows of both operands begin within a line alone
-      // (measured: up to 36 %; elsewhere it costs 1 to 8 %).
       if (middle_ || is_few(a_mn_, p_.m) || is_few(b_mn_, p_.n)) consider_clusters(shape);
-      if (!middle_ && uneven()) {
+      if (shares()) {
         consider({shape, shape.block_m, shape.block_n, kLeastCluster});
         if (!few_ || (!a_mn_ && !b_mn_)) consider_clusters(shape);
       }
@@ -223,7 +223,7 @@ class Chooser {
     const Shape& least = shape_of(c.tile_m, c.tile_n);
     if (least.block_m != c.shape.block_m || least.block_n != c.shape.block_n) return;
     consider_splits(c);
-    if (!few_ && uneven() && takes_halves(c.shape.block_m, c.shape.block_n) &&
+    if (!few_ && shares() && takes_halves(c.shape.block_m, c.shape.block_n) &&
         halves_fill(chunks_, c.shape.stages)) {
       Candidate halves = c;
       halves.splits = 2;
@@ -315,6 +315,12 @@ class Chooser {
   // Rows of both operands begin within a line.
   bool uneven() const { return a_lines_ > 1 && b_lines_ > 1; }
 
+  // There alone multicast pays for itself (measured: up to 36 %; elsewhere it costs 1 to 8 %), and
+  // halves of K do; of short K where some rows begin within a sector (else up to 17 % are lost).
+  bool shares() const {
+    return !middle_ && uneven() && (few_ || splits_sectors_ || chunks_ >= kLongChunks);
+  }
+
   double sums_us() const {
     return chunks_ >= kLongChunks && a_lines_ + b_lines_ == 2 ? costs_.sums_of_long_us
                                                               : costs_.sums_us;
@@ -337,6 +343,7 @@ class Chooser {
   bool vector_store_;
   int64_t sm_count_, room_;  // SMs, and those that clusters of four find room on
   bool a_mn_, b_mn_;
+  bool splits_sectors_;  // rows of an operand begin within a sector
   int64_t chunks_, batch_ = 1;
   double bytes_, memory_us_, a_lines_, b_lines_;
   Config* best_;
