@@ -232,6 +232,9 @@ class Chooser {
   }
 
   void consider_splits(const Candidate& c) const {
+    // What is chosen without pairs of such tiles takes 5 % less (37 products).
+    const bool square = c.shape.block_m == 128 && c.shape.block_n == 128;
+    if (square && c.cluster == kLeastCluster && c.splits == 1) return;
     const int64_t rows = ceil_div<int64_t>(p_.m, c.tile_m);
     const int64_t columns = ceil_div<int64_t>(p_.n, c.tile_n);
     const int64_t most = sm_count_ * kMostTurns;
