@@ -373,6 +373,14 @@ def test_long_k_of_a_small_output_is_cut_into_many_parts(
     assert config.splits >= 4
 
 
+def test_little_more_than_128_rows_fit_one_tile(cpp: ModuleType) -> None:
+    """So the other operand is read once."""
+    m, n, k = 129, 8200, 4104
+    config = check(cpp, Case(matrix(m, k), matrix(k, n, "columns"), matrix(m, n)), HOPPER)
+    assert config.kernel.name == "SM90_SMALL"
+    assert (config.block_m, config.block_n, config.swapped) == (64, 136, True)
+
+
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 def test_columns_along_k_of_a_small_product_are_cut(cpp: ModuleType, layout: str) -> None:
     """Where the other operand is not along K: on the side of D that has them as its columns."""
