@@ -199,6 +199,25 @@ def test_copies_for_tma(copies: tuple[bool, bool]) -> None:
         check(machine_of(index), config, *operands)
 
 
+@pytest.mark.parametrize(("pad", "lead"), [(0, 0), (1, 3), (3, 0), (7, 5), (5, 1)])
+@pytest.mark.parametrize("walk", ["turns", "shares", "halves"])
+def test_shifted(walk: str, pad: int, lead: int) -> None:
+    """Rows of A at odd strides, at those of 2 and 4 elements, and aligned rows at odd addresses."""
+    for index, (m, n, k) in enumerate(
+        ((272, 136, 201), (1048, 72, 457), (8, 520, 64), (16, 64, 121))
+    ):
+        dtype = DTYPES[index % 2]
+        a = matrix(m, k, dtype, "n", pad=pad, lead=lead)
+        b = matrix(k, n, dtype, "n", pad=3 if index == 1 else 16 - n % 8)
+        config = Config(
+            "sm90", 128, 128, 6, ctas=4, cluster=2 if walk == "halves" else 1 + index % 2,
+            splits=2 if walk == "halves" else 1, even_shares=walk == "shares",
+            tma_store=n % 8 == 0 and index != 2, copy_b=index == 1, shifted=True,
+            workspace_bytes=1 << 20,
+        )  # fmt: skip
+        check(machine_of(index), config, a, b, bias=torch.randn(n).to(dtype))
+
+
 @pytest.mark.parametrize("few", [2, 8, 13, 32])
 def test_few_rows_across_k_are_copied_along_it(few: int) -> None:
     columns = 8 if few <= 8 else 16 if few <= 16 else 32

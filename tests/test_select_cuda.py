@@ -157,6 +157,11 @@ def copied(side: Matrix, strides: list[tuple[int, int]]) -> int:
     return 2 * side.rows * side.columns * math.prod(size for size, stride in strides if stride)
 
 
+def residues(side: Matrix) -> int:
+    """Rows so many apart lie a multiple of 16 bytes apart."""
+    return 8 // math.gcd(side.row_stride, 8)
+
+
 def check_tensor_maps(case: Case, config: Any) -> None:
     """A kernel that loads through TMA: tensor maps exist for what it reads and writes."""
     m, n, k = case.sizes
@@ -172,9 +177,19 @@ def check_tensor_maps(case: Case, config: Any) -> None:
     for side, index, copy in ((case.a, 1, config.copy_a), (case.b, 2, config.copy_b)):
         strides = [(dim[0], dim[index]) for dim in case.batch if dim[0] > 1]
         steps_fit = all(stride >= 0 and stride % 8 == 0 for _, stride in strides)
-        assert copy or (side.fits_tma() and steps_fit), "an operand that TMA cannot read"
+        shifted = side is case.a and config.shifted
+        assert copy or shifted or (side.fits_tma() and steps_fit), "an operand that TMA cannot read"
         if copy:
             in_workspace += copied(side, strides)
+    if config.shifted:
+        assert config.kernel.name == "SM90"
+        assert case.a.column_stride == 1
+        assert config.copy_b or case.b.column_stride == 1
+        assert m % residues(case.a) == 0, "the rows of each residue are as many"
+        assert not config.copy_a
+        assert not config.swapped
+        assert not case.batch
+        in_workspace += 2 * 64 * m
     assert config.workspace_bytes >= in_workspace
     if config.tma_store:
         assert case.d.fits_tma()
@@ -195,7 +210,8 @@ def check_grid(case: Case, config: Any, sm_count: int) -> None:
         assert config.ctas <= sm_count, "a persistent CTA has an SM of its own"
         m, n = (n, m) if config.swapped else (m, n)
         group = config.block_m * config.cluster // config.splits
-        tiles = ceil_div(m, group) * ceil_div(n, config.block_n) * case.products
+        parts = residues(case.a) if config.shifted else 1
+        tiles = parts * ceil_div(m // parts, group) * ceil_div(n, config.block_n) * case.products
         if config.even_shares:
             tiles *= ceil_div(k, 64)  # a share is at least one of these
         assert config.ctas <= tiles * config.cluster, "a cluster has nothing to do"
@@ -218,7 +234,7 @@ def check_workspace(case: Case, config: Any) -> None:
     if config.kernel.name == "SIMT":
         assert config.workspace_bytes == 0
     in_memory = config.kernel.name != "SM90" and config.splits > 1
-    if not (in_memory or config.even_shares or config.copy_a or config.copy_b):
+    if not (in_memory or config.even_shares or config.shifted or config.copy_a or config.copy_b):
         assert config.workspace_bytes == 0, "nothing to sum up and nothing to copy"
     readable = case.a.fits_tma() and case.b.fits_tma() and not case.batch
     if config.kernel.name in TMA_KERNELS and readable:
@@ -415,8 +431,24 @@ def test_operands_that_tma_cannot_read_are_copied_or_go_elsewhere(
     assert not given[side].fits_tma()
     config = check(cpp, Case(**given), HOPPER)
     if config.kernel.name in TMA_KERNELS:
-        assert (config.copy_a, config.copy_b) == (side == "a", side == "b")
-        assert config.workspace_bytes >= 2 * 2048 * 2048
+        assert (config.copy_a or config.shifted, config.copy_b) == (side == "a", side == "b")
+        assert config.shifted or config.workspace_bytes >= 2 * 2048 * 2048
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "copies_b"),
+    [(2048, 511, 32001, True), (4096, 4096, 4100, False), (16384, 777, 3001, True)],
+)
+def test_rows_that_tma_cannot_read_are_read_shifted(
+    cpp: ModuleType, m: int, n: int, k: int, copies_b: bool
+) -> None:
+    config = check(cpp, product(m, n, k), HOPPER)
+    assert (config.shifted, config.copy_a, config.copy_b) == (True, False, copies_b)
+    assert not config.even_shares
+    # Not where the residues have unequal rows, nor beside an operand along K.
+    assert check(cpp, product(m + 1, n, k + (k + 1) % 2), HOPPER).copy_a
+    along_k = Case(matrix(m, k), matrix(k, n, "columns"), matrix(m, n))
+    assert not check(cpp, along_k, HOPPER).shifted
 
 
 @pytest.mark.parametrize("few", [2, 5, 8])

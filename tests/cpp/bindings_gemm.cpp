@@ -150,6 +150,7 @@ void bind_gemm(py::module_& m) {
       .def_readonly("cluster", &gemm::Config::cluster)
       .def_readonly("splits", &gemm::Config::splits)
       .def_readonly("even_shares", &gemm::Config::even_shares)
+      .def_readonly("shifted", &gemm::Config::shifted)
       .def_readonly("swapped", &gemm::Config::swapped)
       .def_readonly("ctas", &gemm::Config::ctas)
       .def_readonly("tma_store", &gemm::Config::tma_store)

@@ -68,7 +68,7 @@ void bind_gemm(py::module_& m) {
   py::class_<gemm::Config>(m, "Config", py::module_local())
       .def(py::init([](int kernel, int block_m, int block_n, int stages, int cluster, int splits,
                        int ctas, bool tma_store, bool copy_a, bool copy_b, int64_t workspace_bytes,
-                       bool even_shares, bool swapped) {
+                       bool even_shares, bool shifted, bool swapped) {
              return gemm::Config{.kernel = static_cast<gemm::Kernel>(kernel),
                                  .block_m = block_m,
                                  .block_n = block_n,
@@ -76,6 +76,7 @@ void bind_gemm(py::module_& m) {
                                  .cluster = cluster,
                                  .splits = splits,
                                  .even_shares = even_shares,
+                                 .shifted = shifted,
                                  .swapped = swapped,
                                  .ctas = ctas,
                                  .tma_store = tma_store,
@@ -88,7 +89,7 @@ void bind_gemm(py::module_& m) {
            py::arg("stages"), py::arg("cluster") = 1, py::arg("splits") = 1, py::arg("ctas"),
            py::arg("tma_store") = false, py::arg("copy_a") = false, py::arg("copy_b") = false,
            py::arg("workspace_bytes") = 0, py::arg("even_shares") = false,
-           py::arg("swapped") = false);
+           py::arg("shifted") = false, py::arg("swapped") = false);
   m.def("select", [](const gemm::Problem& problem, int capability, int sm_count) {
     return gemm::select_config(problem, {.sm_count = sm_count, .capability = capability});
   });

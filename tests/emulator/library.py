@@ -128,6 +128,7 @@ class Config:
     copy_b: bool = False
     workspace_bytes: int = 0
     even_shares: bool = False
+    shifted: bool = False
     swapped: bool = False
 
     def to_library(self) -> Any:

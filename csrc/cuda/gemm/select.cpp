@@ -12,6 +12,7 @@
 #include "cuda/gemm/sm80/select.h"
 #include "cuda/gemm/sm90/rows/select.h"
 #include "cuda/gemm/sm90/select.h"
+#include "cuda/gemm/sm90/shifted.h"
 #include "cuda/gemm/sm90/small/select.h"
 #include "cuda/gemm/sm90/small/tile.h"
 #include "cuda/gemm/sm90/tma_fit.h"
@@ -97,6 +98,23 @@ void consider_copies(const Problem& p, const DeviceInfo& device, Best* best) {
                  of_copies.us + kCopyLaunchUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs);
 }
 
+// A read as it lies, though TMA cannot read it so, after a copy of B if it needs one.
+void consider_shifted(const Problem& p, const DeviceInfo& device, Best* best) {
+  const bool copy_b = !sm90::b_fits_tma(p);
+  const align::AlignedCopy b = align::copy_of_b(p);
+  const Problem copied = align::with_copies(p, nullptr, copy_b ? &b : nullptr);
+  if (!sm90::extents_fit_tma(copied) || !sm90::fits_shifted(copied)) return;
+  double us = 0;
+  Config config = sm90::select_shifted(copied, device, &us);
+  config.reason = "a has rows that TMA can read shifted, and that pays";
+  if (copy_b) {
+    config.copy_b = true;
+    config.workspace_bytes += b.bytes();
+    us += kCopyLaunchUs + 2.0 * static_cast<double>(b.bytes()) / kCopyBytesPerUs;
+  }
+  best->consider(config, us);
+}
+
 const char* name_of(Kernel kernel) {
   switch (kernel) {
     case Kernel::kSm90:
@@ -163,7 +181,10 @@ Config select_config(const Problem& p, const DeviceInfo& device) {
   }
   config = sm80::select(p, device, &us);
   best.consider(config, us);
-  if (hopper && best.us > kHostBoundUs) consider_copies(p, device, &best);
+  if (hopper && best.us > kHostBoundUs) {
+    consider_copies(p, device, &best);
+    consider_shifted(p, device, &best);
+  }
   return best.config;
 }
 
@@ -185,6 +206,7 @@ std::string explain(const Problem& problem, const Config& config) {
     out << ", " << (config.tma_store ? "TMA store" : "element-wise store");
   }
   out << ", " << config.ctas << " CTAs";
+  if (config.shifted) out << ", a read shifted";
   if (config.copy_a) out << ", a copied first";
   if (config.copy_b) out << ", b copied first";
   if (config.workspace_bytes > 0) out << ", workspace of " << config.workspace_bytes << " bytes";

@@ -100,6 +100,11 @@ class Producer {
   __device__ void load_a(int k_tile, int stage) {
     constexpr uint32_t kBytes = (kBlockM + Config::kBlockN) * kBlockK * sizeof(T);
     ptx::mbarrier_arrive_expect_tx(&smem_.full[stage], kBytes);
+    if (params_.a_shifted && k_tile > 0) [[unlikely]] {
+      load_operand<kBlockM, kAMn, 1>(smem_.a[stage], &params_.a_of[tile_.batch.inner], false,
+                                     &smem_.full[stage], tile_.m, k_tile * kBlockK, {0, 0}, 0);
+      return;
+    }
     load_operand<kBlockM, kAMn, 1>(smem_.a[stage], &params_.a, params_.a_chunked,
                                    &smem_.full[stage], tile_.m, k_tile * kBlockK,
                                    position(params_.a_batched), 0);
@@ -131,7 +136,12 @@ class Producer {
   __device__ void load_share_of_b(int k_tile, int stage, int share) {
     load_operand<Config::kBlockN, kBMn, kSharers, kToAll>(
         smem_.b[stage], &params_.b, params_.b_chunked, &smem_.full[stage], tile_.n,
-        k_tile * kBlockK, position(params_.b_batched), share);
+        k_tile * kBlockK - shift(), position(params_.b_batched), share);
+  }
+
+  // Of A's rows, 0 where they are read as they lie.
+  __device__ int shift() const {
+    return (params_.a_shift + tile_.batch.inner * params_.a_shift_step) % kVector;
   }
 
   __device__ BatchPosition position(const bool (&batched)[2]) const {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "cuda/gemm/sm90/heads.h"
 #include "cuda/gemm/sm90/operand_map.h"
 #include "cuda/gemm/sm90/params.h"
+#include "cuda/gemm/sm90/shifted.h"
 #include "cuda/gemm/sm90/swap.h"
 #include "cuda/gemm/sm90/tensor_map.h"
 #include "cuda/gemm/sm90/tma_fit.h"
@@ -76,16 +78,39 @@ void plan_tiles(Params* params, const Config& config, const Batch& batch, void* 
   params->turns_rest = (params->whole_tiles - params->shared_tiles) % walkers;
 }
 
+// Of A by its heads and, behind the first k-tile, as it lies.
+bool encode_shifted(Params* params, const Problem& given, const Problem& of_residues, void* heads) {
+  const Batch none{{1, 1}, {0, 0}}, residues{{residues_of(given), 1}, {of_residues.m * kBlockK, 0}};
+  Problem part = of_residues;
+  part.k = kBlockK;
+  bool encoded = encode_operand(&params->a, part,
+                                {heads, part.m, kBlockK, 1, residues, false, false, kBlockM, 1});
+  for (int64_t i = 0; i < residues.extent[0]; ++i) {
+    const int shift = shift_of(given, i);
+    const auto* row = static_cast<const uint16_t*>(given.a.data) + i * given.a.row_stride;
+    part.k = given.k + shift;
+    encoded &=
+        encode_operand(&params->a_of[i], part,
+                       {row - shift, part.m, part.a.row_stride, 1, none, false, false, kBlockM, 1});
+  }
+  params->a_shifted = true;
+  params->a_shift = shift_of(given, 0);
+  params->a_shift_step = static_cast<int>(given.a.row_stride % kVector);
+  return encoded;
+}
+
 }  // namespace
 
 Status launch(const Problem& given, const Config& config, void* workspace, cudaStream_t stream) {
-  const Problem problem = config.swapped ? swapped(given) : given;
+  const Problem whole = config.swapped ? swapped(given) : given;
+  const Problem problem = config.shifted ? by_residues(whole) : whole;
   const Batch a_batch = batch_of(problem, &BatchDim::a), b_batch = batch_of(problem, &BatchDim::b);
   const Batch d_batch = batch_of(problem, &BatchDim::d);
   Params params{};
   params.m = static_cast<int>(problem.m);
   params.n = static_cast<int>(problem.n);
-  params.k = static_cast<int>(problem.k);
+  const int most_shift = config.shifted ? kVector - 1 : 0;
+  params.k = static_cast<int>(problem.k) + most_shift;
   params.tma_store = config.tma_store;
   params.transposed = config.tma_store && !d_fits_tma(problem);
   params.d_data = problem.d;
@@ -101,14 +126,17 @@ Status launch(const Problem& given, const Config& config, void* workspace, cudaS
   params.activation = problem.activation;
   params.pair = config.cluster > 1;
   params.shares_b = config.cluster > config.splits;
-  plan_tiles(&params, config, d_batch, workspace);
+  const int64_t heads = config.shifted ? head_bytes(whole) : 0;
+  plan_tiles(&params, config, d_batch, static_cast<uint8_t*>(workspace) + heads);
   const bool a_mn = !a_k_major(problem), b_mn = !b_k_major(problem);
   params.a_chunked = a_mn && problem.m % kSwizzleElements == 0;
   params.b_chunked = b_mn && problem.n % kSwizzleElements == 0;
   bool encoded =
-      encode_operand(&params.a, problem,
-                     {problem.a.data, problem.m, problem.a.row_stride, problem.a.col_stride,
-                      a_batch, a_mn, params.a_chunked, config.block_m, 1});
+      config.shifted
+          ? encode_shifted(&params, whole, problem, workspace)
+          : encode_operand(&params.a, problem,
+                           {problem.a.data, problem.m, problem.a.row_stride, problem.a.col_stride,
+                            a_batch, a_mn, params.a_chunked, config.block_m, 1});
   encoded &= encode_operand(
       &params.b, problem,
       {problem.b.data, problem.n, problem.b.col_stride, problem.b.row_stride, b_batch, b_mn,
@@ -117,6 +145,10 @@ Status launch(const Problem& given, const Config& config, void* workspace, cudaS
     encoded &= encode_result(&params.d, problem, d_batch, config.block_n, params.transposed);
   }
   if (!encoded) return {cudaErrorInvalidValue, "encoding a tensor map of the sm_90a GEMM"};
+  if (config.shifted) {
+    const Status copied = copy_heads(whole, static_cast<uint16_t*>(workspace), stream);
+    if (!copied.ok()) return copied;
+  }
   const auto run = problem.dtype == DType::kF16 ? launch_f16 : launch_bf16;
   return run(params, config, a_mn, b_mn, stream);
 }

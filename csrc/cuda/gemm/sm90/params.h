@@ -31,6 +31,10 @@ struct Params {
   CUtensorMap a, b;
   CUtensorMap d;  // 4-D: inner, outer, and two dimensions of the batch
   bool a_chunked, b_chunked;
+  // Where A is read shifted (shifted.h): `a` are its heads then, `a_of` the rows of each residue.
+  bool a_shifted;
+  int a_shift, a_shift_step;  // of the first row, and from one to the next
+  CUtensorMap a_of[kVector];
   int m, n, k;
   int k_tiles;
   // Those that are walked over whole, by pairs that share B or by single CTAs: each has `turns` of

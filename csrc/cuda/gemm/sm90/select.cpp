@@ -6,6 +6,7 @@
 
 #include "common/math.h"
 #include "cuda/gemm/sm90/row_begins.h"
+#include "cuda/gemm/sm90/shifted.h"
 #include "cuda/gemm/sm90/swap.h"
 #include "cuda/gemm/sm90/tiles.h"
 #include "cuda/gemm/sm90/tma_fit.h"
@@ -93,6 +94,7 @@ constexpr double kHalvesUs = 1.47, kExchangeUs = 0.85;
 // Where that is all there is to do, A the smaller operand and B along K, of the products' time.
 constexpr double kFlatHalvesLoss = 0.06;
 constexpr int kLeastStepsToSplit = 8;
+constexpr double kHeadsUs = 3;  // of the copy of a shifted A's heads
 
 // Of things that overlap: a little more than the longest.
 double together(double a_us, double b_us, double c_us) {
@@ -148,7 +150,8 @@ class Chooser {
       const int64_t tiles = rows * columns * batch_, most = sm_count_ / tile.cluster;
       if (tiles > kMostTiles || most == 0 || least_us(tile, columns) >= *best_us_) continue;
       consider_turns(tile, rows, columns, most);
-      consider_shares(tile, rows, columns, most);
+      // A line of a shifted A is part of two stages, and CTAs at different k read it each time.
+      if (a_fits_tma(p_)) consider_shares(tile, rows, columns, most);
       if (tile.cluster == kPair) consider_halves(tile, columns, most);
     }
   }
@@ -299,6 +302,17 @@ Config select(const Problem& p, const DeviceInfo& device, double* estimate_us) {
   const Problem other = swapped(p);
   Chooser(other, device, true, &best, estimate_us).choose();
   if (is_middle(p)) *estimate_us = kMiddleUs + kMiddle * *estimate_us;
+  return best;
+}
+
+Config select_shifted(const Problem& p, const DeviceInfo& device, double* estimate_us) {
+  Config best;
+  *estimate_us = std::numeric_limits<double>::infinity();
+  const Problem problem = by_residues(p);
+  Chooser(problem, device, false, &best, estimate_us).choose();
+  best.shifted = true;
+  best.workspace_bytes += head_bytes(p);
+  *estimate_us += kHeadsUs;
   return best;
 }
 

@@ -11,7 +11,8 @@ inline constexpr int kConsumers = 2;         // warpgroups, of 64 rows of a tile
 inline constexpr int kSwizzleElements = 64;  // 128 bytes of a 16-bit type: the swizzle's row
 inline constexpr int kBlockM = 64 * kConsumers;
 inline constexpr int kBlockK = 64;
-inline constexpr int kPair = 2;  // CTAs of a cluster, where there are clusters
+inline constexpr int kVector = 8;  // elements of 16 bytes, which TMA wants aligned
+inline constexpr int kPair = 2;    // CTAs of a cluster, where there are clusters
 
 // The workspace of CTAs that complete each other's sums: a flag for each consumer warpgroup, then
 // its sums of a tile.
