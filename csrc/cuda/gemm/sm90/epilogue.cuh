@@ -179,17 +179,41 @@ class Epilogue {
     }
   }
 
-  // Neighbouring threads write neighbours along the dimension of D that is contiguous.
+  // Neighbouring threads write neighbours along the dimension of D that is contiguous, and go along
+  // the other one.
   __device__ void store_elements(const T* staging, int column) const {
-    T* d = static_cast<T*>(params_.d_data) + batch_.inner * params_.d_batch_stride[0] +
-           batch_.outer * params_.d_batch_stride[1];
+    constexpr int kSide = 64, kColumnStep = kWarpgroup / kSide, kRowStep = kWarpgroup / kColumns;
     const bool by_column = params_.d_row_stride == 1;
-#pragma unroll 4
-    for (int i = thread_; i < 64 * kColumns; i += kWarpgroup) {
-      const int r = by_column ? i % 64 : i / kColumns, c = by_column ? i / 64 : i % kColumns;
-      if (m_ + r < params_.m && column + c < params_.n) {
-        d[(m_ + r) * params_.d_row_stride + (column + c) * params_.d_col_stride] =
-            staging[position(r, c / 8) + c % 8];
+    const int r = by_column ? thread_ % kSide : thread_ / kColumns;
+    const int c = by_column ? thread_ / kSide : thread_ % kColumns;
+    const int rows = params_.m - m_ - r, columns = params_.n - column - c;
+    if (rows <= 0 || columns <= 0) return;
+    T* d = static_cast<T*>(params_.d_data) + batch_.inner * params_.d_batch_stride[0] +
+           batch_.outer * params_.d_batch_stride[1] + (m_ + r) * params_.d_row_stride +
+           (column + c) * params_.d_col_stride;
+    if (by_column) {
+      store_line<kColumns, kColumnStep>(d, params_.d_col_stride, columns, [&](int eight, int i) {
+        return staging[position(r, eight) + c + i];
+      });
+    } else {
+      store_line<kSide, kRowStep>(d, params_.d_row_stride, rows, [&](int eight, int i) {
+        return staging[eight * 8 * kColumns + position(r + i, c / 8) + c % 8];
+      });
+    }
+  }
+
+  // Every kStep-th of kExtent elements, which lie `stride` apart in D, and of which `count` exist.
+  // The swizzle is the same in all eights of rows: element(eight, i) finds most of an address once.
+  template <int kExtent, int kStep, typename Element>
+  static __device__ void store_line(T* d, int64_t stride, int count, Element element) {
+#pragma unroll 1
+    for (int eight = 0; eight < kExtent / 8; ++eight, d += 8 * stride, count -= 8) {
+      T values[8 / kStep];
+#pragma unroll
+      for (int i = 0; i < 8; i += kStep) values[i / kStep] = element(eight, i);
+#pragma unroll
+      for (int i = 0; i < 8; i += kStep) {
+        if (i < count) d[i * stride] = values[i / kStep];
       }
     }
   }

@@ -68,7 +68,7 @@ constexpr double kLaunchUs = 5.03;       // and until a CTA's first operands are
 constexpr double kCyclesPerUs = 1650;    // the clock that an H200 holds under load
 constexpr double kFlopsPerCycle = 4096;  // of an SM's tensor cores
 constexpr double kTurnUs = 1.19;         // of a tile after the first
-constexpr double kStoreCyclesPerColumn = 16, kElementStoreCyclesPerColumn = 89;  // of a last tile
+constexpr double kStoreCyclesPerColumn = 16, kElementStoreCyclesPerColumn = 25;  // of a last tile
 // Of memory, the time until it is reached, and lines of 128 bytes that L2 gives. A row that begins
 // within a line takes parts of two of them for every 128 bytes. Memory is as fast as the bytes that
 // a CTA has on their way allow, which is less than its ring where a tile reaches past an operand's
