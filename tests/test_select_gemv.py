@@ -32,6 +32,11 @@ def test_a_cta_reads_as_many_rows_of_w_as_there_are_of_x(
         assert tile(cpp, columns, device) == ("GEMV", rows, rows, 1), (n, k)
 
 
+def test_many_short_rows_do_not_wait_for_the_launch_before_one_by_one(cpp: ModuleType) -> None:
+    for n, k, rows in ((262208, 2560, 2), (262208, 2752, 1), (30000, 2560, 1)):
+        assert tile(cpp, linear(1, n, k)) == ("GEMV", 1, rows, 1), (n, k)
+
+
 def test_short_few_or_unaligned_rows_are_read_in_tiles(cpp: ModuleType) -> None:
     assert tile(cpp, linear(1, 8192, 2552), AMPERE)[:3] == ("GEMV", 1, 2)
     assert tile(cpp, linear(2, 8192, 2040), AMPERE)[:3] == ("GEMV", 2, 4)

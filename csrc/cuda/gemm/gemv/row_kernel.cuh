@@ -37,26 +37,30 @@ __global__ void __launch_bounds__(kRowWarps * 32 / kFew, 4)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
   const int row = blockIdx.x * kFew, at = warp * kStepK + lane * 8;
   const uint32_t batch = params.first_batch + blockIdx.z;
-  const auto* w = static_cast<const uint16_t*>(params.w) + batch * params.batch[0].w + at;
-  const auto* x = static_cast<const uint16_t*>(params.x) + batch * params.batch[0].x + at;
+  // What is the same for all threads first: it takes one instruction each then.
+  const auto* w = static_cast<const uint16_t*>(params.w) + batch * params.batch[0].w;
+  const auto* x = static_cast<const uint16_t*>(params.x) + batch * params.batch[0].x;
   const uint16_t *w_rows[kFew], *x_rows[kFew];
 #pragma unroll
   for (int i = 0; i < kFew; ++i) {
-    // Rows past the end read the last one again; their sums are not stored. Opaque, or all of it
+    // A row past the end reads the last one again; its sums are not stored. Opaque, or all of it
     // would be computed between the loads.
-    w_rows[i] = ptx::opaque(w + min(row + i, params.wide - 1) * params.w_stride);
-    x_rows[i] = ptx::opaque(x + min(i, params.few - 1) * params.x_stride);
+    const auto of_w = static_cast<uint32_t>(i == 0 ? row : min(row + i, params.wide - 1));
+    const auto stride = static_cast<uint32_t>(params.w_stride);  // as is every stride of gemv's
+    w_rows[i] = ptx::opaque(w + uint64_t{of_w} * stride + at);
+    x_rows[i] = ptx::opaque(x + i * params.x_stride + at);
   }
   float acc[kFew][kFew] = {};
   if constexpr (kHopper) ptx::griddep_wait();
 #pragma unroll 1
   for (int left = params.k - at; left > 0; left -= warps * kStepK) {
-    uint4 ws[kLoads][kFew] = {}, xs[kLoads][kFew] = {};
+    uint4 ws[kLoads][kFew], xs[kLoads][kFew];
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
 #pragma unroll
       for (int i = 0; i < kFew; ++i) {
-        if (load * 256 >= left) continue;
+        if (load > 0) ws[load][i] = xs[load][i] = {};
+        if (load > 0 && load * 256 >= left) continue;
         ws[load][i] = ptx::ld_global_nc_no_allocate(w_rows[i] + load * 256, params.w_policy);
         xs[load][i] = ptx::ld_global_nc(x_rows[i] + load * 256);
       }
@@ -87,7 +91,7 @@ __global__ void __launch_bounds__(kRowWarps * 32 / kFew, 4)
   float y = lane % kLanes < warps ? sums[output][lane % kLanes] : 0.0f;
 #pragma unroll
   for (int mask = 1; mask < kMostWarps; mask *= 2) y += __shfl_xor_sync(~0u, y, mask);
-  if (lane % kLanes == 0 && few < params.few && wide < params.wide) {
+  if (lane % kLanes == 0 && wide < params.wide) {
     store_result(params, static_cast<T*>(params.d) + batch * params.batch[0].d, few, wide, y);
   }
 }

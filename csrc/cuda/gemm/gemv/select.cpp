@@ -15,6 +15,9 @@ constexpr int64_t kMostStride = int64_t{1} << 24;  // 32 bits hold 64 of them
 constexpr int64_t kMostExtent = int64_t{1} << 30;  // and tiles may reach past the end
 constexpr int64_t kPastL2Bytes = 400'000'000;
 constexpr int64_t kLeastRows = 512;  // for CTAs of a row or two each
+// Of a large W, which is read faster, a row of so many k takes as long as its CTA's wait for the
+// launch before (1x262208x2560: 327 us, by tiles of two rows 315).
+constexpr int kLeastKPastL2 = 2752;
 
 bool aligned16(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
@@ -36,6 +39,14 @@ Side side_of(const Problem& p, bool swapped) {
           p.m};
 }
 
+// How many W there are: batches may share one, and read it from L2.
+int64_t matrices_of(const Params& q) {
+  int64_t matrices = 1;
+  for (int i = 0; i < q.batch_dims; ++i) matrices *= q.batch[i].w != 0 ? q.batch[i].size : 1;
+  return matrices;
+}
+int64_t w_bytes_of(const Params& q) { return 2 * matrices_of(q) * q.wide * q.k; }
+
 // The shape of that tile, or, if `tile` is 0, the one to choose; null where there is none.
 const Shape* find_shape(const View& view, Layout layout, int tile) {
   const Params& q = view.params;
@@ -44,19 +55,13 @@ const Shape* find_shape(const View& view, Layout layout, int tile) {
     if (shape.layout != layout || q.few > shape.few) return false;
     if (shape.by_rows && (q.few != shape.few || !rows_fit)) return false;
     if (tile != 0) return shape.tile == tile;
-    return q.k >= shape.least_k && (!shape.by_rows || q.wide * q.batches >= kLeastRows);
+    if (!shape.by_rows) return q.k >= shape.least_k;
+    const bool waits = q.few == 1 && q.k < kLeastKPastL2 && w_bytes_of(q) >= kPastL2Bytes;
+    return q.k >= shape.least_k && q.wide * q.batches >= kLeastRows && !waits;
   };
   const Shape* found = std::find_if(std::begin(kShapes), std::end(kShapes), fits);
   return found != std::end(kShapes) ? found : nullptr;
 }
-
-// How many W there are: batches may share one, and read it from L2.
-int64_t matrices_of(const Params& q) {
-  int64_t matrices = 1;
-  for (int i = 0; i < q.batch_dims; ++i) matrices *= q.batch[i].w != 0 ? q.batch[i].size : 1;
-  return matrices;
-}
-int64_t w_bytes_of(const Params& q) { return 2 * matrices_of(q) * q.wide * q.k; }
 
 std::optional<View> view_of_side(const Problem& p, bool swapped, int tile) {
   Side side = side_of(p, swapped);
