@@ -14,6 +14,7 @@ N = (
     33792,
 )
 K = (7, 8, 72, 136, 264, 520, 1032, 2056, 4104, 16392)
+ODD = ((1024, 1024, 1025), (1024, 1024, 2052))  # rows of A are read shifted
 MOST_WORK = 10**10  # multiplications: what a sanitizer gets through in seconds
 W4_M = (
     *(1, 5, 9, 12, 17, 32, 40, 56, 65, 88, 100, 128, 130, 160, 176, 200, 240, 272, 352, 512),
@@ -71,6 +72,7 @@ def kernel_of(said: str) -> str:
 
 
 def shapes(most_work: int) -> Iterator[tuple[int, int, int]]:
+    yield from ODD
     for m in M:
         for n in N:
             yield from ((m, n, k) for k in K if m * n * k <= most_work)
