@@ -322,6 +322,12 @@ def test_sm90_small(shape: tuple[int, int, int], layout: str) -> None:
         check(replace(machine_of(3), descending=descending), config, a, b)
     for cluster in (2, 4):
         check(machine_of(cluster), replace(config, cluster=cluster), a, b)
+    # D whose rows begin anywhere, along its rows and its columns.
+    a = matrix(block_m + 3, 72, dtype, layout[0], pad=8 if layout[0] == "n" else 5)
+    b = matrix(72, block_n + 5, dtype, layout[1], pad=3 if layout[1] == "n" else 8)
+    config = Config("sm90_small", block_m, block_n, stages, ctas=0)
+    check(machine_of(1), config, a, b, d_pad=2)
+    check(machine_of(2), replace(config, swapped=True), b.t(), a.t(), d_pad=4)
     batch = torch.randn(2, 3, 72, 136).half(), torch.randn(3, 136, 40).half()
     a, b = (x if of == "n" else x.mT.contiguous().mT for x, of in zip(batch, layout, strict=True))
     for cluster in (1, 2):

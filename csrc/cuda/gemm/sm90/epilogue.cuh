@@ -4,6 +4,7 @@
 #include "common/activation.h"
 #include "cuda/gemm/sm90/operand.cuh"
 #include "cuda/gemm/sm90/params.h"
+#include "cuda/gemm/sm90/store_line.cuh"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/stmatrix.h"
 #include "cuda/ptx/stmatrix_trans.h"
@@ -180,7 +181,7 @@ class Epilogue {
   }
 
   // Neighbouring threads write neighbours along the dimension of D that is contiguous, and go along
-  // the other one.
+  // the other one. The swizzle is the same in all eights of rows: most of an address is found once.
   __device__ void store_elements(const T* staging, int column) const {
     constexpr int kSide = 64, kColumnStep = kWarpgroup / kSide, kRowStep = kWarpgroup / kColumns;
     const bool by_column = params_.d_row_stride == 1;
@@ -199,22 +200,6 @@ class Epilogue {
       store_line<kSide, kRowStep>(d, params_.d_row_stride, rows, [&](int eight, int i) {
         return staging[eight * 8 * kColumns + position(r + i, c / 8) + c % 8];
       });
-    }
-  }
-
-  // Every kStep-th of kExtent elements, which lie `stride` apart in D, and of which `count` exist.
-  // The swizzle is the same in all eights of rows: element(eight, i) finds most of an address once.
-  template <int kExtent, int kStep, typename Element>
-  static __device__ void store_line(T* d, int64_t stride, int count, Element element) {
-#pragma unroll 1
-    for (int eight = 0; eight < kExtent / 8; ++eight, d += 8 * stride, count -= 8) {
-      T values[8 / kStep];
-#pragma unroll
-      for (int i = 0; i < 8; i += kStep) values[i / kStep] = element(eight, i);
-#pragma unroll
-      for (int i = 0; i < 8; i += kStep) {
-        if (i < count) d[i * stride] = values[i / kStep];
-      }
     }
   }
 

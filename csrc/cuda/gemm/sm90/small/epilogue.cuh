@@ -4,6 +4,7 @@
 #include "common/activation.h"
 #include "common/math.h"
 #include "cuda/gemm/sm90/small/params.h"
+#include "cuda/gemm/sm90/store_line.cuh"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/stmatrix.h"
 #include "cuda/ptx/stmatrix_trans.h"
@@ -139,16 +140,25 @@ class WarpStore {
     }
   }
 
-  // Neighbouring lanes write neighbours along the dimension of D that is contiguous.
+  // Neighbouring lanes write neighbours along the dimension of D that is contiguous, and go along
+  // the other one.
   __device__ void store_elements(const Corner& at, T* d) const {
-    const bool by_column = params_.d_row_stride == 1;
+    const int rows = at.m_end - at.m, columns = at.n_end - at.n;
+    d += at.m * params_.d_row_stride + at.n * params_.d_col_stride;
+    if (params_.d_row_stride == 1) {
+      const int row = lane_ % 16, first = lane_ / 16;
+      const T* from = staging_ + row * kPitch + first;
+      if (row >= rows) return;
+      store_line<kColumns, 2>(d + row + first * params_.d_col_stride, params_.d_col_stride,
+                              columns - first,
+                              [&](int eight, int i) { return from[eight * 8 + i]; });
+      return;
+    }
 #pragma unroll 1
-    for (int i = lane_; i < 16 * kColumns; i += 32) {
-      const int row = by_column ? i % 16 : i / kColumns, column = by_column ? i / 16 : i % kColumns;
-      if (at.m + row < at.m_end && at.n + column < at.n_end) {
-        d[(at.m + row) * params_.d_row_stride + (at.n + column) * params_.d_col_stride] =
-            staging_[row * kPitch + column];
-      }
+    for (int column = lane_; column < min(columns, kColumns); column += 32) {
+      const T* from = staging_ + column;
+      store_line<16, 1>(d + column * params_.d_col_stride, params_.d_row_stride, rows,
+                        [&](int eight, int i) { return from[(eight * 8 + i) * kPitch]; });
     }
   }
 
