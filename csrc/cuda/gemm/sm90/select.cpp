@@ -84,6 +84,9 @@ constexpr double kMiddleUs = 5.124, kMiddle = 0.9408;
 // missing of a tile.
 constexpr double kStaysBytes = 20e6;
 constexpr int64_t kMostAhead = 4;
+// CTAs with equal shares of few tiles are at different k: of what does not stay in L2, so much is
+// read for each tile anew (three products of long K). Pairs, which share B, take no such harm.
+constexpr double kSharesAgain = 0.7;
 // Of equal shares, for each part of a tile's sums that one cluster leaves to another, and for each
 // 256 columns of one; and of the time for L2, since CTAs do not want the same lines at the same
 // time any more: where there are no more tiles than clusters, or else for the share of them.
@@ -251,16 +254,24 @@ class Chooser {
     const double element_stores = tma_store_ ? 0 : kElementStoreCyclesPerColumn * segments;
     return kLaunchUs + kRampUs * std::min(1.0, bytes_ / kRampBytes) +
            together(multiply_us, l2_us(rows, columns),
-                    (bytes_ + read_again(tile, walk)) / memory_rate(tile)) +
+                    (bytes_ + read_again(tile, rows, columns, walk)) / memory_rate(tile)) +
            walk.us + kTurnUs * (segments - 1) +
            (kStoreCyclesPerColumn + element_stores) * tile.block_n / kCyclesPerUs;
   }
 
-  double read_again(const Tile& tile, const Walk& walk) const {
+  double read_again(const Tile& tile, int64_t rows, int64_t columns, const Walk& walk) const {
     if (walk.segments > 1) return 0;
+    const double k_bytes = 2.0 * static_cast<double>(p_.k);
+    if (walk.even_shares && tile.cluster == 1) {
+      const double a = k_bytes * static_cast<double>(p_.m);
+      const double b = k_bytes * static_cast<double>(p_.n);
+      return static_cast<double>(batch_) * kSharesAgain *
+             ((a > kStaysBytes ? static_cast<double>(columns - 1) * a : 0) +
+              (b > kStaysBytes ? static_cast<double>(rows - 1) * b : 0));
+    }
     const auto of = [&](int64_t extent, int block, int64_t other) {
       const int64_t tiles = ceil_div<int64_t>(extent, block);
-      const double bytes = 2.0 * static_cast<double>(other) * static_cast<double>(p_.k);
+      const double bytes = k_bytes * static_cast<double>(other);
       if (tiles == 1 || tiles > kMostAhead || bytes < kStaysBytes) return 0.0;
       return bytes * static_cast<double>(tiles * block - extent) / block;
     };
