@@ -273,6 +273,7 @@ class Epilogue {
 
   // Neighbouring threads write neighbours along the dimension of D that is contiguous.
   __device__ void write_elements(const uint8_t* staging) const {
+    if (params_.d_col_stride == 1) return write_pairs(staging);
     T* d = static_cast<T*>(params_.d_data);
     const bool by_column = params_.d_row_stride == 1;
     const int columns_shift = strips_shift_ + 4;
@@ -284,6 +285,27 @@ class Epilogue {
         d[(m_ + r) * params_.d_row_stride + (column_ + c) * params_.d_col_stride] =
             *reinterpret_cast<const T*>(staging + position(r, c / 8) + c % 8 * 2);
       }
+    }
+  }
+
+  // A thread has two columns of every so many rows: 4 bytes where a row begins at a multiple of
+  // them. Several rows are on their way together: what each waits for is shared memory.
+  __device__ void write_pairs(const uint8_t* staging) const {
+    const int pairs_shift = strips_shift_ + 3;
+    const int pair = thread_ & ((1 << pairs_shift) - 1), columns = params_.n - column_ - 2 * pair;
+    const int step = kWarpgroup >> pairs_shift, rows = min(kRows, params_.m - m_);
+    int row = thread_ >> pairs_shift;
+    auto* to = static_cast<uint16_t*>(params_.d_data) + (m_ + row) * params_.d_row_stride +
+               column_ + 2 * pair;
+#pragma unroll 4
+    for (; row < rows; row += step) {
+      const uint32_t two =
+          *reinterpret_cast<const uint32_t*>(staging + position(row, pair / 4) + pair % 4 * 4);
+      const bool whole = columns > 1 && reinterpret_cast<uintptr_t>(to) % 4 == 0;
+      if (whole) *reinterpret_cast<uint32_t*>(to) = two;
+      if (!whole && columns > 0) to[0] = static_cast<uint16_t>(two);
+      if (!whole && columns > 1) to[1] = static_cast<uint16_t>(two >> 16);
+      to += step * params_.d_row_stride;
     }
   }
 
