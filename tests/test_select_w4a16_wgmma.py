@@ -119,3 +119,12 @@ def test_explain_names_the_kernel(cpp: ModuleType) -> None:
     text = cpp.explain_w4a16(problem, config)
     assert "sm90 wgmma" in text
     assert f"tile {config.block_m}x{config.block_n}" in text
+
+
+def test_x_that_l2_does_not_keep_is_read_once(cpp: ModuleType) -> None:
+    """Where shares begin anywhere, up to 58 MB of X are read again for each tile of columns."""
+    for m, n, k in ((2048, 832, 14336), (2048, 896, 9472), (1408, 1344, 15872)):
+        config = choose(cpp, m=m, n=n, k=k)
+        tiles = -(-m // config.block_m) * -(-n // (config.block_n * config.cluster))
+        clusters = config.ctas // config.cluster
+        assert not config.even_shares or tiles * (k // 128) % clusters == 0

@@ -28,40 +28,43 @@ constexpr Shape kShapes[] = {XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE) XGEMM_W4_MIDD
 
 constexpr double kLaunchUs = 3.1;
 constexpr double kCyclesPerUs = 1650;  // of the cycles below and in tile.h
-// Large products are bound by the GPU's power: 128 SMs then take no longer than 132, and sums that
-// go through memory cost their energy; where shares begin and end anywhere, weights too, which
-// neighbours read at other times. (51 products more, M from 1280 to 4096.) What cycles need and
-// what power allows are added as in a norm of this degree, so that both count where they are close.
-constexpr double kFlopsPerUs = 1026e6, kPartsEnergy = 1.113, kSharesEnergy = 1.135, kDegree = 4.23;
+// Large products are bound by the GPU's power: 128 SMs then take no longer than 132. What cycles
+// need and what power allows are added as in a norm of this degree, so that both count where they
+// are close.
+constexpr double kFlopsPerUs = 1049e6, kDegree = 5.021;
+// Weights become operands once for all rows of a tile: as much energy as so many rows more.
+constexpr double kDequantRows = 12.5;
+// Sums that go through memory cost their energy; where shares begin and end anywhere, operands too,
+// which neighbours read at other times. It is less where two CTAs share X.
+constexpr double kPartsEnergy = 1.035, kSharesEnergy = 1.126;
+constexpr double kSharedShares = 0.972, kSharedTiles = 0.99;
 
-// These and the tiles' cycles are fitted to times on an H200, groups of 128. kLarge: 14,300 times
-// of 630 products of some 30 layers, M from 72 to 4096; the estimate meets those near the best to 6
-// % (rms). kFew, without the power limit, and the cycles of its tiles and of those of 80 and 112
-// rows: 1,229 products of some 70 layers, M from 9 to 3072, groups of 128 and smaller ones, the
-// near ways of each in random order (one that runs behind itself finds its instructions in the
-// cache). What is chosen takes 0.7 % longer than the best of them (by the fit before 1.7 %), on
-// layers that the fit had not seen 0.9 %.
+// These and the tiles' cycles are fitted to times on an H200, groups of 128, the near ways of each
+// product in random order (one that runs behind itself finds its instructions in the cache).
+// kLarge and kFewOfMany: 53,000 times of 4,800 products of 1,000 layers, M from 65 to 5033. kFew,
+// without the power limit, and the cycles of its tiles: 1,229 products of some 70 layers, M from 9
+// to 3072, groups of 128 and smaller ones.
 struct Costs {
-  double bytes_per_us;                      // from memory, by all SMs
-  double start_us, cluster_us = 0;          // until a CTA, and one that shares X, has operands
-  double tile, tile_per_row;                // beside its units: the ring runs dry, D is stored
-  double exchange, exchange_byte;           // where CTAs of a cluster share K
-  double leave, leave_byte;                 // of sums that are left in memory for others
-  double sharing = 1.0, sharing_row = 0.0;  // of a unit where two CTAs share X: large tiles gain
-  double splitting;                         // of a unit where CTAs share K: fewer stages
+  double bytes_per_us;             // from memory, by all SMs
+  double start_us;                 // until a CTA has operands
+  double tile, tile_per_row;       // beside its units: the ring runs dry, D is stored
+  double exchange, exchange_byte;  // where CTAs of a cluster share K
+  double four = 0;                 // more where four of them do
+  double leave, leave_byte;        // of sums that are left in memory for others
+  double cluster_us = 0;           // until one that shares X has operands
+  double splitting;                // of a unit where CTAs share K: fewer stages
 };
 constexpr Costs kLarge{.bytes_per_us = 4.2e6,
                        .start_us = 3.093,
-                       .cluster_us = 0.019,
-                       .tile = 2527,
-                       .tile_per_row = 3.307,
-                       .exchange = 56.7,
-                       .exchange_byte = 0.0533,
-                       .leave = 2481,
-                       .leave_byte = 0.0216,
-                       .sharing = 1.005,
-                       .sharing_row = 2.708e-4,
-                       .splitting = 1.03};
+                       .tile = 2446,
+                       .tile_per_row = 1.947,
+                       .exchange = 2.7,
+                       .exchange_byte = 0.04963,
+                       .four = 1747,
+                       .leave = 2150,
+                       .leave_byte = 0.02002,
+                       .cluster_us = 0.3,
+                       .splitting = 1.003};
 constexpr Costs kFew{.bytes_per_us = 3.93e6,
                      .start_us = 3.667,
                      .tile = 767,
@@ -71,15 +74,25 @@ constexpr Costs kFew{.bytes_per_us = 3.93e6,
                      .leave = 2939,
                      .leave_byte = 0.0301,
                      .splitting = 0.976};
-// Of tiles of few rows where there are more than one of rows.
+// Of tiles of few rows, for more rows than any of them has.
+constexpr Costs kFewOfMany{.bytes_per_us = 3.93e6,
+                           .start_us = 3.84,
+                           .tile = 1282,
+                           .tile_per_row = 0,
+                           .exchange = 319,
+                           .exchange_byte = 0.06687,
+                           .four = 691,
+                           .leave = 3330,
+                           .leave_byte = 0.02371,
+                           .splitting = 0.976};
+// Of tiles of few rows where there are more than one of rows, up to kMostFewRows.
 constexpr double kMoreRowsUs = 0.3;
+// Where shares begin and end anywhere, neighbours read the same of X at other times, from memory
+// again what L2 has not kept: of an X of so many bytes all of it.
+constexpr double kNotKeptBytes = 29.4e6;
 // What 32 rows gain by sharing K, all M pay for where bits must not depend on it. (H200, 512 rows:
 // 28672x4096 201 us by whole tiles, 238 by shares; 2048x2048 19 us in halves of K, 23 in quarters.)
 constexpr double kInvariantSharing = 1.03;
-// By as much the fit of few rows takes less than that of many, since their runs did: where the two
-// are compared.
-constexpr double kFewBesideLarge = 1.05;
-
 // By how much of it a unit takes longer in other formats than the commonest. (H200, 7 layers, 16 to
 // 160 rows, groups of 128, 64 and 32 and one for each column. Foreign scales, of the 16-bit type
 // that the activations do not have, make each group a step of its own: 4 layers.) Larger tiles take
@@ -215,17 +228,30 @@ class Chooser {
     return 1.0 + costs.other + (layout_.zeros ? zeros : 0.0);
   }
 
+  const Costs& costs_of(const Shape& shape) const {
+    if (!shape.few_rows()) return kLarge;
+    return m_ > kMostFewRows ? kFewOfMany : kFew;
+  }
+
+  // Of reading X from memory for all columns of tiles.
+  double x_again_us(const Shape& shape, int sharers) const {
+    const double bytes = 2.0 * static_cast<double>(m_) * static_cast<double>(layout_.k);
+    const auto groups =
+        static_cast<double>(ceil_div<int64_t>(layout_.n, shape.columns() * sharers));
+    return std::min(bytes / kNotKeptBytes, 1.0) * bytes * groups / kLarge.bytes_per_us;
+  }
+
   double estimate(const Candidate& c) const {
     const auto [shape, sharers, splits, shares] = c;
     const int64_t tiles = tiles_of(c);
     const int64_t clusters = most_clusters(device_, sharers * splits);
     const double sent = 4.0 * shape.columns() * shape.rows;
-    const Costs& costs = shape.few_rows() ? kFew : kLarge;
+    const Costs& costs = costs_of(shape);
     const double tile = costs.tile + costs.tile_per_row * shape.rows;
     const double unit_cycles =
-        shape.unit_cycles * (sharers > 1 ? costs.sharing - costs.sharing_row * shape.rows : 1.0) *
-        (splits > 1 ? costs.splitting : 1.0) * format_factor(shape);
+        shape.unit_cycles * (splits > 1 ? costs.splitting : 1.0) * format_factor(shape);
     double cycles = 0, energy = 1.0;
+    bool anywhere = false;
     if (shares > 0) {
       const int64_t share =
           round_up<int64_t>(ceil_div(tiles * layout_.units(), shares), shape.parts);
@@ -233,7 +259,8 @@ class Chooser {
                                 layout_.units() % share == 0;
       const double segments =
           within_tiles ? 1.0 : static_cast<double>(ceil_div(share, layout_.units()) + 1);
-      energy = within_tiles ? kPartsEnergy : kSharesEnergy;
+      anywhere = !within_tiles;
+      energy = !anywhere ? kPartsEnergy : kSharesEnergy * (sharers > 1 ? kSharedShares : 1.0);
       // Of a tile, that one CTA adds to its own.
       const auto parts = static_cast<double>(ceil_div(layout_.units(), share) - within_tiles);
       const int lead =
@@ -245,24 +272,29 @@ class Chooser {
       const auto turns = static_cast<double>(ceil_div(tiles, clusters));
       const auto units = static_cast<double>(
           round_up<int64_t>(ceil_div<int64_t>(layout_.units(), splits), shape.parts));
-      const double exchange = splits > 1 ? costs.exchange + costs.exchange_byte * sent : 0.0;
+      const double exchange =
+          splits > 1 ? costs.exchange + costs.exchange_byte * sent + (splits > 2 ? costs.four : 0.0)
+                     : 0.0;
+      if (sharers > 1) energy = kSharedTiles;
       cycles = turns * (units * unit_cycles + tile + exchange);
     }
-    const double memory_us = static_cast<double>(layout_.bytes()) / costs.bytes_per_us;
+    const double again_us = anywhere && m_ > kMostFewRows ? x_again_us(shape, sharers) : 0.0;
+    const double memory_us = static_cast<double>(layout_.bytes()) / costs.bytes_per_us + again_us;
     double busy_us = cycles / kCyclesPerUs;
     if (!shape.few_rows()) {
       const double flops = 2.0 * static_cast<double>(round_up<int64_t>(m_, shape.rows)) *
                            static_cast<double>(layout_.rows() * kWarpgroupColumns) *
                            static_cast<double>(layout_.k);
-      const double power_us = flops / kFlopsPerUs * energy;
+      const double power_us = flops / kFlopsPerUs * energy * (1.0 + kDequantRows / shape.rows);
       if (kLaunchUs + std::max(busy_us, power_us) >= us_) return us_;  // spares the powers
-      busy_us = std::pow(std::pow(busy_us, kDegree) + std::pow(power_us, kDegree), 1 / kDegree);
+      busy_us = std::pow(
+          std::pow(busy_us, kDegree) + std::pow(power_us, kDegree) + std::pow(again_us, kDegree),
+          1 / kDegree);
     }
-    const double more_rows_us = shape.few_rows() && m_ > shape.rows ? kMoreRowsUs : 0.0;
+    const bool more_rows = shape.few_rows() && m_ <= kMostFewRows && m_ > shape.rows;
     const double us = kLaunchUs + costs.start_us + (sharers > 1 ? costs.cluster_us : 0.0) +
-                      more_rows_us + std::max(busy_us, memory_us);
-    const double all_us = us * static_cast<double>(launches_of(c));
-    return shape.few_rows() && m_ > kMostFewRows ? all_us * kFewBesideLarge : all_us;
+                      (more_rows ? kMoreRowsUs : 0.0) + std::max(busy_us, memory_us);
+    return us * static_cast<double>(launches_of(c));
   }
 
   const w4::Layout& layout_;

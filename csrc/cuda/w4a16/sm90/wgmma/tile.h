@@ -24,20 +24,20 @@ inline constexpr int kMostSmemBytes = 227 * 1024;
 // together, are what an H200 takes at 1650 MHz (select.cpp). Middle tiles: middle.cuh.
 #define XGEMM_W4_MIDDLE_TILES(TILE) \
   TILE(2, 80, 823)                  \
-  TILE(3, 80, 1100)                 \
-  TILE(4, 80, 1510)                 \
+  TILE(3, 80, 1119)                 \
+  TILE(4, 80, 1500)                 \
   TILE(2, 96, 902)                  \
-  TILE(3, 96, 1233)                 \
-  TILE(4, 96, 1651)                 \
+  TILE(3, 96, 1194)                 \
+  TILE(4, 96, 1661)                 \
   TILE(2, 112, 945)                 \
-  TILE(3, 112, 1340)                \
-  TILE(4, 112, 1832)                \
+  TILE(3, 112, 1336)                \
+  TILE(4, 112, 1825)                \
   TILE(2, 128, 1049)                \
   TILE(3, 128, 1561)                \
-  TILE(4, 128, 2074)                \
-  TILE(2, 160, 1306)                \
-  TILE(3, 160, 1970)
-#define XGEMM_W4_WGMMA_TILES(TILE) TILE(2, 192, 1502) TILE(2, 224, 1818) TILE(2, 256, 2027)
+  TILE(4, 128, 2078)                \
+  TILE(2, 160, 1265)                \
+  TILE(3, 160, 1905)
+#define XGEMM_W4_WGMMA_TILES(TILE) TILE(2, 192, 1502) TILE(2, 224, 1747) TILE(2, 256, 2027)
 inline constexpr int kMostMiddleRows = 160;
 
 // Tiles of few rows (few.cuh). TILE(blocks of 64 columns, warpgroups that share the K of each, rows
