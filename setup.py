@@ -73,8 +73,9 @@ class Cuda:
             if arch.endswith("+PTX"):
                 code.append(f"compute_{numbers[0]}")
             flags.append(f"-gencode=arch=compute_{numbers[0]},code=[{','.join(code)}]")
-        if tuple(map(int, self.version.split("."))) >= (12, 8):  # a quarter of the size
-            flags.append("--compress-mode=size")
+        flags.append("-Xfatbin=-compress-all")  # machine code, too, and not PTX alone
+        if tuple(map(int, self.version.split("."))) >= (12, 8):
+            flags.append("--compress-mode=balance")  # "size": 3.8 MiB less, for 42 s of one core
         return flags + (["-DXGEMM_RACECHECK"] if self.for_racecheck(source) else [])
 
     def for_racecheck(self, source: Path) -> bool:
