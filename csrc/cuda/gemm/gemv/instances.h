@@ -1,4 +1,4 @@
-// The compiled kernels, one translation unit for each type and target.
+// The compiled kernels, one translation unit for each target.
 #pragma once
 
 #include "cuda/gemm/api.h"

@@ -3,6 +3,7 @@
 
 #include "cuda/gemm/sm80/instances.h"
 #include "cuda/gemm/sm80/kernel.cuh"
+#include "cuda/gemm/sm80/reduce.cuh"
 #include "cuda/launch.h"
 #include "cuda/shared_memory_limit.h"
 
@@ -45,6 +46,13 @@ Status launch_tile(const Params& params, const Config& config, cudaStream_t stre
   }
   return general ? launch_layout<T, TileSmall, true>(params, config.ctas, stream)
                  : launch_layout<T, TileSmall, false>(params, config.ctas, stream);
+}
+
+template <typename T>
+Status launch_typed(const Params& params, const Config& config, cudaStream_t stream) {
+  const Status status = launch_tile<T>(params, config, stream);
+  if (!status.ok() || params.splits == 1) return status;
+  return reduce<T>(params, stream);
 }
 
 }  // namespace xgemm::cuda::gemm::sm80

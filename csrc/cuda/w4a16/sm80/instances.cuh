@@ -6,6 +6,7 @@
 #include "cuda/shared_memory_limit.h"
 #include "cuda/w4a16/sm80/instances.h"
 #include "cuda/w4a16/sm80/kernel.cuh"
+#include "cuda/w4a16/sm80/reduce.cuh"
 
 namespace xgemm::cuda::w4a16::sm80 {
 
@@ -43,6 +44,13 @@ Status launch_tile(const Params& params, int block_m, int block_n, cudaStream_t 
       return block_n == Tile64Wide::kBlockN ? launch_kernel<T, Tile64Wide>(params, stream)
                                             : launch_kernel<T, Tile64>(params, stream);
   }
+}
+
+template <typename T>
+Status launch_typed(const Params& params, int block_m, int block_n, cudaStream_t stream) {
+  const Status status = launch_tile<T>(params, block_m, block_n, stream);
+  if (!status.ok() || params.splits == 1) return status;
+  return reduce<T>(params, stream);
 }
 
 }  // namespace xgemm::cuda::w4a16::sm80

@@ -1,4 +1,4 @@
-// The kernels, a translation unit for each type, so that they build side by side.
+// The compiled kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,7 +8,8 @@
 
 namespace xgemm::cuda::w4a16::sm80 {
 
-// A tile of tile.h by its size; what depends on it in `params` is filled in.
+// The tiles of a size, and the sum of split-K's parts; what depends on the size in `params` is
+// filled in.
 Status launch_f16(const Params& params, int block_m, int block_n, cudaStream_t stream);
 Status launch_bf16(const Params& params, int block_m, int block_n, cudaStream_t stream);
 

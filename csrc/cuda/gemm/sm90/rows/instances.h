@@ -1,4 +1,4 @@
-// The kernels, one translation unit for each type: they take most of the build's time.
+// The compiled kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,7 +1,6 @@
 // From a variant to the kernel compiled for it.
 #pragma once
 
-#include <algorithm>
 #include <array>
 
 #include "common/math.h"
@@ -47,7 +46,7 @@ Status launch_layout(const Params& params, const Variant& variant, cudaStream_t 
       constexpr int kSharers = sharers_of(kShape.block_m);
       constexpr int kStageBytes = (kShape.block_m + round_up(kShape.block_n, 64)) * 128;
       constexpr int kMost = 224 * 1024 / kStageBytes / kSharers * kSharers;
-      constexpr int kStages = std::min(kShape.stages, kMost);
+      constexpr int kStages = kShape.stages < kMost ? kShape.stages : kMost;
       using Boxes = TileConfig<kShape.block_m, kShape.block_n, kStages, true>;
       return variant.a_mn ? launch_kernel<T, Boxes, true, true>(params, stream)
                           : launch_kernel<T, Boxes, false, true>(params, stream);

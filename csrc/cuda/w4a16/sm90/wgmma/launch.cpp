@@ -1,11 +1,12 @@
+#include "cuda/w4a16/sm90/wgmma/launch.h"
+
 #include <algorithm>
 
 #include "cuda/nonce.h"
-#include "cuda/ptx/bulk_load_policy.h"
+#include "cuda/ptx/l2_policy.h"
 #include "cuda/tensor_map_encoder.h"
 #include "cuda/w4a16/api.h"
 #include "cuda/w4a16/sm90/wgmma/gather.h"
-#include "cuda/w4a16/sm90/wgmma/launch.h"
 #include "cuda/w4a16/sm90/wgmma/params.h"
 #include "cuda/w4a16/sm90/wgmma/tma_fit.h"
 

@@ -1,9 +1,0 @@
-#include "cuda/gemm/sm90/rows/instances.cuh"
-
-namespace xgemm::cuda::gemm::sm90::rows {
-
-Status launch_bf16(const Params& params, const Variant& variant, int ctas, cudaStream_t stream) {
-  return launch_tile<__nv_bfloat16>(params, variant, ctas, stream);
-}
-
-}  // namespace xgemm::cuda::gemm::sm90::rows

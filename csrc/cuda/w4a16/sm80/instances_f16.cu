@@ -1,9 +1,0 @@
-#include "cuda/w4a16/sm80/instances.cuh"
-
-namespace xgemm::cuda::w4a16::sm80 {
-
-Status launch_f16(const Params& params, int block_m, int block_n, cudaStream_t stream) {
-  return launch_tile<__half>(params, block_m, block_n, stream);
-}
-
-}  // namespace xgemm::cuda::w4a16::sm80

@@ -1,9 +1,0 @@
-#include "cuda/w4a16/sm90/rows/instances.cuh"
-
-namespace xgemm::cuda::w4a16::sm90::rows {
-
-Status launch_f16(const Params& params, const Work& work, cudaStream_t stream) {
-  return launch_typed<__half>(params, work, stream);
-}
-
-}  // namespace xgemm::cuda::w4a16::sm90::rows
