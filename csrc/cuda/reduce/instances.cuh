@@ -112,17 +112,25 @@ Status launch_op(Step step, const StridedParams& params, const Grid& grid) {
   return kNoSuchKernel;
 }
 
+// Where elements are compared: launch_i8.
+template <typename T>
+inline constexpr bool kReadAsUnsigned = std::is_same_v<T, int8_t>;
+
 template <typename T, bool kSm90>
 Status launch_typed(Kind kind, Step step, const StridedParams& params, const Grid& grid) {
   switch (kind) {
     case Kind::kSum:
       return launch_op<Sum<T>, kSm90, false>(step, params, grid);
     case Kind::kExtreme:
-      return launch_op<Extreme<T>, kSm90, false>(step, params, grid);
+      if constexpr (!kReadAsUnsigned<T>) {
+        return launch_op<Extreme<T>, kSm90, false>(step, params, grid);
+      }
+      break;
     case Kind::kProd:
       return launch_op<Prod<T>, kSm90, !kIsFloat<T>>(step, params, grid);
     case Kind::kArg:
-      return launch_op<Arg<T>, kSm90, false>(step, params, grid);
+      if constexpr (!kReadAsUnsigned<T>) return launch_op<Arg<T>, kSm90, false>(step, params, grid);
+      break;
     case Kind::kSquares:
       if constexpr (kIsFloat<T>) return launch_op<Squares<T>, kSm90, false>(step, params, grid);
       break;

@@ -1,5 +1,5 @@
-// The compiled kernels: a translation unit for each element type, and one more where Hopper has a
-// build of its own.
+// The compiled kernels, in a translation unit for each type that takes long, and one for Hopper's
+// builds.
 #pragma once
 
 #include "common/status.h"

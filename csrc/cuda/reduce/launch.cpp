@@ -31,12 +31,14 @@ BitTransform transform_of(const ReduceProblem& problem) {
   if (norm) t.keep_low = ~sign_low, t.keep_high = ~sign;
   if (smallest && is_floating(problem.in_dtype)) t.flip_low = sign_low, t.flip_high = sign;
   if (smallest && !is_floating(problem.in_dtype)) t.flip_low = t.flip_high = ~0u;
+  if (problem.in_dtype == DType::kI8) t.flip_low ^= 0x80808080u, t.flip_high ^= 0x80808080u;
   return t;
 }
 
 // Bits of an element that changes no result, repeated.
 uint64_t filler_of(const ReduceProblem& problem, Kind kind) {
   const DType dtype = problem.in_dtype;
+  const bool is_unsigned = dtype == DType::kU8 || dtype == DType::kBool;
   const int bits = 8 * static_cast<int>(element_size(dtype));
   const uint64_t sign = uint64_t{1} << (bits - 1), all = sign | (sign - 1);
   uint64_t infinity = 0, one = 1;
@@ -44,14 +46,12 @@ uint64_t filler_of(const ReduceProblem& problem, Kind kind) {
   if (dtype == DType::kBF16) infinity = 0x7f80, one = 0x3f80;
   if (dtype == DType::kF32) infinity = 0x7f800000, one = 0x3f800000;
   if (dtype == DType::kF64) infinity = 0x7ff0000000000000, one = 0x3ff0000000000000;
-  const bool is_unsigned = dtype == DType::kU8 || dtype == DType::kBool;
   const bool smallest = problem.op == ReduceOp::kAmin || problem.op == ReduceOp::kArgmin ||
                         (problem.op == ReduceOp::kNorm && problem.p < 0);
   uint64_t element = 0;  // of sums, and of the largest magnitude
   if (kind == Kind::kProd) element = one;
   if (kind == Kind::kPowers && problem.p < 0) element = infinity;
-  if ((kind == Kind::kExtreme || kind == Kind::kArg) &&
-      (smallest || problem.op != ReduceOp::kNorm)) {
+  if (is_ordered(kind) && (smallest || problem.op != ReduceOp::kNorm)) {
     if (is_floating(dtype)) element = smallest ? infinity : sign | infinity;
     if (is_unsigned) element = smallest ? all : 0;
     if (!is_floating(dtype) && !is_unsigned) element = smallest ? all ^ sign : sign;

@@ -72,6 +72,9 @@ enum class Kind : int8_t {
 };
 Kind kind_of(const ReduceProblem& problem);
 
+// Elements are compared, and their bits transformed for that (BitTransform).
+constexpr bool is_ordered(Kind kind) { return kind == Kind::kExtreme || kind == Kind::kArg; }
+
 // Kinds that are rare have five kernels: team rows, rows, shifted and thin columns, strided.
 constexpr bool few_kernels(Kind kind, DType dtype) {
   return kind == Kind::kPowers || (kind == Kind::kProd && !is_floating(dtype));

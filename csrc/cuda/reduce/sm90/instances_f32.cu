@@ -1,9 +1,0 @@
-#include "cuda/reduce/instances.cuh"
-
-namespace xgemm::cuda::reduce {
-
-Status sm90_f32(Kind kind, Step step, const StridedParams& params, const Grid& grid) {
-  return launch_typed<float, true>(kind, step, params, grid);
-}
-
-}  // namespace xgemm::cuda::reduce
