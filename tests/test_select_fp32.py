@@ -6,8 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from test_select_cuda import (
+from dense_problems import (
     BASE,
     DEVICES,
     HOPPER,
@@ -19,6 +18,7 @@ from test_select_cuda import (
     matrix,
     product,
 )
+from hypothesis import given, settings
 
 PRECISIONS = ("ieee", "tf32x3", "tf32")
 

@@ -6,7 +6,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from test_select_cuda import HOPPER, Case, check, matrix, product
+from dense_problems import HOPPER, Case, matrix, product
+from test_select_cuda import check
 
 AMPERE = (80, 108)
 
