@@ -114,25 +114,27 @@ class Producer {
     const TilePosition& tile = step_.tile();
 #pragma unroll
     for (int box = 0; box < Tile::kBoxes; ++box) {
-      load_box<kWideMn>(ring_.wide(stage, box), &params_.wide, full, params_.wide_policy, tile.wide,
-                        params_.rows, box, params_.wide_batched ? tile.batch : 0);
+      load_box<kWideMn, Tile::kRows>(ring_.wide(stage, box), &params_.wide, full,
+                                     params_.wide_policy, tile.wide, box,
+                                     params_.wide_batched ? tile.batch : 0);
     }
 #pragma unroll
     for (int box = 0; box < Tile::kBoxes; ++box) {
-      load_box<kNarrowMn>(ring_.narrow(stage, box), &params_.narrow, full, params_.narrow_policy,
-                          tile.narrow, Tile::kColumns, box,
-                          params_.narrow_batched ? tile.batch : 0);
+      load_box<kNarrowMn, Tile::kColumns>(ring_.narrow(stage, box), &params_.narrow, full,
+                                          params_.narrow_policy, tile.narrow, box,
+                                          params_.narrow_batched ? tile.batch : 0);
     }
   }
 
-  // 64 k of `count` rows of an operand. Where its rows are not along K, 64 of them at once.
-  template <bool kMnMajor>
+  // 64 k of a tile's rows of an operand. Where they are not along K, 64 of the kRows at once, in
+  // a loop without a branch: what a load costs its thread delays the stage.
+  template <bool kMnMajor, int kRows>
   __device__ void load_box(uint8_t* dst, const CUtensorMap* map, uint64_t* full, uint64_t policy,
-                           int row, int count, int box, int batch) const {
+                           int row, int box, int batch) const {
     const int k = step_.k() + box * kSwizzleElements;
     if constexpr (kMnMajor) {
-#pragma unroll 1
-      for (int i = 0; i < count; i += kSwizzleElements) {
+#pragma unroll
+      for (int i = 0; i < kRows; i += kSwizzleElements) {
         ptx::tma_load_3d(dst + i * kSwizzleElements * 2, map, full, policy, row + i, k, batch);
       }
     } else {
