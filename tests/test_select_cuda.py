@@ -265,6 +265,34 @@ def test_little_more_than_128_rows_fit_one_tile(cpp: ModuleType) -> None:
     assert (config.block_m, config.block_n, config.swapped) == (64, 136, True)
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [
+        (64, 53248, 16384),
+        (80, 57344, 8192),
+        (96, 57344, 8192),
+        (57344, 80, 8192),
+        (72, 28672, 8192),
+    ],
+)
+def test_tiles_of_few_rows_beside_a_large_operand_fill_whole_turns(
+    cpp: ModuleType, m: int, n: int, k: int
+) -> None:
+    """Both along K; pairs share the few rows."""
+    config = check(cpp, Case(matrix(m, k), matrix(k, n, "columns"), matrix(m, n)), HOPPER)
+    assert (config.kernel.name, config.cluster) == ("SM90_SMALL", 2)
+    sms = HOPPER[1]
+    assert config.ctas % sms >= 0.85 * sms
+    assert min(config.block_m, config.block_n) == min(m, n)
+
+
+@pytest.mark.parametrize("m", [72, 88])
+def test_wide_tiles_over_the_transpose_suit_few_rows_across_k(cpp: ModuleType, m: int) -> None:
+    case = Case(matrix(m, 4168, "columns"), matrix(4168, 12760), matrix(m, 12760))
+    config = check(cpp, case, HOPPER)
+    assert (config.kernel.name, config.block_n, config.swapped) == ("SM90_SMALL", 96, True)
+
+
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 def test_columns_along_k_of_a_small_product_are_cut(cpp: ModuleType, layout: str) -> None:
     """Where the other operand is not along K: on the side of D that has them as its columns."""

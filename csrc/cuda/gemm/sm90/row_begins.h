@@ -26,20 +26,27 @@ inline RowBegins row_begins(int64_t stride) {
   return {static_cast<double>(step) / kLine, step == 8 ? 0.5 : 0.0};
 }
 
-// Whether constants of their own tell best how long kernels take: 33 to 128 rows or columns that do
-// not lie along K, or beside an operand whose rows begin within a line, as theirs may; or up to 64
-// where the other operand is large. No batches, and not what is over soon: to such they are not
-// fitted.
-inline bool is_middle(const Problem& p) {
-  constexpr int64_t kLeast = 33, kMost = 128, kLeastOther = 512;
-  constexpr int64_t kMostOfLarge = 64, kLargeBytes = 400'000'000;
+// 33 to 128 rows or columns that are not over soon; no batches.
+inline bool are_middle_rows(const Problem& p) {
+  constexpr int64_t kLeast = 33, kMost = 128, kLeastOther = 256;
   const int64_t few = std::min(p.m, p.n), other = std::min(std::max(p.m, p.n), p.k);
-  if (few < kLeast || few > kMost || other < kLeastOther || p.batch_dims > 0) return false;
+  return few >= kLeast && few <= kMost && other >= kLeastOther && p.batch_dims == 0;
+}
+
+// Such rows along K beside a large operand along K.
+inline bool is_large_middle(const Problem& p) {
+  constexpr int64_t kLargeBytes = 400'000'000;
+  return are_middle_rows(p) && a_k_major(p) && b_k_major(p) &&
+         2 * std::max(p.m, p.n) * p.k >= kLargeBytes;
+}
+
+// Whether constants of their own tell best how long kernels take: such rows beside a large operand;
+// or that do not lie along K; or beside an operand whose rows begin within a line, as theirs may.
+inline bool is_middle(const Problem& p) {
+  if (!are_middle_rows(p)) return false;
   const bool a_along = a_k_major(p), b_along = b_k_major(p);
-  const bool both_along = a_along && b_along;
-  if (both_along && few <= kMostOfLarge && 2 * std::max(p.m, p.n) * p.k >= kLargeBytes) return true;
-  if (!(p.m < p.n ? a_along : b_along)) return true;
-  return row_begins(a_along ? p.a.row_stride : p.a.col_stride).with_line < 1 ||
+  return is_large_middle(p) || !(p.m < p.n ? a_along : b_along) ||
+         row_begins(a_along ? p.a.row_stride : p.a.col_stride).with_line < 1 ||
          row_begins(b_along ? p.b.col_stride : p.b.row_stride).with_line < 1;
 }
 

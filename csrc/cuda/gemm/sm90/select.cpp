@@ -77,8 +77,9 @@ constexpr double kMemoryBytesPerUs = 3.77e6, kRampUs = 0.65, kRampBytes = 32e6;
 constexpr double kBytesPerUsInFlight = 22.8;
 constexpr double kLinesOfUnevenRow = 2.03, kLinesOfSplitSectors = 3;
 constexpr double kL2LinesPerUs = 131e3;
-// What tiles take where is_middle, of the estimate: fitted with the other kernels' constants there.
-constexpr double kMiddleUs = 5.124, kMiddle = 0.9408;
+// What tiles take where is_middle, of the estimate: fitted with the other kernels' constants there;
+// and where is_large_middle.
+constexpr double kMiddleUs = 5.124, kMiddle = 0.9408, kLargeMiddle = 0.89;
 // Where the last row (or column) of tiles is small, its CTAs run ahead of the others, and what does
 // not stay in L2 meanwhile of the operand they have in common is read again: as much of it as is
 // missing of a tile.
@@ -312,7 +313,9 @@ Config select(const Problem& p, const DeviceInfo& device, double* estimate_us) {
   Chooser(p, device, false, &best, estimate_us).choose();
   const Problem other = swapped(p);
   Chooser(other, device, true, &best, estimate_us).choose();
-  if (is_middle(p)) *estimate_us = kMiddleUs + kMiddle * *estimate_us;
+  if (is_middle(p)) {
+    *estimate_us = kMiddleUs + (is_large_middle(p) ? kLargeMiddle : kMiddle) * *estimate_us;
+  }
   return best;
 }
 

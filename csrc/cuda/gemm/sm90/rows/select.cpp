@@ -21,7 +21,8 @@ struct Costs {
   double memory_bytes_per_us;
   // Of the time for memory, more for large problems: with up to 96 columns, and with 128.
   double large_loss, widest_large_loss;
-  // With up to 96 columns, of streams that do not go past what L2 holds.
+  // Of streams that do not go past what L2 holds: with up to 96 columns or, where is_middle,
+  // is_large_middle.
   double through_l2_loss;
   // Of the time for memory, more where W's rows begin within a line: along K, and across it.
   double uneven_k_loss, uneven_loss;
@@ -77,7 +78,7 @@ constexpr Costs kCostsOfMiddle{.launch_us = 4.571,
                                .memory_bytes_per_us = 4.943e6,
                                .large_loss = 0,
                                .widest_large_loss = 0,
-                               .through_l2_loss = 0,
+                               .through_l2_loss = 0.16,
                                .uneven_k_loss = 0.146,
                                .uneven_loss = 0.2314,
                                .kept_in_l2 = 1.205,
@@ -205,11 +206,7 @@ class Chooser {
     const double memory = 2 * wide * k * (view_.wide.batch_stride != 0 ? batch : 1) +
                           2 * batch * wide * narrow +
                           2 * narrow * k * (view_.narrow.batch_stride != 0 ? batch : 1);
-    const double large_loss =
-        c.columns > 96 ? costs_.widest_large_loss * std::min(1.0, memory / kWidestLargeBytes)
-        : streams_past_l2(view_, problem_.k)
-            ? costs_.large_loss * std::min(1.0, memory / kLargeBytes)
-            : costs_.through_l2_loss;
+    const double large_loss = large_loss_of(c, memory);
     const double idle = static_cast<double>(clusters_of(device_, c.splitting)) / clusters - 1;
     const double memory_us = memory / costs_.memory_bytes_per_us * (1 + large_loss) *
                              (narrow > c.columns ? costs_.kept_in_l2 : 1.0) * uneven_loss(c) *
@@ -234,6 +231,15 @@ class Chooser {
            costs_.splitting_us[std::bit_width(static_cast<unsigned>(c.splitting.splits)) - 1] +
            turns * (costs_.tile_us + us_per_column * c.columns * warpgroups) +
            costs_.stage_us * k_steps_of_cta / boxes_of(warpgroups, c.columns);
+  }
+
+  double large_loss_of(const Candidate& c, double memory) const {
+    if (is_large_middle(problem_)) return costs_.through_l2_loss;
+    if (c.columns > 96) return costs_.widest_large_loss * std::min(1.0, memory / kWidestLargeBytes);
+    if (streams_past_l2(view_, problem_.k)) {
+      return costs_.large_loss * std::min(1.0, memory / kLargeBytes);
+    }
+    return middle_ ? 0 : costs_.through_l2_loss;
   }
 
   // Of things that overlap: a little more than the longest.

@@ -135,6 +135,10 @@ constexpr double kFewRowsOfLongK = 1.14, kFewRowsOfShortK = 1.16;
 constexpr double kHalvesUs = 0.3009, kHalvesUsPerColumn = 0.006697;
 constexpr double kWideTransposeUs = 0.6;  // of a wide tile's stores of the transpose
 constexpr int kLongChunks = 32;
+// Columns of the wide tiles over the transpose that suit few rows, but more than narrow ones have.
+constexpr int kWideColumnsOfFew = 96, kMostNarrowOfFew = 64;
+// Of tiles where is_large_middle: larger ones took up to 8 % longer than estimated.
+constexpr int kMostRowsOfLarge = 128, kMostColumnsOfLarge = 144;
 constexpr int kMostSmemBytes = 227 * 1024;
 
 double fourth(double x) { return x * x * x * x; }
@@ -154,6 +158,7 @@ class Chooser {
         swapped_(is_swapped),
         few_(std::min(p.m, p.n) <= kFewRows),
         middle_(is_middle(p)),
+        large_(is_large_middle(p)),
         costs_(middle_ ? kCostsOfMiddle
                : few_  ? kCostsOfFew
                        : kCosts),
@@ -179,14 +184,9 @@ class Chooser {
   void choose() const {
     if (batch_ > kMostGrid) return;
     for (const Shape& shape : kShapes) {
-      if (!shape.compiled_for(a_mn_, b_mn_)) continue;
-      // Where both of its sides are long the other side of a product has nothing over it, but
-      // columns that are cut.
-      if (swapped_ && shape.block_m > 64 && (!a_mn_ || b_mn_)) continue;
-      // An activation goes through many sums slowly, and so do stores of single elements.
-      if (p_.activation != Activation::kNone && shape.wide()) continue;
-      if (!vector_store_ && shape.wide()) continue;
+      if (!may_suit(shape)) continue;
       if (middle_ || is_few(a_mn_, p_.m) || is_few(b_mn_, p_.n)) consider_clusters(shape);
+      if (large_) consider_whole_turns(shape);
       if (shares()) {
         consider({shape, shape.block_m, shape.block_n, kLeastCluster});
         if (!few_ || (!a_mn_ && !b_mn_)) consider_clusters(shape);
@@ -197,7 +197,22 @@ class Chooser {
 
  private:
   static constexpr int64_t kMostGrid = 65535;  // of its rows, and of a batch
-  static constexpr int64_t kMostTurns = 4;     // beyond them persistent CTAs are always ahead
+  // Beyond them persistent CTAs are always ahead, but where large operands stream.
+  static constexpr int64_t kMostTurns = 4, kMostTurnsOfLarge = 12;
+
+  bool may_suit(const Shape& shape) const {
+    if (!shape.compiled_for(a_mn_, b_mn_)) return false;
+    if (large_ && (shape.block_m > kMostRowsOfLarge || shape.block_n > kMostColumnsOfLarge)) {
+      return false;
+    }
+    // Where both of its sides are long the other side of a product has nothing over it, but columns
+    // that are cut, or that are as few as the rows of a product.
+    const bool fits_few = (large_ || (middle_ && b_mn_)) && p_.n > kMostNarrowOfFew &&
+                          shape.block_n == kWideColumnsOfFew;
+    if (swapped_ && shape.block_m > 64 && (!a_mn_ || b_mn_) && !fits_few) return false;
+    // An activation goes through many sums slowly, and so do stores of single elements.
+    return !shape.wide() || (p_.activation == Activation::kNone && vector_store_);
+  }
 
   // Whether an operand across K fills little of its boxes: CTAs gain by sharing them.
   static bool is_few(bool mn, int64_t extent) { return mn && extent < kChunkK; }
@@ -212,8 +227,29 @@ class Chooser {
             b_mn_ ? shape.block_n : cut(p_.n, shape.block_n), cluster};
   }
 
+  // The larger side in tiles that fill whole turns: as few as can be, or a few more. (In clusters
+  // of four, which leave SMs without any, they take longer than in two.)
+  void consider_whole_turns(const Shape& shape) const {
+    constexpr int64_t kMoreTurns = 2;
+    const bool cuts_m = p_.m > p_.n;
+    Candidate c = even(shape, 1);
+    const int64_t extent = cuts_m ? p_.m : p_.n, block = cuts_m ? shape.block_m : shape.block_n;
+    const int64_t others =
+        cuts_m ? ceil_div<int64_t>(p_.n, c.tile_n) : ceil_div<int64_t>(p_.m, c.tile_m);
+    const int64_t fewest = ceil_div(ceil_div(extent, block) * others, sm_count_);
+    for (int64_t turns = fewest; turns < fewest + kMoreTurns; ++turns) {
+      const int64_t tiles = std::max<int64_t>(1, sm_count_ * turns / others);
+      const int64_t cut = round_up<int64_t>(ceil_div(extent, tiles), 8);
+      if (cut > block) continue;
+      (cuts_m ? c.tile_m : c.tile_n) = static_cast<int>(cut);
+      for (c.cluster = 1; c.cluster <= kLeastCluster; ++c.cluster) consider(c);
+    }
+  }
+
   void consider_clusters(const Shape& shape) const {
-    for (int cluster = kLeastCluster; cluster <= kMostCluster; cluster *= 2) {
+    // Of wide tiles beside a large operand four take longer than estimated.
+    const int most = large_ && shape.wide() ? kLeastCluster : kMostCluster;
+    for (int cluster = kLeastCluster; cluster <= most; cluster *= 2) {
       consider(even(shape, cluster));
     }
   }
@@ -233,11 +269,11 @@ class Chooser {
 
   void consider_splits(const Candidate& c) const {
     // What is chosen without pairs of such tiles takes 5 % less (37 products).
-    const bool square = c.shape.block_m == 128 && c.shape.block_n == 128;
+    const bool square = !middle_ && c.shape.block_m == 128 && c.shape.block_n == 128;
     if (square && c.cluster == kLeastCluster && c.splits == 1) return;
     const int64_t rows = ceil_div<int64_t>(p_.m, c.tile_m);
     const int64_t columns = ceil_div<int64_t>(p_.n, c.tile_n);
-    const int64_t most = sm_count_ * kMostTurns;
+    const int64_t most = sm_count_ * (large_ ? kMostTurnsOfLarge : kMostTurns);
     if (rows >= kMostGrid || rows > most || columns > most) return;
     const Clusters clusters = clusters_of(rows, columns, c.cluster);
     if (c.tile_m % clusters.along_n != 0 || c.tile_n % clusters.along_m != 0) return;
@@ -341,7 +377,7 @@ class Chooser {
   }
 
   const Problem& p_;
-  bool swapped_, few_, middle_;
+  bool swapped_, few_, middle_, large_;
   const Costs& costs_;
   bool vector_store_;
   int64_t sm_count_, room_;  // SMs, and those that clusters of four find room on
