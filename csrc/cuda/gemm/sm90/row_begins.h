@@ -33,10 +33,11 @@ inline bool are_middle_rows(const Problem& p) {
   return few >= kLeast && few <= kMost && other >= kLeastOther && p.batch_dims == 0;
 }
 
-// Such rows along K beside a large operand along K.
+// Such rows along K in whole lines, beside a large operand that lies so, too.
 inline bool is_large_middle(const Problem& p) {
   constexpr int64_t kLargeBytes = 400'000'000;
   return are_middle_rows(p) && a_k_major(p) && b_k_major(p) &&
+         row_begins(p.a.row_stride).with_line == 1 && row_begins(p.b.col_stride).with_line == 1 &&
          2 * std::max(p.m, p.n) * p.k >= kLargeBytes;
 }
 
