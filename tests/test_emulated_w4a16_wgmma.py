@@ -27,7 +27,7 @@ TILES = (
 )
 # (blocks of 64 columns, warpgroups that share the K of each, rows of X)
 FEW_TILES = (
-    *itertools.product((4,), (1,), (16, 32, 48, 64)),
+    *itertools.product((4,), (1,), (32, 48, 64)),
     *itertools.product((2,), (2,), (16, 32, 48, 64)),
     *itertools.product((1,), (4,), (16, 32, 48, 64)),
 )

@@ -5,7 +5,6 @@
 #include "cuda/ptx/setmaxnreg.h"
 #include "cuda/shared_memory.h"
 #include "cuda/w4a16/sm90/wgmma/epilogue.cuh"
-#include "cuda/w4a16/sm90/wgmma/few_sums.cuh"
 #include "cuda/w4a16/sm90/wgmma/loaders.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
@@ -59,7 +58,7 @@ inline constexpr int kSetUpBarrier = 7;
 
 // A CTA: sets up, loads, and has consume(smem, place, warpgroup, thread) called by the threads that
 // multiply. Activations: the class that loads X into a Storage.
-template <typename T, typename Config, typename Storage, typename Activations, typename Consume>
+template <typename Config, typename Storage, typename Activations, typename Consume>
 __device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
   XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
   auto& smem = *reinterpret_cast<Storage*>(raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
@@ -105,12 +104,7 @@ __device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
       }
       Activations(params, smem, walk).run();
     } else if (warp == 2) {
-      if (params.even_shares) {
-        raise_flags<Config>(params, place, thread % 32);
-        if constexpr (Config::kXSums) find_flags<Config>(params, place, thread % 32);
-      }
-    } else if constexpr (Config::kXSums) {
-      FewSums<T, Config, Storage>(params, smem, place, thread % 32).run();
+      if (params.even_shares) raise_flags<Config>(params, place, thread % 32);
     } else if (params.even_shares) {
       find_flags<Config>(params, place, thread % 32);
     }

@@ -64,7 +64,7 @@ class FewConsumer {
   }
 
  private:
-  // Calls step(strip, x, stage) for this warpgroup's units, the strip and X of a unit each.
+  // Calls step(strip, x) for this warpgroup's units, the strip and X of a unit each.
   template <typename Step>
   __device__ __forceinline__ void for_units(int units, Step step) {
     // Stages of all tiles go around the warpgroups, so that one always has the same ones: its
@@ -76,10 +76,10 @@ class FewConsumer {
     uint32_t parity = (seen_ + first) / Config::kWStages % 2;
 #pragma unroll 1
     for (uint32_t turn = first; turn < stages; turn += kTurns) {
-      ptx::mbarrier_wait(Config::kXSums ? &smem_.sums_full[stage] : &smem_.w_full[stage], parity);
+      ptx::mbarrier_wait(&smem_.w_full[stage], parity);
       if (kUnits == 1 || static_cast<int>(turn) * kUnits + within < units) {
         step(strip_ + stage * (kUnits * Config::kWBytes),
-             x_base_ + stage * (kUnits * 2 * Config::kXBytes / 16), stage);
+             x_base_ + stage * (kUnits * 2 * Config::kXBytes / 16));
       } else {
         // No product keeps the warps together here: one that has not seen the stage full must not
         // find it filled anew.
@@ -95,7 +95,7 @@ class FewConsumer {
   // With scales on sums. kGroups: of a unit, each a step.
   template <int kGroups>
   __device__ void run(float (&total)[kRows / 2], int units) {
-    for_units(units, [&](const uint8_t* strip, uint64_t x, [[maybe_unused]] uint32_t stage) {
+    for_units(units, [&](const uint8_t* strip, uint64_t x) {
       if constexpr (kGroups > 1) {
         constexpr int kWords = 8 / kGroups;
 #pragma unroll 1
@@ -115,11 +115,7 @@ class FewConsumer {
         if (kPlain || groups_ > 0) load_group(strip, 0);
         uint32_t words[8];
         load_codes(strip, words);
-        if constexpr (Config::kXSums) {
-          multiply_codes(total, words, x, smem_.x_sums[stage]);
-        } else {
-          multiply(total, words, x);
-        }
+        multiply(total, words, x);
       }
     });
   }
@@ -128,7 +124,7 @@ class FewConsumer {
   // each have to be multiplied by scales of their own.
   __device__ void run_weights(float (&total)[kRows / 2], int units) {
     UnitGroups<T> groups(groups_, thread_ % 32);
-    for_units(units, [&](const uint8_t* strip, uint64_t x, uint32_t) {
+    for_units(units, [&](const uint8_t* strip, uint64_t x) {
       uint32_t words[8], a[8][4];
       load_codes(strip, words);
       groups.load(strip + w4::kStripCodeBytes, groups_ * 32, params_.zeros);
@@ -140,7 +136,7 @@ class FewConsumer {
   // The same for the commonest format.
   __device__ void run_plain_weights(float (&total)[kRows / 2], int units) {
     Dequantizer<T, false> dequantizer;
-    for_units(units, [&](const uint8_t* strip, uint64_t x, uint32_t) {
+    for_units(units, [&](const uint8_t* strip, uint64_t x) {
       uint32_t words[8], a[8][4];
       load_codes(strip, words);
       const auto* scales =
@@ -169,30 +165,6 @@ class FewConsumer {
     }
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
-  }
-
-  // The same with the codes as they are: what the zero point takes away is what the sums begin
-  // with.
-  __device__ void multiply_codes(float (&total)[kRows / 2], const uint32_t (&words)[8], uint64_t x,
-                                 const XSums<kRows>& x_sums) const {
-    uint32_t a[8][4];
-    float sums[kRows / 2];
-    if (x_sums.infinite == 0) [[likely]] {
-      RawCodes::expand(words, a);
-#pragma unroll
-      for (int j = 0; j < kRows / 8; ++j) {
-        const float4 begin = x_sums.begin[j][thread_ % 4];
-        sums[4 * j] = begin.x, sums[4 * j + 1] = begin.y;
-        sums[4 * j + 2] = begin.z, sums[4 * j + 3] = begin.w;
-      }
-    } else {  // infinities: what is taken away would be one, too
-      codes_.template expand<true>(words, a);
-#pragma unroll
-      for (float& sum : sums) sum = 0.0f;
-    }
-    multiply_unit(sums, a, x);
-#pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) total[i] = fmaf(codes_.scale(i / 2 % 2), sums[i], total[i]);
   }
 
   __device__ void load_group(const uint8_t* strip, int group) {
@@ -348,7 +320,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     few_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Storage = UnitStorage<Config>;
-  run_cta<T, Config, Storage, UnitActivations<Config>>(
+  run_cta<Config, Storage, UnitActivations<Config>>(
       params, [&](Storage& smem, Place place, int warpgroup, int thread) {
         consume_few<T, Config>(params, smem, place, warpgroup, thread);
       });

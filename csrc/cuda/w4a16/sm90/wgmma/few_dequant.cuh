@@ -95,20 +95,4 @@ class Centered {
   bool any_rest_ = false;
 };
 
-// Codes as they are, in bf16: 128 + code.
-struct RawCodes {
-  static constexpr float kCenter = 136.0f;  // where a code is 8
-
-  template <int kWords>
-  __device__ static void expand(const uint32_t (&words)[kWords], uint32_t (&a)[kWords][4]) {
-#pragma unroll
-    for (int j = 0; j < kWords; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        a[j][i] = ptx::lop3_and_or(words[j] >> (4 * i), 0x000f000f, 0x43004300);
-      }
-    }
-  }
-};
-
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma

@@ -9,11 +9,10 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 template <typename T, int kBlocks, int kParts, int kRows>
 Status launch_few_tile(const Params& params, const Variant& variant, const Work& work,
                        cudaStream_t stream) {
-  constexpr bool kBf16 = std::is_same_v<T, __nv_bfloat16>;
-  using Plain = FewConfig<kBlocks, kParts, kRows, true, kBf16>;
-  using General = FewConfig<kBlocks, kParts, kRows, false, kBf16>;
-  // By sums of x, or of scaled weights, a row has other bits than by the other tiles.
-  const bool same_bits = !((Plain::kXSums || Plain::kScaledWeights) && params.batch_invariant);
+  using Plain = FewConfig<kBlocks, kParts, kRows, true>;
+  using General = FewConfig<kBlocks, kParts, kRows, false>;
+  // By scaled weights a row has other bits than by the other tiles.
+  const bool same_bits = !(Plain::kScaledWeights && params.batch_invariant);
   if (variant.plain && !(Plain::kScaledWeights && variant.foreign_scales) && same_bits) {
     return launch_kernel<few_kernel<T, Plain>, Plain, kUnitSmemBytes<Plain>>(params, work, stream);
   }

@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     wgmma_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Storage = SharedStorage<Config>;
-  run_cta<T, Config, Storage, Activations<Config>>(
+  run_cta<Config, Storage, Activations<Config>>(
       params, [&](Storage& smem, Place place, int warpgroup, int thread) {
         consume<T, Config, kForeign>(params, smem, place, warpgroup, thread);
       });

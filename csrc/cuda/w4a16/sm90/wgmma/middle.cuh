@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     middle_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Storage = UnitStorage<Config>;
-  run_cta<T, Config, Storage, UnitActivations<Config>>(
+  run_cta<Config, Storage, UnitActivations<Config>>(
       params, [&](Storage& smem, Place place, int warpgroup, int thread) {
         consume_middle<T, Config>(params, smem, place, warpgroup, thread);
       });

@@ -44,7 +44,6 @@ inline constexpr int kMostMiddleRows = 160;
 // of X, cycles for a unit of K).
 inline constexpr int kMostFewRows = 64;
 #define XGEMM_W4_FEW_TILES(TILE) \
-  TILE(4, 1, 16, 900)            \
   TILE(2, 2, 16, 450)            \
   TILE(1, 4, 16, 281)            \
   TILE(4, 1, 32, 969)            \
@@ -139,7 +138,6 @@ template <int kConsumers, int kRows, bool kMaySplit>
 struct LargeTile : WarpgroupTile<kConsumers, kRows, kMaySplit> {
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr int kStageUnits = 1;
-  static constexpr bool kXSums = false;  // as in FewConfig
   static constexpr int kRingBytes =
       kMostSmemBytes - WarpgroupTile<kConsumers, kRows, kMaySplit>::kOtherBytes;
   static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
@@ -177,10 +175,9 @@ struct MiddleConfig : LargeTile<kConsumers, kRows, kSplit> {
   static constexpr int kGeneralWords = kConsumers == 2 || kRows > 128 ? 2 : 1;  // in two buffers
 };
 
-// A tile of few rows, for activations in fp16 or bf16. kPlain: of the commonest format, which has
-// kernels of its own: with loops for the others in the same kernel ptxas spilled, and 48 and 64
-// rows were 5 % slower.
-template <int kBlocks, int kParts_, int kRows, bool kPlain_, bool kBf16>
+// A tile of few rows. kPlain: of the commonest format, which has kernels of its own: with loops for
+// the others in the same kernel ptxas spilled, and 48 and 64 rows were 5 % slower.
+template <int kBlocks, int kParts_, int kRows, bool kPlain_>
 struct FewConfig : WarpgroupTile<kBlocks, kRows, may_split(kBlocks, kRows)> {
   using Base = WarpgroupTile<kBlocks, kRows, may_split(kBlocks, kRows)>;
   static constexpr bool kPlain = kPlain_;
@@ -195,13 +192,8 @@ struct FewConfig : WarpgroupTile<kBlocks, kRows, may_split(kBlocks, kRows)> {
   static constexpr int kMeetings = kParts == 4 ? 4 : 2;  // a block's barriers (PartsExchange)
   static constexpr int kSumsBytes = kBlocks * kSumsSlots * kSumsOfPart * 16;
   static constexpr int kRingBytes = kMostSmemBytes - Base::kOtherBytes - kSumsBytes;
-  // Whether codes are multiplied as they are, and a constant zero point's part is taken from the
-  // sums, by sums of x: in bf16 7 instructions for 8 codes instead of 11. (H200, 256 columns, 12
-  // and 16 rows: 1.4 % less time; in fp16, 5 instead of 9, 1.5 % more.)
-  static constexpr bool kXSums = kPlain && kBf16 && kParts == 1 && kRows == 16;
   static constexpr bool kScaledWeights = kPlain && scales_weights(kBlocks, kRows);
-  static constexpr int kXSumsBytes = kXSums ? kRows * 8 + 16 : 0;
-  static constexpr int kUnitBytes = 2 * Base::kXBytes + Base::kWBytes + kXSumsBytes;
+  static constexpr int kUnitBytes = 2 * Base::kXBytes + Base::kWBytes;
   static constexpr int kTurns = kParts / kStageUnits;  // of warpgroups, a stage each
   static constexpr int kWStages =  // a stage has the same warpgroups at every pass
       least(kMostStages, kRingBytes / (kStageUnits * kUnitBytes)) / kTurns * kTurns;

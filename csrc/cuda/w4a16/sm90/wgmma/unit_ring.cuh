@@ -2,7 +2,6 @@
 #pragma once
 
 #include "cuda/ptx/tma.h"
-#include "cuda/w4a16/sm90/wgmma/few_sums.cuh"
 #include "cuda/w4a16/sm90/wgmma/loaders.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
@@ -17,9 +16,7 @@ struct UnitStorage {
   alignas(128) uint8_t w[Config::kWStages][Config::kConsumers][Config::kStageUnits * kUnitSlot];
   // Of warpgroups that share K: [8 rows of X][thread] each.
   float4 sums[Config::kConsumers][Config::kSumsSlots][Config::kSumsOfPart];
-  XSums<Config::kXSums ? Config::kRows : 16> x_sums[Config::kXSums ? Config::kWStages : 1];
   uint64_t w_full[Config::kWStages], w_empty[Config::kWStages];
-  uint64_t sums_full[Config::kXSums ? Config::kWStages : 1];
   uint64_t inbox_full[Config::kConsumers], inbox_empty[Config::kConsumers];
   ptx::MeetingMemory<Config::kMeetings> meetings[Config::kConsumers];  // of warpgroups that share K
 };
@@ -95,8 +92,6 @@ __device__ inline void set_up_other_barriers(const Params& params, UnitStorage<C
   for (int stage = 0; stage < Config::kWStages; ++stage) {
     ptx::mbarrier_init(&smem.w_empty[stage],
                        ptx::group_arrivals(Config::kConsumers * Config::kStageUnits, kWarpgroup));
-    if constexpr (Config::kXSums)
-      ptx::mbarrier_init(&smem.sums_full[stage], ptx::group_arrivals(1));
   }
   if constexpr (Config::kParts > 1) {
 #pragma unroll
