@@ -62,9 +62,10 @@ def test_a_graph_replays_with_changed_inputs(index: int) -> None:
 
 def test_a_graph_of_a_chain() -> None:
     """Each product reads what the one before has written: no kernel starts too early."""
-    form = Format(128, "none", torch.float16, False)
-    weights = [random_weight_on("cuda", 2048, 2048, form) for _ in range(4)]
-    packed = [xgemm.pack(q) for q in weights]
+    # Products neither grow nor shrink along the chain: random scales may end in infinities, and
+    # then in NaN, which equals nothing.
+    weights = [torch.randn(2048, 2048, device="cuda") / 11 for _ in range(4)]
+    packed = [xgemm.pack(xgemm.quantize_weight(w, group_size=128)) for w in weights]
     for rows in (1, 16, 300):
         x = torch.randn(rows, 2048, device="cuda").half()
 
