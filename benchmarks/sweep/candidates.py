@@ -173,6 +173,6 @@ def candidates(shape: Shape, device: Device, families: list[Config]) -> list[Con
     """What each family of kernels has chosen for itself, and the other ways it could go."""
     found = list(families)
     for chosen in families:
-        if chosen.kernel in FAMILIES:
+        if chosen.kernel in FAMILIES and not chosen.shifted:
             found += FAMILIES[chosen.kernel](shape, device, chosen)
     return list({config.key: config for config in reversed(found)}.values())

@@ -12,6 +12,7 @@
 #include "cuda/gemm/sm80/select.h"
 #include "cuda/gemm/sm90/rows/select.h"
 #include "cuda/gemm/sm90/select.h"
+#include "cuda/gemm/sm90/shifted.h"
 #include "cuda/gemm/sm90/small/select.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 
@@ -33,7 +34,7 @@ struct SweepProblem {
 
 struct SweepConfig {
   int32_t kernel, block_m, block_n, stages, cluster, splits, ctas, tma_store, copy_a, copy_b,
-      even_shares, swapped;
+      even_shares, swapped, shifted;
   int64_t workspace_bytes;
   double estimate_us;  // select's; 0 where it says none
 };
@@ -65,6 +66,7 @@ SweepConfig to_sweep(const Config& config, double estimate_us = 0) {
           config.copy_b,
           config.even_shares,
           config.swapped,
+          config.shifted,
           config.workspace_bytes,
           estimate_us};
 }
@@ -84,6 +86,19 @@ Config sm90_choice(const Problem& problem, const xgemm::DeviceInfo& device, doub
   return config;
 }
 
+// The same kernel's where it reads A as it lies, though TMA cannot, after a copy of such a B.
+bool shifted_choice(const Problem& problem, const xgemm::DeviceInfo& device, Config* config) {
+  const bool copy_b = !gemm::sm90::b_fits_tma(problem);
+  const gemm::align::AlignedCopy b = gemm::align::copy_of_b(problem);
+  const Problem copied = gemm::align::with_copies(problem, nullptr, copy_b ? &b : nullptr);
+  if (!gemm::sm90::extents_fit_tma(copied) || !gemm::sm90::fits_shifted(copied)) return false;
+  double us = 0;
+  *config = gemm::sm90::select_shifted(copied, device, &us);
+  config->copy_b = copy_b;
+  config->workspace_bytes += copy_b ? b.bytes() : 0;
+  return true;
+}
+
 }  // namespace
 
 extern "C" {
@@ -93,7 +108,7 @@ void sweep_select(const SweepProblem* given, int sm_count, int capability, Sweep
   *chosen = to_sweep(gemm::select_config(to_problem(*given), device));
 }
 
-// What each family that takes the problem would choose itself; returns how many do (at most 5).
+// What each family that takes the problem would choose itself; returns how many do (at most 6).
 int sweep_families(const SweepProblem* given, int sm_count, int capability, SweepConfig* chosen) {
   const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
   const Problem problem = to_problem(*given);
@@ -105,6 +120,7 @@ int sweep_families(const SweepProblem* given, int sm_count, int capability, Swee
   if (capability == 90 && gemm::sm90::extents_fit_tma(problem)) {
     config = sm90_choice(problem, device, &us);
     chosen[count++] = to_sweep(config, us);
+    if (shifted_choice(problem, device, &config)) chosen[count++] = to_sweep(config);
     if (gemm::sm90::rows::select(problem, device, &config, &us)) {
       chosen[count++] = to_sweep(config, us);
     }
@@ -130,6 +146,7 @@ const char* sweep_launch([[maybe_unused]] const SweepProblem* given,
                          .cluster = chosen->cluster,
                          .splits = chosen->splits,
                          .even_shares = chosen->even_shares != 0,
+                         .shifted = chosen->shifted != 0,
                          .swapped = chosen->swapped != 0,
                          .ctas = chosen->ctas,
                          .tma_store = chosen->tma_store != 0,

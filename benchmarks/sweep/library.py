@@ -15,8 +15,8 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build" / "sweep" / "libxgemm_sweep.so"
-FLAGS = ("tma_store", "copy_a", "copy_b", "even_shares", "swapped")
-MOST_FAMILIES = 5  # that sweep_families of gemm_entry.cpp writes
+FLAGS = ("tma_store", "copy_a", "copy_b", "even_shares", "swapped", "shifted")
+MOST_FAMILIES = 6  # that sweep_families of gemm_entry.cpp writes
 # enum Kernel of csrc/cuda/gemm/problem.h
 KERNELS = (
     "sm90", "sm90_rows", "gemv", "sm80", "simt", "fp32", "tf32", "tf32_swapped", "tf32_sm80",
@@ -61,6 +61,7 @@ class Config:
     copy_b: bool = False
     even_shares: bool = False
     swapped: bool = False
+    shifted: bool = False
     workspace_bytes: int = 0
     estimate_us: float = 0.0  # of the family's select that has chosen it; 0 where it says none
 
@@ -73,7 +74,8 @@ class Config:
         shares = "even shares" if self.even_shares else f"splits {self.splits}"
         # Which tiles are split.
         some = f" ctas {self.ctas}" if self.kernel in ("fp32_sm90", "tf32_small") else ""
-        return f"{self.kernel} {tile}{copied}{' swapped' * self.swapped} {shares}{some}"
+        sides = " swapped" * self.swapped + " shifted" * self.shifted
+        return f"{self.kernel} {tile}{copied}{sides} {shares}{some}"
 
 
 class _Problem(ctypes.Structure):
