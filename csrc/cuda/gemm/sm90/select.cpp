@@ -32,33 +32,26 @@ constexpr double kEfficiency176Pair = 0.923, kEfficiency176 = 0.996;
 constexpr double kEfficiency160Pair = 0.911, kEfficiency160 = 0.982;
 constexpr double kEfficiency144Pair = 0.872, kEfficiency144 = 0.996;
 constexpr double kEfficiency128Pair = 0.834, kEfficiency128 = 1.01;
-double efficiency_of(int block_n, int cluster) {
-  const bool pair = cluster == kPair;
-  if (block_n == 256) return pair ? kEfficiency256Pair : kEfficiency256;
-  if (block_n == 240) return pair ? kEfficiency240Pair : kEfficiency240;
-  if (block_n == 224) return pair ? kEfficiency224Pair : kEfficiency224;
-  if (block_n == 208) return pair ? kEfficiency208Pair : kEfficiency208;
-  if (block_n == 192) return pair ? kEfficiency192Pair : kEfficiency192;
-  if (block_n == 176) return pair ? kEfficiency176Pair : kEfficiency176;
-  if (block_n == 160) return pair ? kEfficiency160Pair : kEfficiency160;
-  if (block_n == 144) return pair ? kEfficiency144Pair : kEfficiency144;
-  return pair ? kEfficiency128Pair : kEfficiency128;
-}
+// By columns: of tiles of 128, 144, ..., 256.
+constexpr double kEfficiency[] = {kEfficiency128, kEfficiency144, kEfficiency160,
+                                  kEfficiency176, kEfficiency192, kEfficiency208,
+                                  kEfficiency224, kEfficiency240, kEfficiency256};
+constexpr double kEfficiencyOfPair[] = {kEfficiency128Pair, kEfficiency144Pair, kEfficiency160Pair,
+                                        kEfficiency176Pair, kEfficiency192Pair, kEfficiency208Pair,
+                                        kEfficiency224Pair, kEfficiency240Pair, kEfficiency256Pair};
 // The same of products that take kPowerUs and more, at the power limit all the time, where waiting
 // costs little. Of pairs a fit to 186 shapes, before the one above. Without a pair whole turns are
 // as fast (0.999x over 28 shapes), but equal shares of K take 2 to 11 % longer: hence the factor.
 constexpr double kPowerUs = 400, kAloneAtPower = 0.96;
+constexpr double kEfficiencyOfPairAtPower[] = {0.83,  0.86, 0.893, 0.92, 0.955,
+                                               0.947, 0.94, 0.955, 0.968};
+constexpr int index_of(int block_n) { return (block_n - 128) / 16; }
+
+double efficiency_of(int block_n, int cluster) {
+  return (cluster == kPair ? kEfficiencyOfPair : kEfficiency)[index_of(block_n)];
+}
 double efficiency_at_power(int block_n, int cluster) {
-  double pair = 0.83;
-  if (block_n == 256) pair = 0.968;
-  if (block_n == 240) pair = 0.955;
-  if (block_n == 224) pair = 0.94;
-  if (block_n == 208) pair = 0.947;
-  if (block_n == 192) pair = 0.955;
-  if (block_n == 176) pair = 0.92;
-  if (block_n == 160) pair = 0.893;
-  if (block_n == 144) pair = 0.86;
-  return cluster == kPair ? pair : pair * kAloneAtPower;
+  return kEfficiencyOfPairAtPower[index_of(block_n)] * (cluster == kPair ? 1 : kAloneAtPower);
 }
 #define XGEMM_SM90_TILE(BLOCK_N, STAGES) {BLOCK_N, STAGES, 1}, {BLOCK_N, STAGES, kPair},
 constexpr Tile kTiles[] = {XGEMM_SM90_TILES(XGEMM_SM90_TILE)};
