@@ -66,13 +66,12 @@ class Case:
     def products(self) -> int:
         return math.prod(size for size, *_ in self.batch)
 
-    def problem(self, cpp: ModuleType) -> Any:
+    def problem(self, cpp: ModuleType, **options: Any) -> Any:
         m, n, k = self.sizes
         return cpp.GemmProblem(
             m=m,
             n=n,
             k=k,
-            dtype=self.dtype,
             a=self.a.address,
             a_strides=self.a.strides,
             b=self.b.address,
@@ -82,6 +81,7 @@ class Case:
             alpha=self.alpha,
             beta=self.beta,
             batch=list(self.batch),
+            **{"dtype": self.dtype, **options},
         )
 
 

@@ -24,23 +24,7 @@ PRECISIONS = ("ieee", "tf32x3", "tf32")
 
 
 def problem_of(cpp: ModuleType, case: Case, precision: str) -> Any:
-    m, n, k = case.sizes
-    return cpp.GemmProblem(
-        m=m,
-        n=n,
-        k=k,
-        dtype="float32",
-        a=case.a.address,
-        a_strides=case.a.strides,
-        b=case.b.address,
-        b_strides=case.b.strides,
-        d=case.d.address,
-        d_strides=case.d.strides,
-        alpha=case.alpha,
-        beta=case.beta,
-        batch=list(case.batch),
-        precision=precision,
-    )
+    return case.problem(cpp, dtype="float32", precision=precision)
 
 
 def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) -> Any:

@@ -12,7 +12,6 @@
 #include "cuda/gemm/sm80/select.h"
 #include "cuda/gemm/sm90/rows/select.h"
 #include "cuda/gemm/sm90/select.h"
-#include "cuda/gemm/sm90/shifted.h"
 #include "cuda/gemm/sm90/small/select.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 
@@ -86,19 +85,6 @@ Config sm90_choice(const Problem& problem, const xgemm::DeviceInfo& device, doub
   return config;
 }
 
-// The same kernel's where it reads A as it lies, though TMA cannot, after a copy of such a B.
-bool shifted_choice(const Problem& problem, const xgemm::DeviceInfo& device, Config* config) {
-  const bool copy_b = !gemm::sm90::b_fits_tma(problem);
-  const gemm::align::AlignedCopy b = gemm::align::copy_of_b(problem);
-  const Problem copied = gemm::align::with_copies(problem, nullptr, copy_b ? &b : nullptr);
-  if (!gemm::sm90::extents_fit_tma(copied) || !gemm::sm90::fits_shifted(copied)) return false;
-  double us = 0;
-  *config = gemm::sm90::select_shifted(copied, device, &us);
-  config->copy_b = copy_b;
-  config->workspace_bytes += copy_b ? b.bytes() : 0;
-  return true;
-}
-
 }  // namespace
 
 extern "C" {
@@ -120,7 +106,7 @@ int sweep_families(const SweepProblem* given, int sm_count, int capability, Swee
   if (capability == 90 && gemm::sm90::extents_fit_tma(problem)) {
     config = sm90_choice(problem, device, &us);
     chosen[count++] = to_sweep(config, us);
-    if (shifted_choice(problem, device, &config)) chosen[count++] = to_sweep(config);
+    if (gemm::select_shifted(problem, device, &config, &us)) chosen[count++] = to_sweep(config);
     if (gemm::sm90::rows::select(problem, device, &config, &us)) {
       chosen[count++] = to_sweep(config, us);
     }

@@ -78,6 +78,10 @@ bool few_across_k(const Problem& p, int64_t extent, bool k_major) {
   return !k_major && align::is_few(p, extent);
 }
 
+double copies_us(int64_t bytes) {
+  return kCopyLaunchUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs;
+}
+
 // The same after copies of the operands that need one, or gain by it.
 void consider_copies(const Problem& p, const DeviceInfo& device, Best* best) {
   // More dimensions of the batch than a tensor map has may merge in copies.
@@ -94,25 +98,7 @@ void consider_copies(const Problem& p, const DeviceInfo& device, Best* best) {
   const int64_t bytes = (copy_a ? a.bytes() : 0) + (copy_b ? b.bytes() : 0);
   config.workspace_bytes += bytes;
   config.reason = "a copy of what TMA cannot read, or not well, pays";
-  best->consider(config,
-                 of_copies.us + kCopyLaunchUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs);
-}
-
-// A read as it lies, though TMA cannot read it so, after a copy of B if it needs one.
-void consider_shifted(const Problem& p, const DeviceInfo& device, Best* best) {
-  const bool copy_b = !sm90::b_fits_tma(p);
-  const align::AlignedCopy b = align::copy_of_b(p);
-  const Problem copied = align::with_copies(p, nullptr, copy_b ? &b : nullptr);
-  if (!sm90::extents_fit_tma(copied) || !sm90::fits_shifted(copied)) return;
-  double us = 0;
-  Config config = sm90::select_shifted(copied, device, &us);
-  config.reason = "a has rows that TMA can read shifted, and that pays";
-  if (copy_b) {
-    config.copy_b = true;
-    config.workspace_bytes += b.bytes();
-    us += kCopyLaunchUs + 2.0 * static_cast<double>(b.bytes()) / kCopyBytesPerUs;
-  }
-  best->consider(config, us);
+  best->consider(config, of_copies.us + copies_us(bytes));
 }
 
 const char* name_of(Kernel kernel) {
@@ -183,9 +169,24 @@ Config select_config(const Problem& p, const DeviceInfo& device) {
   best.consider(config, us);
   if (hopper && best.us > kHostBoundUs) {
     consider_copies(p, device, &best);
-    consider_shifted(p, device, &best);
+    if (select_shifted(p, device, &config, &us)) best.consider(config, us);
   }
   return best.config;
+}
+
+bool select_shifted(const Problem& p, const DeviceInfo& device, Config* config, double* us) {
+  const bool copy_b = !sm90::b_fits_tma(p);
+  const align::AlignedCopy b = align::copy_of_b(p);
+  const Problem copied = align::with_copies(p, nullptr, copy_b ? &b : nullptr);
+  if (!sm90::extents_fit_tma(copied) || !sm90::fits_shifted(copied)) return false;
+  *config = sm90::select_shifted(copied, device, us);
+  config->reason = "a has rows that TMA can read shifted, and that pays";
+  if (copy_b) {
+    config->copy_b = true;
+    config->workspace_bytes += b.bytes();
+    *us += copies_us(b.bytes());
+  }
+  return true;
 }
 
 std::string explain(const Problem& problem, const Config& config) {

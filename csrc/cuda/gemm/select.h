@@ -10,6 +10,10 @@ namespace xgemm::cuda::gemm {
 
 // Pure: looks at shapes, strides and alignment, not at memory or the GPU.
 Config select_config(const Problem& problem, const DeviceInfo& device);
+// The sm_90a kernel's configuration where it reads A as it lies, though TMA cannot
+// (sm90/shifted.h), after a copy of such a B: false if it cannot. The estimate is of all that is
+// launched.
+bool select_shifted(const Problem& problem, const DeviceInfo& device, Config* config, double* us);
 std::string explain(const Problem& problem, const Config& config);
 
 }  // namespace xgemm::cuda::gemm
