@@ -17,6 +17,8 @@ from emulator.w4a16 import (
 )
 from helpers import ACTIVATIONS, laid_out, randn, random_weight
 
+from xgemm import reference
+
 DTYPES = (torch.float16, torch.bfloat16)
 MOST_WARPS = {1: 16, 2: 16, 3: 10}  # by rows of X / 8
 check = partial(check_linear, kernel="sm90_rows")
@@ -109,6 +111,21 @@ def test_same_bits_in_any_order() -> None:
 def test_every_code_and_position(dtype: torch.dtype, group: int) -> None:
     q = random_weight(70, 160, group, "integer")
     check_each_weight(q, dtype, "sm90_rows", rows=most_rows(group), roundings=2, absolute=1e-7)
+
+
+def test_what_the_offset_of_bf16_codes_costs() -> None:
+    """Two fp32 roundings at 128, of the scale: seen only where a weight is next to nothing."""
+    for m in (1, 2, 9):
+        q = random_weight(700, 1, 32, "real", seed=m)
+        assert q.zeros is not None
+        q.codes.zero_()
+        q.zeros.uniform_(-0.002, 0.002)
+        x = randn((m, 1), torch.bfloat16)
+        y, said = linear(x, q, machine=machine_of(m), kernel="sm90_rows")
+        scales = q.scales.double().abs().index_select(0, q.group_of_channel()).t()
+        offset = 2 * 128 * 2.0**-24 * torch.matmul(x.double().abs(), scales.t())
+        expected, bound = reference.w4a16(x, q), reference.w4a16_bound(x, q)
+        assert reference.error_ratio(y, expected, bound + offset) <= 1, said
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
