@@ -1,0 +1,5 @@
+"""Layers over xgemm's kernels."""
+
+from xgemm.nn.linear import QuantLinear
+
+__all__ = ["QuantLinear"]
