@@ -12,7 +12,7 @@ import xgemm
 from xgemm.bench import peers, run, shapes, summary, timing
 from xgemm.bench.floors import CEILINGS, floor_seconds
 from xgemm.bench.options import LAYOUTS, Options
-from xgemm.bench.plot import plot_benchmark
+from xgemm.bench.plot import load_pyplot, plain_ticks, plot_benchmark, spaced
 from xgemm.bench.record import Record
 from xgemm.bench.summary import geometric_mean, summarize
 
@@ -232,6 +232,25 @@ def test_w4a16_is_summed_up_by_rows(tmp_path):
     }  # fmt: skip
     plot_benchmark(report, tmp_path / "rows.png")
     assert (tmp_path / "rows.png").stat().st_size > 10_000
+
+
+def test_ticks_are_plain_numbers_that_do_not_touch():
+    """No 2^5 and no 6x10^0: a reader of a plot looks for 32 rows and 6 us."""
+    rows = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128]
+    assert spaced(rows, 1, 128, 11) == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert spaced([5, 10, 20], 6, 30, 5, keep=[8.0]) == [8, 20]
+    pyplot = load_pyplot()
+    figure, axis = pyplot.subplots()
+    axis.plot([1, 128], [6, 80])
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    plain_ticks(axis.xaxis, spaced(rows, 1, 128, 11))
+    plain_ticks(axis.yaxis, [10, 20, 50])
+    figure.canvas.draw()
+    labels = [label.get_text() for label in axis.get_xticklabels(which="both")]
+    assert labels == ["1", "2", "4", "8", "16", "32", "64", "128"]
+    assert [label.get_text() for label in axis.get_yticklabels(which="both")] == ["10", "20", "50"]
+    pyplot.close(figure)
 
 
 def test_a_sum_beyond_the_types_range_is_right_when_it_is_infinite(

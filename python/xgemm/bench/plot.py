@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import log
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,33 @@ def load_pyplot() -> Any:
     return pyplot
 
 
+def spaced(
+    values: Iterable[float], low: float, high: float, most: int, keep: Iterable[float] = ()
+) -> list[float]:
+    """The `values` within low..high whose labels fit on a log axis that has room for `most`.
+
+    `keep` comes first; the others follow in their order where they stay clear of those taken.
+    """
+    apart = log(high / low) / most
+    shown = list(keep)
+    for value in values:
+        if low <= value <= high and all(abs(log(value / other)) > apart for other in shown):
+            shown.append(value)
+    return sorted(shown)
+
+
+def plain_ticks(axis: Any, values: list[float]) -> None:
+    """Ticks of a log axis (a figure's xaxis or yaxis) at `values`, as plain numbers: 1, 2, 50."""
+    axis.set_ticks(values, [f"{value:g}" for value in values])
+    axis.set_ticks([], minor=True)
+
+
+def _decades(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times the powers of ten around low..high; whole decades first."""
+    values = [step * 10.0**exponent for step in (1, 2, 5) for exponent in range(-9, 10)]
+    return [value for value in values if low <= value <= high]
+
+
 def plot_benchmark(report: dict[str, Any], path: Path) -> None:
     layouts = {record.get("layout") for record in report["records"]}
     several_rows = len(_layers(report)) * 2 <= len(report["records"])
@@ -37,6 +65,10 @@ def _layers(report: dict[str, Any]) -> list[str]:
 
 def _rows(record: dict[str, Any]) -> int:
     return int(record["size"].partition("x")[0])
+
+
+def _powers_first(rows: list[int]) -> list[int]:
+    return sorted(set(rows), key=lambda row: (row & (row - 1) != 0, row))
 
 
 def plot_rows(report: dict[str, Any], path: Path) -> None:
@@ -59,7 +91,11 @@ def plot_rows(report: dict[str, Any], path: Path) -> None:
             floors = [record["floor_seconds"] * 1e6 for record in records]
             axis.plot(rows, floors, color="black", linestyle=":", label="floor")
         axis.set_xscale("log", base=2)
+        plain_ticks(axis.xaxis, spaced(_powers_first(rows), min(rows), max(rows), 11))
         axis.set_yscale("log")
+        low, high = axis.get_ylim()
+        plain_ticks(axis.yaxis, spaced(_decades(low, high), low, high, 10))
+        axis.tick_params(labelsize=7)
         axis.set_title(f"{layer} ({records[0]['size'].partition('x')[2]})", fontsize=9)
         axis.set_xlabel("rows")
         axis.set_ylabel("us")
@@ -94,12 +130,7 @@ def plot_cases(report: dict[str, Any], path: Path) -> None:
         axis.text(*place, records[start]["set"], transform=axis.get_xaxis_transform(), va="top")
     axis.set_yscale("log")
     low, high = axis.get_ylim()
-    shown = [1.0]  # and what leaves room for its label
-    for ratio in RATIOS:
-        if low <= ratio <= high and all(abs(log(ratio / r)) > log(high / low) / 25 for r in shown):
-            shown.append(ratio)
-    axis.set_yticks(shown, [f"{ratio:g}" for ratio in shown])
-    axis.set_yticks([], minor=True)
+    plain_ticks(axis.yaxis, spaced(RATIOS, low, high, 25, keep=[1.0]))
     axis.set_ylabel("times faster (above 1: xgemm)")
     axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=min(7.0, 1600 / len(labels)))
     axis.set_title(
