@@ -24,7 +24,6 @@ from torch import nn
 
 from xgemm.formats import atomic
 from xgemm.formats.fill import (
-    EXTRA_STATE,
     FillPlan,
     finish_transformers_model,
     make_transformers_model,
@@ -159,15 +158,7 @@ def _tensors_of(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, st
     tensors: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}
     seen: dict[tuple[Any, ...], str] = {}
-    quantized = {name for name, m in model.named_modules() if isinstance(m, QuantLinear)}
-    quantized |= {
-        name
-        for name, m in model.named_modules(remove_duplicate=False)
-        if isinstance(m, QuantLinear)
-    }
     for name, value in model.state_dict().items():
-        if name.endswith(EXTRA_STATE) and name.removesuffix(EXTRA_STATE).rstrip(".") in quantized:
-            continue
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"save: {name} must be a tensor, got {type(value).__name__}")
         if isinstance(value, DTensor):

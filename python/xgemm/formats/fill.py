@@ -13,7 +13,7 @@ from xgemm.formats.manifest import Manifest, ModuleSpec, dtype_name
 from xgemm.formats.packed import check_permutation
 from xgemm.nn import QuantLinear
 
-EXTRA_STATE = "_extra_state"  # of a QuantLinear: what config.json says of it
+FORMAT_BUFFER = "packed_format"  # of a QuantLinear; files that were saved before it had it lack it
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,9 @@ class FillPlan:
             state[name] = state[source]  # the same Parameter object: it stays one
         for name, layer in self.replacements.items():
             self.model.set_submodule(name, layer)
-            state[f"{name}.{EXTRA_STATE}"] = layer.get_extra_state()
+            if f"{name}.{FORMAT_BUFFER}" not in state:
+                device = state[f"{name}.qweight"].device
+                state[f"{name}.{FORMAT_BUFFER}"] = layer.format.to_tensor(device)
         self.model.load_state_dict(state, assign=True)
         if device is not None:
             self.model.to(device)  # buffers that no checkpoint holds
@@ -77,6 +79,9 @@ class FillPlan:
                 else:
                     targets[name] = _target(value, device, exact=True)
         given = self.manifest.tensors.keys() | self.manifest.tied.keys()
+        for owner in self.replacements:
+            if f"{owner}.{FORMAT_BUFFER}" not in given:
+                targets.pop(f"{owner}.{FORMAT_BUFFER}", None)
         if missing := sorted(targets.keys() - given):
             raise ValueError(f"load: the checkpoint lacks {_some(missing)}")
         if unexpected := sorted(given - targets.keys()):
@@ -96,6 +101,10 @@ class FillPlan:
                     f"got {dtype_name(tensor.dtype)}"
                 )
         for name, layer in self.replacements.items():
+            written = f"{name}.{FORMAT_BUFFER}"
+            if written in self.targets:
+                given = tensors[self.manifest.tied.get(written, written)]
+                layer.format.check(f"load: {path}: {name}", given)
             if layer.perm is not None:
                 full = f"{name}.perm"
                 perm = tensors[self.manifest.tied.get(full, full)]
@@ -111,7 +120,7 @@ def _plan_replacements(model: nn.Module, modules: dict[str, ModuleSpec]) -> dict
             old = model.get_submodule(name)
         except AttributeError:
             raise ValueError(f"load: the model has no module {name!r}") from None
-        if not isinstance(old, nn.Linear | QuantLinear):
+        if not isinstance(old, nn.Linear):
             raise ValueError(
                 f"load: {name} must be an nn.Linear or a QuantLinear, got {type(old).__name__}"
             )
@@ -121,7 +130,7 @@ def _plan_replacements(model: nn.Module, modules: dict[str, ModuleSpec]) -> dict
     return replacements
 
 
-def _replacement(name: str, old: nn.Linear | QuantLinear, spec: ModuleSpec) -> QuantLinear:
+def _replacement(name: str, old: nn.Linear, spec: ModuleSpec) -> QuantLinear:
     if (old.out_features, old.in_features) != (spec.n, spec.k):
         raise ValueError(
             f"load: {name} is [{old.out_features}, {old.in_features}] in the model, "
@@ -140,6 +149,7 @@ def _replacement(name: str, old: nn.Linear | QuantLinear, spec: ModuleSpec) -> Q
         act_order=spec.act_order,
         activation=spec.activation,
         device="meta",
+        dtype=old.compute_dtype if isinstance(old, QuantLinear) else old.weight.dtype,
     ).train(old.training)
 
 

@@ -117,7 +117,7 @@ def take_over_linears(
         parent_name, _, child = name.rpartition(".")
         parent = model.get_submodule(parent_name)
         linear = getattr(parent, child)
-        if not isinstance(linear, nn.Linear):
+        if not isinstance(linear, nn.Linear) or isinstance(linear, QuantLinear):
             raise TypeError(f"{name}: expected nn.Linear, got {type(linear).__name__}")
         if (linear.out_features, linear.in_features) != (weight.n, weight.k):
             raise ValueError(

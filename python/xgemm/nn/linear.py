@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
-from torch.compiler import is_dynamo_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from xgemm.activations import ACTIVATIONS
 from xgemm.formats.packed import (
-    LAYOUT_VERSION,
     Layout,
     PackedWeight,
     check_bool,
-    check_layout_version,
     check_permutation,
     pack,
 )
+from xgemm.formats.packed_format import PackedFormat
+from xgemm.nn.parameter import PackedParameter
+from xgemm.nn.weight import ReadOnlyWeight, refuse_assignment
 
 __all__ = ["QuantLinear"]
 
@@ -26,9 +28,15 @@ __all__ = ["QuantLinear"]
 # The overload for Dynamo, the callable within it otherwise: see ops.py.
 _w4a16_traced = torch.ops.xgemm.mul.w4a16
 _w4a16_direct = _w4a16_traced._op
+_dequantize = torch.ops.xgemm.dequantize_w4.default
+_KERNEL_DTYPES = {
+    torch.float32: "float32",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+}
 
 
-class QuantLinear(nn.Module):
+class QuantLinear(nn.Linear):
     """y = activation(x W^T + bias) with a 4-bit W [out_features, in_features].
 
     x: [..., in_features], fp16 or bf16 (fp32 as well); y: [..., out_features] of the same dtype.
@@ -36,23 +44,32 @@ class QuantLinear(nn.Module):
     A new layer's weight is 0 (no code is worth anything before a scale is): fill it by
     load_state_dict, or make the layer by `from_linear` or `from_packed`.
 
+    It is an nn.Linear to whoever asks isinstance, but has no float weight of its own: `weight` is
+    read-only and dequantizes where it is used. To tell the two apart, test for QuantLinear first.
+
     Parameters and buffers:
         qweight: uint8 [ceil(out_features / 64), row_bytes], without gradient; docs/packed-layout.md
             describes its bytes. Shards along dimension 0 (FSDP2, DTensor Shard(0)) are slices of
             64 output features.
         bias: [out_features] or None, of the activations' dtype.
         perm: int32 [in_features] or None: act-order, channel j of W multiplies x[..., perm[j]].
+        packed_format: int64 [6], what the bytes do not say: layout version, out_features,
+            in_features, group_size, whether scales are bf16, whether there are zeros. It travels
+            in state dicts; a state of another layer or layout version is refused before anything
+            is copied.
 
-    The extra state says what the bytes do not: layout version, n, k, group_size, scale type, zeros.
-    A state of another layer or layout version is refused before anything is copied.
+    compute_dtype: the dtype of the float weight that the layer stands for; `dtype` sets it, and it
+        follows .half(), .bfloat16() and .to(dtype). The packed bytes never change.
     """
 
     in_features: int
     out_features: int
     group_size: int
-    qweight: nn.Parameter
-    bias: nn.Parameter | None
+    qweight: PackedParameter
+    bias: nn.Parameter | None  # type: ignore[assignment]
     perm: torch.Tensor | None
+    packed_format: torch.Tensor
+    compute_dtype: torch.dtype
 
     def __init__(
         self,
@@ -68,8 +85,11 @@ class QuantLinear(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # nn.Linear's would make a float weight
         layout = Layout(out_features, in_features, group_size, has_zeros)
+        compute_dtype = torch.get_default_dtype() if dtype is None else dtype
+        if not compute_dtype.is_floating_point:
+            raise ValueError(f"QuantLinear: dtype must be a floating-point one, got {dtype}")
         if activation not in ACTIVATIONS:
             raise ValueError(
                 f"QuantLinear: activation must be one of {ACTIVATIONS}, got {activation!r}"
@@ -77,6 +97,7 @@ class QuantLinear(nn.Module):
         self.in_features = in_features
         self.out_features = out_features
         self.group_size = group_size
+        self.compute_dtype = compute_dtype
         # What forward passes by keyword: an argument left at its default costs nothing.
         self._options: dict[str, Any] = {}
         if check_bool("bf16_scales", bf16_scales):
@@ -88,9 +109,10 @@ class QuantLinear(nn.Module):
         self._zeros_only = self._options == {"zeros": True}
         shape = (layout.rows, layout.row_bytes)
         qweight = torch.zeros(shape, dtype=torch.uint8, device=device)
-        self.qweight = nn.Parameter(qweight, requires_grad=False)
+        self.qweight = PackedParameter(qweight)
         perm = torch.arange(in_features, dtype=torch.int32, device=device) if act_order else None
         self.register_buffer("perm", perm)
+        self.register_buffer("packed_format", self.format.to_tensor(device))
         if bias:
             self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype))
         else:
@@ -98,11 +120,20 @@ class QuantLinear(nn.Module):
 
     @classmethod
     def from_packed(
-        cls, packed: PackedWeight, bias: torch.Tensor | None = None, activation: str = "none"
+        cls,
+        packed: PackedWeight,
+        bias: torch.Tensor | None = None,
+        activation: str = "none",
+        dtype: torch.dtype | None = None,
     ) -> QuantLinear:
-        """The layer over `packed`, whose tensors it shares, on its device."""
+        """The layer over `packed`, whose tensors it shares, on its device.
+
+        dtype: the layer's compute_dtype; None takes the bias's, or torch's default dtype.
+        """
         if bias is not None and tuple(bias.shape) != (packed.n,):
             raise ValueError(f"from_packed: bias must be [{packed.n}], got {list(bias.shape)}")
+        if dtype is None and bias is not None:
+            dtype = bias.dtype
         layer = cls(
             packed.k,
             packed.n,
@@ -112,9 +143,11 @@ class QuantLinear(nn.Module):
             has_zeros=packed.has_zeros,
             activation=activation,
             device="meta",
+            dtype=dtype,
         )
-        layer.qweight = nn.Parameter(packed.qweight.detach(), requires_grad=False)
+        layer.qweight = PackedParameter(packed.qweight.detach())
         layer.perm = packed.perm
+        layer.packed_format = layer.format.to_tensor(packed.device)
         if bias is not None:
             layer.bias = bias if isinstance(bias, nn.Parameter) else nn.Parameter(bias.detach())
         return layer
@@ -127,7 +160,7 @@ class QuantLinear(nn.Module):
         from xgemm.quantize.weight import quantize_weight  # its package imports this module
 
         packed = pack(quantize_weight(linear.weight, method, **options))
-        layer = cls.from_packed(packed, linear.bias, activation)
+        layer = cls.from_packed(packed, linear.bias, activation, linear.weight.dtype)
         layer.train(linear.training)
         return layer
 
@@ -141,6 +174,82 @@ class QuantLinear(nn.Module):
             bf16_scales=self.bf16_scales,
             has_zeros=self.has_zeros,
             perm=self.perm,
+        )
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The float weight [out_features, in_features], in `dtype` (None: compute_dtype).
+
+        Each weight is rounded once; a dtype other than fp16, bf16 and fp32 is made from fp32.
+        """
+        dtype = self.compute_dtype if dtype is None else dtype
+        if not dtype.is_floating_point:
+            raise ValueError(f"dequantize: dtype must be a floating-point one, got {dtype}")
+        w = _dequantize(
+            self.qweight,
+            self.out_features,
+            self.in_features,
+            self.group_size,
+            bf16_scales=self.bf16_scales,
+            zeros=self.has_zeros,
+            dtype=_KERNEL_DTYPES.get(dtype, "float32"),
+        )
+        perm = self.perm
+        if perm is not None:
+            w = torch.empty_like(w).index_copy_(1, perm.long(), w)
+        return w.to(dtype)
+
+    def to_linear(self) -> nn.Linear:
+        """The float layer: the dequantized weight in compute_dtype, and this layer's bias."""
+        if self.activation != "none":
+            raise ValueError(
+                f"to_linear: an nn.Linear has no activation, this layer has {self.activation!r}"
+            )
+        linear = nn.Linear(
+            self.in_features,
+            self.out_features,
+            bias=False,
+            device="meta",
+            dtype=self.compute_dtype,
+        )
+        linear.weight = nn.Parameter(self.dequantize())
+        if self.bias is not None:
+            linear.bias = self.bias
+        return linear.train(self.training)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The float weight [out_features, in_features] in compute_dtype, read-only.
+
+        Shape, dtype and device cost nothing; any use as a tensor dequantizes. Writing into it or
+        assigning to it raises RuntimeError.
+        """
+        if is_compiling() or torch.jit.is_tracing():
+            return self.dequantize()  # a compiler drops it where only dtype or shape is asked for
+        return ReadOnlyWeight(
+            (self.out_features, self.in_features),
+            self.compute_dtype,
+            self.qweight.device,
+            self.dequantize,
+        )
+
+    @weight.setter
+    def weight(self, value: Any) -> None:
+        refuse_assignment(type(self).__name__)
+
+    @weight.deleter
+    def weight(self) -> None:
+        refuse_assignment(type(self).__name__)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        if name == "weight":  # an nn.Parameter that is assigned passes here, not by the property
+            refuse_assignment(type(self).__name__)
+        super().register_parameter(name, param)
+
+    @property
+    def format(self) -> PackedFormat:
+        """What `packed_format` holds, from the layer's own attributes."""
+        return PackedFormat(
+            self.out_features, self.in_features, self.group_size, self.bf16_scales, self.has_zeros
         )
 
     @property
@@ -176,43 +285,64 @@ class QuantLinear(nn.Module):
             return w4a16(input, qweight, n, k, group_size, bias)
         return w4a16(input, qweight, n, k, group_size, bias, perm, **options)
 
-    def get_extra_state(self) -> dict[str, int | bool]:
-        """What the packed bytes do not say themselves."""
-        return {
-            "layout_version": LAYOUT_VERSION,
-            "n": self.out_features,
-            "k": self.in_features,
-            "group_size": self.group_size,
-            "bf16_scales": self.bf16_scales,
-            "zeros": self.has_zeros,
-        }
+    def reset_parameters(self) -> None:
+        """Make the layer what a new one is: its weight and bias 0, channels in their order."""
+        with torch.no_grad():
+            self.qweight.zero_()
+            if self.bias is not None:
+                self.bias.zero_()
+            if self.perm is not None:
+                torch.arange(self.in_features, out=self.perm)
+        self.packed_format = self.format.to_tensor(self.qweight.device)
 
-    def set_extra_state(self, state: Any) -> None:
-        self._check_state("QuantLinear", state)
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        was_meta = self.packed_format.is_meta
+        super()._apply(fn, recurse)
+        self._parameters["qweight"] = PackedParameter.of(self.qweight)
+        self.compute_dtype = fn(torch.empty(1, dtype=self.compute_dtype, device="cpu")).dtype
+        if was_meta and not self.packed_format.is_meta:  # to_empty made it, without values
+            self.packed_format = self.format.to_tensor(self.packed_format.device)
+        return self
 
-    def _check_state(self, name: str, state: Any) -> None:
-        if not isinstance(state, dict):
-            raise TypeError(f"{name}: extra state must be a dict, got {type(state).__name__}")
-        check_layout_version(f"{name}: layout_version", state.get("layout_version"))
-        for key, mine in self.get_extra_state().items():
-            if type(state.get(key)) is not type(mine) or state[key] != mine:
-                raise ValueError(f"{name}: {key} is {mine!r} here, got {state.get(key)!r}")
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._parameters["qweight"] = PackedParameter.of(self.qweight)
+        if "packed_format" not in self._buffers:  # pickled before the layer had these
+            self.compute_dtype = torch.get_default_dtype() if self.bias is None else self.bias.dtype
+            self.register_buffer("packed_format", self.format.to_tensor(self.qweight.device))
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        name = prefix + "qweight"
+        if not keep_vars and type(destination[name]) is PackedParameter:
+            destination[name] = destination[name].data  # a plain tensor, as of any parameter
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        # Refused here, before nn.Module copies anything; it sets the extra state last.
+        # Refused here, before nn.Module copies anything.
         name = prefix.removesuffix(".") or "QuantLinear"
-        if prefix + "_extra_state" in state_dict:
-            self._check_state(name, state_dict[prefix + "_extra_state"])
+        state_dict = dict(state_dict)
+        extra = state_dict.pop(prefix + "_extra_state", None)
+        if extra is not None:  # what a state dict had in place of packed_format
+            self.format.check_extra_state(name, extra)
+            written = self.format.to_tensor(self.packed_format.device)
+            state_dict.setdefault(prefix + "packed_format", written)
+        given = state_dict.get(prefix + "packed_format")
+        if given is not None:
+            self.format.check(name, given)
         perm = state_dict.get(prefix + "perm")
         if isinstance(perm, torch.Tensor) and not perm.is_meta:
             check_permutation(f"{name}: perm", perm, self.in_features)
         # Kernels read 16 bytes at a time. A tensor that lies in a mapped file begins anywhere.
         qweight: Any = state_dict.get(prefix + "qweight")
-        if type(qweight) in (torch.Tensor, nn.Parameter) and qweight.data_ptr() % 16 != 0:
+        plain = (torch.Tensor, nn.Parameter, PackedParameter)
+        if type(qweight) in plain and qweight.data_ptr() % 16 != 0:
             state_dict[prefix + "qweight"] = qweight.detach().clone()
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self._parameters["qweight"] = PackedParameter.of(self.qweight)
 
     def extra_repr(self) -> str:
         parts = [

@@ -61,9 +61,9 @@ def quantize(
     Left as they are: layers that `skip` names (a full name such as "layers.0.mlp.down_proj", or a
     pattern with *, ? and []), the output head (`lm_head`, or what the model calls its output
     embeddings) unless `lm_head=True`, layers whose weight is also a parameter elsewhere (tied
-    embeddings), subclasses of nn.Linear (their forward may differ), layers with hooks (which may
-    look at the weight). Each of them, with the reason, and what was taken over is in
-    `model.xgemm_report` and logged (logger "xgemm", level INFO).
+    embeddings), subclasses of nn.Linear (their forward may differ; a QuantLinear is already
+    quantized), layers with hooks (which may look at the weight). Each of them, with the reason,
+    and what was taken over is in `model.xgemm_report` and logged (logger "xgemm", level INFO).
 
     method, group_size, symmetric, clip, scale_dtype: as in `quantize_weight`.
     calibration: batches for methods that need them; "rtn" takes none.
@@ -76,6 +76,8 @@ def quantize(
     check_group_size("quantize: group_size", group_size)
     if not isinstance(model, nn.Module):
         raise TypeError(f"quantize: model must be a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, QuantLinear):
+        raise ValueError("quantize: model is itself a QuantLinear: it is already quantized")
     if isinstance(model, nn.Linear):
         raise ValueError("quantize: model is itself a Linear: use QuantLinear.from_linear")
     if calibration is not None:
@@ -106,7 +108,8 @@ def quantize(
         except ValueError as error:
             raise ValueError(f"quantize: {where[0]}: {error}") from error
         packed = pack(q)
-        new = QuantLinear.from_packed(packed, layer.bias).train(layer.training)
+        new = QuantLinear.from_packed(packed, layer.bias, dtype=layer.weight.dtype)
+        new.train(layer.training)
         report.quantized += where
         report.bytes_before += layer.weight.numel() * layer.weight.element_size()
         report.bytes_after += packed.nbytes
@@ -160,6 +163,8 @@ def _reason_to_leave(
     for pattern in patterns:
         if any(fnmatch.fnmatchcase(name, pattern) for name in names):
             return f"skip names it ({pattern!r})"
+    if isinstance(layer, QuantLinear):
+        return "already quantized"
     if type(layer) is not nn.Linear:
         return f"a subclass of nn.Linear ({type(layer).__name__})"
     elsewhere = [use for use in uses[id(layer.weight)] if use != f"{names[0]}.weight"]

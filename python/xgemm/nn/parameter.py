@@ -1,0 +1,57 @@
+"""PackedParameter: packed bytes as a parameter that never has a gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["PackedParameter"]
+
+
+class PackedParameter(nn.Parameter):
+    """A uint8 parameter that is left out when a whole model is asked to require gradients.
+
+    `model.requires_grad_(True)`, and `p.requires_grad = True` for each of `model.parameters()`,
+    leave it as it is, where torch would raise an error for a tensor of integers. `requires_grad` is
+    always False. It is pickled as an nn.Parameter, which `of` turns into a PackedParameter again.
+    """
+
+    def __new__(cls, data: torch.Tensor, requires_grad: bool = False) -> PackedParameter:
+        # `requires_grad` is what torch's own code passes to the class of a parameter.
+        return torch.Tensor._make_subclass(cls, data, False)
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> nn.Parameter:
+        """`tensor` as a parameter without gradient: the same object where it is a parameter.
+
+        A parameter of another class than nn.Parameter (a DTensor's) is returned as it is.
+        """
+        if type(tensor) is nn.Parameter:
+            tensor.__class__ = cls  # it may be the parameter of other modules too
+            return tensor
+        if isinstance(tensor, nn.Parameter):
+            return tensor
+        if type(tensor) is torch.Tensor:
+            return cls(tensor)
+        return nn.Parameter(tensor, requires_grad=False)
+
+    @property
+    def requires_grad(self) -> bool:
+        return False
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        """Nothing: see the class."""
+
+    def requires_grad_(self, requires_grad: bool = True) -> PackedParameter:
+        return self
+
+    def detach(self) -> torch.Tensor:
+        # nn.Parameter(p) asks for a detached tensor of p's own class.
+        return PackedParameter(super().detach())
+
+    def __reduce_ex__(self, proto: Any) -> Any:
+        # With the default, torch.load(weights_only=True) would not know the class.
+        return torch._utils._rebuild_parameter, (self.data, False, {})
