@@ -1,5 +1,6 @@
 """Layers over xgemm's kernels."""
 
+from xgemm.nn.experts import QuantExperts
 from xgemm.nn.linear import QuantLinear
 
-__all__ = ["QuantLinear"]
+__all__ = ["QuantExperts", "QuantLinear"]

@@ -1,0 +1,196 @@
+"""The linear layer of several experts over rows sorted by expert, opaque to compilers.
+
+Two ops of the namespace `xgemm_experts`, which is not public: a loop over the active experts, each
+a call of `mul_into.w4a16`. Which experts are active is in the data, so the loop reads it back to
+the host, and cannot be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from xgemm.formats.packed import Layout
+from xgemm.formats.packed_format import PackedFormat
+
+__all__ = ["experts_linear"]
+
+Tensor = torch.Tensor
+
+_mul_into = torch.ops.xgemm.mul_into.w4a16
+_grad_a = torch.ops.xgemm.w4a16_grad_a.default
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+_library = torch.library.Library("xgemm_experts", "DEF")
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.cudagraph_unsafe)
+_library.define(
+    "linear(Tensor a, Tensor qweight, Tensor bounds, Tensor? bias, Tensor? perm, int n, int k, "
+    "int group_size, *, bool bf16_scales=False, bool zeros=False) -> Tensor",
+    tags=_TAGS,
+)
+_library.define(
+    "linear_grad_a(Tensor grad, Tensor qweight, Tensor bounds, Tensor? perm, int n, int k, "
+    "int group_size, *, bool bf16_scales=False, bool zeros=False) -> Tensor",
+    tags=_TAGS,
+)
+_linear = torch.ops.xgemm_experts.linear.default
+_linear_grad_a = torch.ops.xgemm_experts.linear_grad_a.default
+
+
+def experts_linear(
+    a: Tensor,
+    qweight: Tensor,
+    bounds: Tensor,
+    bias: Tensor | None,
+    perm: Tensor | None,
+    form: PackedFormat,
+) -> Tensor:
+    """a[rows of expert e] W_e^T + bias_e for every expert e; the gradient is in a and bias.
+
+    a: [S, K] fp16, bf16 or fp32, rows sorted by expert.
+    qweight: uint8 [E, rows, row_bytes], each expert's packed weight [N, K].
+    bounds: int64 [E + 1]: expert e has the rows bounds[e] to bounds[e + 1]. The result is 0 in
+        the rows from bounds[E] on; bounds[0] must be 0.
+    bias: [E, N] of a's dtype, or None. perm: int32 [E, K] (act-order), or None.
+
+    Returns [S, N] of a's dtype. The rows of an expert are one product: what another expert gets
+    changes no bit of it.
+    """
+    return _linear(
+        a, qweight, bounds, bias, perm, form.n, form.k, form.group_size,
+        bf16_scales=form.bf16_scales, zeros=form.zeros,
+    )  # fmt: skip
+
+
+def _check(
+    op: str, a: Tensor, channels: int, qweight: Tensor, bounds: Tensor, n: int, k: int,
+    group_size: int, zeros: bool,
+) -> None:  # fmt: skip
+    if a.dim() != 2 or a.dtype not in _FLOATS:
+        raise ValueError(
+            f"{op}: the activations must be fp16, bf16 or fp32 [rows, channels], "
+            f"got {a.dtype} {list(a.shape)}"
+        )
+    torch._check_value(
+        a.shape[1] == channels,
+        lambda: f"{op}: the activations must have {channels} channels, got {a.shape[1]}",
+    )
+    layout = Layout(n, k, group_size, zeros)
+    shape = (bounds.shape[0] - 1, layout.rows, layout.row_bytes)
+    if tuple(qweight.shape) != shape or qweight.dtype != torch.uint8:
+        raise ValueError(
+            f"{op}: qweight must be uint8 {list(shape)}, got {qweight.dtype} {list(qweight.shape)}"
+        )
+
+
+def _slices(op: str, bounds: Tensor, rows: int) -> list[tuple[int, int, int]]:
+    """(expert, first row, row past the last) of each expert that has rows."""
+    if bounds.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            f"{op}: which experts are active is read from the GPU: it cannot be captured in a "
+            "CUDA graph"
+        )
+    ends = bounds.tolist()
+    if ends[0] != 0 or ends[-1] > rows:
+        raise ValueError(f"{op}: ids of experts must not be negative")
+    return [(e, ends[e], ends[e + 1]) for e in range(len(ends) - 1) if ends[e] < ends[e + 1]]
+
+
+@torch.library.impl(_library, "linear", "CompositeExplicitAutograd")
+def _linear_kernel(
+    a: Tensor, qweight: Tensor, bounds: Tensor, bias: Tensor | None, perm: Tensor | None,
+    n: int, k: int, group_size: int, **form: bool,
+) -> Tensor:  # fmt: skip
+    op = "QuantExperts"
+    _check(op, a, k, qweight, bounds, n, k, group_size, form.get("zeros", False))
+    y = a.new_empty(a.shape[0], n)
+    end = 0
+    for e, start, end in _slices(op, bounds, a.shape[0]):
+        _mul_into(
+            y[start:end], a[start:end], qweight[e], n, k, group_size,
+            None if bias is None else bias[e], None if perm is None else perm[e], **form,
+        )  # fmt: skip
+    y[end:].zero_()
+    return y
+
+
+@torch.library.impl(_library, "linear_grad_a", "CompositeExplicitAutograd")
+def _linear_grad_a_kernel(
+    grad: Tensor, qweight: Tensor, bounds: Tensor, perm: Tensor | None,
+    n: int, k: int, group_size: int, **form: bool,
+) -> Tensor:  # fmt: skip
+    op = "QuantExperts: gradient"
+    _check(op, grad, n, qweight, bounds, n, k, group_size, form.get("zeros", False))
+    grad = grad.contiguous()
+    grad_a = grad.new_empty(grad.shape[0], k)
+    end = 0
+    for e, start, end in _slices(op, bounds, grad.shape[0]):
+        grad_a[start:end] = _grad_a(
+            grad[start:end], qweight[e], n, k, group_size, None if perm is None else perm[e], **form
+        )
+    grad_a[end:].zero_()
+    return grad_a
+
+
+@torch.library.register_fake("xgemm_experts::linear")
+def _linear_fake(
+    a: Tensor, qweight: Tensor, bounds: Tensor, bias: Tensor | None, perm: Tensor | None,
+    n: int, k: int, group_size: int, **form: bool,
+) -> Tensor:  # fmt: skip
+    _check("QuantExperts", a, k, qweight, bounds, n, k, group_size, form.get("zeros", False))
+    return a.new_empty(a.shape[0], n)
+
+
+@torch.library.register_fake("xgemm_experts::linear_grad_a")
+def _linear_grad_a_fake(
+    grad: Tensor, qweight: Tensor, bounds: Tensor, perm: Tensor | None,
+    n: int, k: int, group_size: int, **form: bool,
+) -> Tensor:  # fmt: skip
+    return grad.new_empty(grad.shape[0], k)
+
+
+def _save(
+    ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any
+) -> None:
+    _, qweight, bounds, _, perm, *ctx.shape = inputs
+    ctx.save_for_backward(qweight, bounds, perm)
+    ctx.form = keyword_only_inputs
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    qweight, bounds, perm = ctx.saved_tensors
+    grad_a = grad_bias = None
+    if ctx.needs_input_grad[0]:
+        grad_a = _linear_grad_a(grad, qweight, bounds, perm, *ctx.shape, **ctx.form)
+    if ctx.needs_input_grad[3]:
+        rest = bounds.new_full((1,), grad.shape[0])
+        lengths = torch.diff(bounds, append=rest)  # the last one: of rows that no expert has
+        # In float32, and in one order: sums by index_add are neither.
+        sums = torch.segment_reduce(
+            grad.float(), "sum", lengths=lengths, axis=0, initial=0, unsafe=True
+        )
+        grad_bias = sums[:-1].to(grad.dtype)
+    return grad_a, None, None, grad_bias, None, None, None, None
+
+
+def _save_grad(
+    ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any
+) -> None:
+    _, qweight, bounds, perm, *ctx.shape = inputs
+    ctx.save_for_backward(qweight, bounds, perm)
+    ctx.form = keyword_only_inputs
+
+
+def _backward_of_grad(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    qweight, bounds, perm = ctx.saved_tensors
+    y = _linear(grad, qweight, bounds, None, perm, *ctx.shape, **ctx.form)
+    return y, None, None, None, None, None, None
+
+
+torch.library.register_autograd(
+    "xgemm_experts::linear", _backward, setup_context=_save, lib=_library
+)
+torch.library.register_autograd(
+    "xgemm_experts::linear_grad_a", _backward_of_grad, setup_context=_save_grad, lib=_library
+)
