@@ -52,6 +52,22 @@ class PackedParameter(nn.Parameter):
         # nn.Parameter(p) asks for a detached tensor of p's own class.
         return PackedParameter(super().detach())
 
+    def copy_(self, src: torch.Tensor, non_blocking: bool = False) -> PackedParameter:
+        """As Tensor.copy_. Floats must be the bytes that are here: averages of models are floats.
+
+        torch.optim.swa_utils averages every parameter. That leaves equal bytes as they are, up to
+        rounding, and would make other codes of unequal ones.
+        """
+        if src.is_floating_point():
+            if not torch.equal(src.round().to(self), self):
+                raise RuntimeError(
+                    "copy_: packed 4-bit weights cannot be averaged, and these differ between the "
+                    "models: average the parameters that are trained"
+                )
+            return self
+        super().copy_(src, non_blocking)
+        return self
+
     def __reduce_ex__(self, proto: Any) -> Any:
         # With the default, torch.load(weights_only=True) would not know the class.
         return torch._utils._rebuild_parameter, (self.data, False, {})
