@@ -70,7 +70,8 @@ def test_unpermute_rows_is_the_inverse_of_llama_cpp():
 
 
 def test_copies_share_or_convert_and_keep_ties():
-    model = models.random_llama(hidden=64, intermediate=96, layers=1).reference
+    demo_model = models.random_llama(hidden=64, intermediate=96, layers=1)
+    model = demo_model.load_reference(models.unseen)
     shared, half = models.sharing_copy(model), models.to_bfloat16(model)
     assert shared.lm_head.weight is model.lm_head.weight
     assert half.lm_head.weight is half.model.embed_tokens.weight
@@ -90,11 +91,12 @@ def test_compare_on_text_is_perplexity():
             logits = torch.zeros(*tokens.shape, 10)
             return type("Output", (), {"logits": logits})()
 
-    perplexity, difference = decode.compare_on_text(
-        {"a": Uniform(), "b": Uniform()}, torch.arange(10).repeat(3), window=8
-    )
-    assert perplexity["a"] == pytest.approx(10.0)
-    assert difference == {"a": 0.0, "b": 0.0}
+    models, text = {"a": Uniform(), "b": Uniform()}, torch.arange(10).repeat(3)
+    found = decode.compare_on_text(models, text, window=8)
+    assert found.perplexity["a"] == pytest.approx(10.0)
+    assert found.difference == {"a": 0.0, "b": 0.0}
+    assert found.tokens == 24
+    assert decode.compare_on_text(models, text, 8, decode.Budget(0.0)).tokens == 8
     with pytest.raises(ValueError, match="at least one window of 8"):
         decode.compare_on_text({"a": Uniform()}, torch.arange(7), window=8)
 
@@ -122,8 +124,46 @@ def test_random_model_end_to_end(tmp_path):
     packed = sum(model.quantized.get_submodule(n).qweight.numel() for n in model.linears)
     assert ours.linear_bytes == packed
     assert all(row.decode_tokens_per_s > 0 for row in report.rows)
+    coverage = report.coverage
+    assert (coverage.decode_tokens, coverage.prefill_rounds, coverage.text_tokens) == (2, 1, 128)
+    assert coverage.left_out == {}
     plot_demo(report, tmp_path / "demo.png")
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_spent_budget_measures_the_least_and_says_so(tmp_path):
+    model = models.random_llama(hidden=128, intermediate=160, layers=2)
+    wanted = dataclasses.replace(SMALL, decode_rounds=3, prefill_rounds=3, budget_s=0.0)
+    heard: list[str] = []
+    report = run_demo(model, "Anyone there?", sizes=wanted, on_text=heard.append)
+    assert "".join(heard) == report.answer  # the answer does not hang on the budget
+    coverage = report.coverage
+    assert (coverage.decode_tokens, coverage.prefill_rounds, coverage.text_tokens) == (1, 1, 64)
+    assert coverage.left_out == {BF16: "prefill and perplexity, which would take too long"}
+    assert report.row(BF16).perplexity is None
+    assert report.row(XGEMM).perplexity > 0
+    text = str(coverage)
+    assert "budget 0 s" in text
+    assert "decoding of 1 of 6 tokens, 1 of 3 prefills, perplexity of 64 of 128 tokens" in text
+    assert f"; {BF16}: no prefill and perplexity" in text
+    plot_demo(report, tmp_path / "demo.png")
+
+
+def test_the_answer_comes_before_the_reference_is_made():
+    model = models.random_llama(hidden=128, intermediate=160, layers=2)
+    order: list[str] = []
+    load = model.load_reference
+
+    def load_reference(step: models.Steps) -> nn.Module:
+        order.append("reference")
+        return load(step)
+
+    model.load_reference = load_reference
+    run_demo(
+        model, "Anyone there?", sizes=dataclasses.replace(SMALL, budget_s=0.0),
+        on_answer=lambda tokens, seconds: order.append(f"{tokens} tokens"),
+    )  # fmt: skip
+    assert order == ["6 tokens", "reference"]
 
 
 @pytest.mark.gpu
@@ -163,10 +203,11 @@ def test_real_import_against_transformers():
     """Every linear against the weights that transformers dequantizes from the same file."""
     pytest.importorskip("gguf")
     path = models.find_gguf()
-    model = models.smollm2(path, say=print)
+    model = models.smollm2(path)
+    reference = model.load_reference(models.unseen)
     assert len(model.linears) == 210
-    for name, weight in gguf.llama_q4_1_weights(path):
-        theirs = model.reference.get_submodule(name).weight.double()
+    for name, weight in gguf.llama_q4_weights(path):
+        theirs = reference.get_submodule(name).weight.double()
         ours = weight.dequantize(torch.float64)
         scale = weight.scales.double().t().repeat_interleave(32, dim=1)
         zero = weight.zeros.double().t().repeat_interleave(32, dim=1)
@@ -176,6 +217,10 @@ def test_real_import_against_transformers():
         assert ((ours - theirs).abs() <= bound).all(), name
         packed = model.quantized.get_submodule(name).to_packed()
         assert torch.equal(xgemm.unpack(packed).codes, weight.codes), name
+    kept = dict(model.quantized.named_parameters())
+    for name, parameter in reference.named_parameters():  # norms and the embedding are the same
+        if name in kept:
+            assert torch.equal(kept[name], parameter), name
     report = run_demo(
         model,
         "What is the capital of France?",

@@ -1,13 +1,21 @@
-"""The command `xgemm`. Needs the extra: pip install 'xgemm[cli]'."""
+"""The command `xgemm`. Needs the extra `cli`: typer and rich."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 EXIT_FAILURE = 1  # the command ran and failed; 130 is an interrupt
 EXIT_USAGE = 2
-# The least extra that has a package; the demo's has all.
-EXTRAS = {"matplotlib": "bench", "safetensors": "hf", "transformers": "hf", "accelerate": "hf"}
+# What a command needs beside a package that is missing. The packages are named, not xgemm's extras:
+# those can be asked for only where xgemm itself can be fetched from, which a checkout does not say.
+TOGETHER = {
+    "typer": "typer rich",
+    "rich": "typer rich",
+    **dict.fromkeys(
+        ("transformers", "accelerate", "safetensors"), "transformers accelerate safetensors"
+    ),
+}
 
 
 def main() -> None:
@@ -18,7 +26,9 @@ def main() -> None:
         import typer  # noqa: F401
     except ImportError as error:
         print(
-            f"xgemm: the command line needs {error.name}: pip install 'xgemm[cli]'", file=sys.stderr
+            f"xgemm: the command line needs {error.name}, which is not installed:"
+            f" {_install(error.name)}",
+            file=sys.stderr,
         )
         sys.exit(EXIT_FAILURE)
     from xgemm.cli.app import app
@@ -43,11 +53,17 @@ def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
     return kept + arguments[end:], len(kept) < end
 
 
+def _install(package: str | None) -> str:
+    """The command that brings a missing package, into this very Python."""
+    return f"{Path(sys.executable).name} -m pip install {TOGETHER.get(package or '', package)}"
+
+
 def _one_line(error: Exception) -> str:
+    from xgemm.cli.output import printable
+
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
-        extra = EXTRAS.get(package, "demo")
-        return f"this command needs {package}, which is not installed: pip install 'xgemm[{extra}]'"
+        return f"this command needs {package}, which is not installed: {_install(package)}"
     message = getattr(error, "format_message", error.__str__)()
-    text = " ".join(message.split())
+    text = printable(" ".join(message.split()))
     return text or type(error).__name__

@@ -11,14 +11,40 @@ import typer
 app = typer.Typer(
     help="Matrix multiplication kernels for PyTorch. Exit codes: 0 success, 1 failure, 2 usage. "
     "With --debug, given anywhere, an error shows its traceback.",
-    no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
+    # Help in one style everywhere, and as text where it is piped.
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout; all else on stderr.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's choice if absent.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run model code that the directory holds.")
+]
 Plot = Annotated[Path | None, typer.Option(dir_okay=False, help="Write a PNG plot here.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from xgemm import __version__
+
+        typer.echo(f"xgemm {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @app.command()
@@ -55,22 +81,56 @@ def demo(
 
 @app.command()
 def quantize(
-    source: Annotated[Path, typer.Argument(exists=True, file_okay=False, metavar="SRC")],
-    destination: Annotated[Path, typer.Argument(file_okay=False, metavar="DST")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            exists=True, metavar="SRC", help="A transformers directory, or a GGUF file."
+        ),
+    ],
+    destination: Annotated[
+        Path, typer.Argument(file_okay=False, metavar="DST", help="A new or empty directory.")
+    ],
     method: Annotated[str, typer.Option(help="rtn: round to nearest.")] = "rtn",
-    group_size: Annotated[int, typer.Option(help="32, 64, 128, or -1: all of K.")] = 128,
+    group_size: Annotated[
+        int, typer.Option(help="Weights along K that share a scale: 32, 64, 128, or -1: all of K.")
+    ] = 128,
     asymmetric: Annotated[
-        bool, typer.Option("--asymmetric", help="A zero point for each group.")
+        bool, typer.Option("--asymmetric", help="A zero point for each group; without it, 8.")
     ] = False,
+    clip: Annotated[
+        str, typer.Option(help="none, or mse: shrink each group's range to its least error.")
+    ] = "none",
     skip: Annotated[
-        list[str] | None, typer.Option(help="Leave this layer (a name or pattern); repeatable.")
+        list[str] | None,
+        typer.Option(help="Leave this layer: a name, or a pattern with * ? []; repeatable."),
     ] = None,
+    lm_head: Annotated[
+        bool, typer.Option("--lm-head", help="Quantize the output head, too, where it is untied.")
+    ] = False,
+    scale_dtype: Annotated[
+        str, typer.Option(help="float16, bfloat16, or auto: bfloat16 where float16 lacks range.")
+    ] = "auto",
+    device: Annotated[str, typer.Option(help="Where to quantize: cpu, cuda or cuda:N.")] = "cpu",
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(help="Weights in SRC's files that the model may leave out; repeatable."),
+    ] = None,
+    trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
 ) -> None:
-    """Quantize a transformers directory SRC to an xgemm directory DST."""
-    from xgemm.cli.quantize import run
+    """Quantize a transformers directory or a GGUF file SRC to an xgemm directory DST."""
+    from xgemm.cli.quantize import Recipe, Source, run
 
-    run(source, destination, method, group_size, not asymmetric, skip or [], json)
+    recipe = Recipe(
+        method=method,
+        group_size=group_size,
+        symmetric=not asymmetric,
+        clip=clip,
+        skip=tuple(skip or ()),
+        lm_head=lm_head,
+        scale_dtype=scale_dtype,
+    )
+    run(Source(source, device, trust_remote_code, tuple(drop or ())), destination, recipe, json)
 
 
 @app.command()

@@ -1,75 +1,225 @@
-"""`xgemm quantize`: a transformers directory in, an xgemm directory out."""
+"""`xgemm quantize`: a transformers directory or a GGUF file in, an xgemm directory out."""
 
 from __future__ import annotations
 
+import dataclasses
+import fnmatch
+import os
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+import torch
 
 import xgemm
-from xgemm.cli.output import log, out, print_json
+from xgemm.cli.output import out, print_json, printable
+from xgemm.cli.progress import import_transformers, step
+from xgemm.quantize.weight import check_method
 
-# What a person needs beside the weights, in whatever form the model came with.
-TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja",
-)  # fmt: skip
+# What a person needs beside the weights: of tokenizers, processors, sentence-transformers.
+COMPANIONS = (
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
+    *("*.tiktoken", "spiece.model", "sentencepiece*.model", "normalizer.json", "chat_template*"),
+    *("preprocessor_config.json", "processor_config.json", "*_preprocessor_config.json"),
+    *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
+    *("LICENSE*", "NOTICE*"),
+)
 
 
-def run(
-    source: Path,
-    destination: Path,
-    method: str,
-    group_size: int,
-    symmetric: bool,
-    skip: list[str],
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is quantized: the command's options."""
+
+    method: str = "rtn"
+    group_size: int = 128
+    symmetric: bool = True
+    clip: str = "none"
+    skip: tuple[str, ...] = ()
+    lm_head: bool = False
+    scale_dtype: str = "auto"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the float model comes from, and how it is read."""
+
+    path: Path
+    device: str = "cpu"
+    trust_remote_code: bool = False
+    drop: tuple[str, ...] = ()
+
+    @property
+    def gguf(self) -> bool:
+        return self.path.is_file()
+
+
+SCALE_DTYPES = {"auto": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def run(source: Source, destination: Path, recipe: Recipe, as_json: bool) -> None:
+    started = time.perf_counter()
+    _check_arguments(source, destination, recipe)
+    import_transformers()
+    model, taken = _load(source, recipe)
+    _quantize(model, recipe, taken)
+    report = model.xgemm_report
+    if not report.quantized and not taken:
+        left = "; ".join(f"{name}: {why}" for name, why in list(report.left.items())[:3])
+        raise ValueError(
+            f"quantize: no layer of {type(model).__name__} was quantized, so nothing is written"
+            + (f" ({left})" if left else "")
+        )
+    with step(f"writing {destination}"):
+        xgemm.save(model, destination)
+        copied = _copy_companions(source, destination)
+    facts = _facts(source, destination, report, taken, copied, time.perf_counter() - started)
+    if as_json:
+        print_json(facts)
+        return
+    out.print(printable(str(report)), markup=False, soft_wrap=True)
+    if source.gguf:
+        out.print(
+            f"of the file's linears {len(taken)} were taken over as they are, without requantizing;"
+            f" {len(report.quantized)} were dequantized by transformers and quantized again"
+        )
+    where = printable(f"{destination}, {facts['bytes_on_disk'] / 1e6:.1f} MB")
+    out.print(f"wrote {where}, in {facts['seconds']:.0f} s", markup=False, soft_wrap=True)
+
+
+def _check_arguments(source: Source, destination: Path, recipe: Recipe) -> None:
+    """Everything that can be refused before anything is imported, read or written."""
+    check_method("quantize: --method", recipe.method)
+    if recipe.scale_dtype not in SCALE_DTYPES:
+        allowed = ", ".join(SCALE_DTYPES)
+        raise ValueError(
+            f"quantize: --scale-dtype must be one of {allowed}, got {recipe.scale_dtype!r}"
+        )
+    check_device("quantize", source.device)
     if destination.exists() and any(destination.iterdir()):
         raise FileExistsError(f"quantize: DST must be new or empty, got {destination}")
-    started = time.perf_counter()
-    log.print(f"loading {source}")
-    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+    parent = next(p for p in destination.resolve().parents if p.exists())
+    if not os.access(parent, os.W_OK):
+        raise PermissionError(f"quantize: DST: {parent} may not be written")
+    if source.gguf:
+        if source.path.suffix != ".gguf":
+            raise ValueError(
+                f"quantize: SRC must be a directory or a .gguf file, got {source.path}"
+            )
+        return
+    from xgemm.formats.directory import quantized_by, read_config
 
-    config = AutoConfig.from_pretrained(source, local_files_only=True)
-    causal = any(name.endswith("ForCausalLM") for name in config.architectures or [])
-    family = AutoModelForCausalLM if causal else AutoModel
-    model = family.from_pretrained(source, dtype="auto", local_files_only=True).eval()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=log) as bar:
-        task = bar.add_task("quantizing")
+    method = quantized_by(source.path, read_config(source.path))
+    if method is not None:
+        raise ValueError(
+            f"quantize: {source.path} is already quantized, by {method}: quantize the float model "
+            "that it was made from"
+        )
+
+
+def check_device(command: str, device: str) -> None:
+    """A device that torch knows, and sees here."""
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        found = torch.device("meta")
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"{command}: --device must be cpu, cuda or cuda:N, got {device!r}")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"{command}: --device {device}: torch sees no such GPU here")
+
+
+def _load(source: Source, recipe: Recipe) -> tuple[Any, list[str]]:
+    """The model, and the names of those linears that are 4-bit already (of a GGUF file)."""
+    from xgemm.hf.source import load_float
+
+    if not source.gguf:
+        with step(f"loading {source.path}"):
+            model = load_float(
+                source.path,
+                device=source.device,
+                trust_remote_code=source.trust_remote_code,
+                drop=source.drop,
+            )
+        return model, []
+    from xgemm.hf.gguf_model import load_gguf
+
+    with step(f"reading {source.path.name}") as shown:
+        model, taken = load_gguf(
+            source.path, lambda done, total, name: shown.update(done, total), recipe.skip
+        )
+    return model.to(source.device), taken
+
+
+def _quantize(model: Any, recipe: Recipe, taken: list[str]) -> None:
+    with step("quantizing", total=1) as shown:
         xgemm.quantize(
             model,
-            method=method,
-            group_size=group_size,
-            symmetric=symmetric,
-            skip=skip,
-            progress=lambda done, total, name: bar.update(
-                task, completed=done, total=total, description=f"quantizing {name}".rstrip()
+            method=recipe.method,
+            group_size=recipe.group_size,
+            symmetric=recipe.symmetric,
+            clip=recipe.clip,
+            skip=recipe.skip,
+            lm_head=recipe.lm_head,
+            scale_dtype=SCALE_DTYPES[recipe.scale_dtype],
+            progress=lambda done, total, name: shown.update(
+                done, total, f"quantizing {name}".rstrip()
             ),
         )
-    log.print(f"writing {destination}")
-    xgemm.save(model, destination)
-    for name in TOKENIZER_FILES:
-        if (source / name).is_file():
-            shutil.copy2(source / name, destination / name)
-    report = model.xgemm_report
-    if as_json:
-        print_json(
-            {
-                "source": str(source),
-                "destination": str(destination),
-                "method": report.method,
-                "group_size": report.group_size,
-                "symmetric": report.symmetric,
-                "quantized": report.quantized,
-                "left": report.left,
-                "bytes_before": report.bytes_before,
-                "bytes_after": report.bytes_after,
-                "seconds": time.perf_counter() - started,
-            }
+
+
+def _copy_companions(source: Source, destination: Path) -> list[str]:
+    """Tokenizer, processor and the like; of a GGUF file the tokenizer that transformers makes."""
+    if source.gguf:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(
+            source.path.parent, gguf_file=source.path.name, local_files_only=True
         )
-    else:
-        out.print(str(report), markup=False)
+        return [Path(name).name for name in tokenizer.save_pretrained(destination)]
+    copied = []
+    for path in sorted(source.path.iterdir()):
+        if path.is_file() and any(fnmatch.fnmatchcase(path.name, p) for p in COMPANIONS):
+            shutil.copy2(path, destination / path.name)
+            copied.append(path.name)
+    for folder in _module_folders(source.path):
+        shutil.copytree(source.path / folder, destination / folder, dirs_exist_ok=True)
+        copied.append(f"{folder}/")
+    return copied
+
+
+def _module_folders(directory: Path) -> list[str]:
+    """The folders of a sentence-transformers directory: pooling and what follows the model."""
+    import json
+
+    path = directory / "modules.json"
+    modules = json.loads(path.read_text()) if path.is_file() else []
+    names = [str(module.get("path", "")) for module in modules if isinstance(module, dict)]
+    return [
+        name for name in names if name and Path(name).name == name and (directory / name).is_dir()
+    ]
+
+
+def _facts(
+    source: Source,
+    destination: Path,
+    report: Any,
+    taken: list[str],
+    copied: list[str],
+    seconds: float,
+) -> dict[str, Any]:
+    size = sum(path.stat().st_size for path in destination.rglob("*") if path.is_file())
+    return {
+        "source": str(source.path),
+        "destination": str(destination),
+        **report_dict(report),
+        "taken_over": taken,
+        "copied": copied,
+        "bytes_on_disk": size,
+        "seconds": seconds,
+    }
+
+
+def report_dict(report: Any) -> dict[str, Any]:
+    return dataclasses.asdict(report)

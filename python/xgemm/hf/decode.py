@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -75,61 +76,124 @@ def generate(
         yield token
 
 
-def decode_seconds(
-    models: dict[str, nn.Module], prompt: torch.Tensor, rounds: int, tokens: int, limit_s: float
-) -> dict[str, float]:
-    """Median seconds a token at batch 1; the models take turns within each round.
+class Budget:
+    """Seconds from now on; work that comes in pieces asks after each whether they are over."""
 
-    No round is begun after limit_s seconds, but the first.
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._started = time.perf_counter()
+
+    def part(self, share: float) -> Budget:
+        """A budget that began with this one and is over after `share` of it."""
+        made = Budget(self._seconds * share)
+        made._started = self._started
+        return made
+
+    def spent(self) -> float:
+        return time.perf_counter() - self._started
+
+    def left(self) -> float:
+        return self._seconds - self.spent()
+
+    def over(self) -> bool:
+        return self.left() <= 0
+
+
+def median(seconds: list[float]) -> float:
+    return statistics.median(seconds)
+
+
+def decode_seconds(
+    models: dict[str, nn.Module],
+    prompt: torch.Tensor,
+    rounds: int,
+    tokens: int,
+    budget: Budget,
+    progress: Callable[[int], None] = lambda done: None,
+) -> dict[str, list[float]]:
+    """Seconds of each token at batch 1; the models take turns within each round.
+
+    When the budget is over, what is left of the first round times one token of each model.
+    progress: called with the number of rounds done.
     """
     seconds: dict[str, list[float]] = {name: [] for name in models}
-    stop = time.perf_counter() + limit_s
     for done in range(rounds):
-        if done and time.perf_counter() > stop:
+        if done and budget.over():
             break
         for name, model in models.items():
             decoder = Decoder(model, prompt)
             decoder.step()  # untimed: first-call costs
-            for _ in range(tokens):
+            for position in range(tokens):
+                if position and budget.over():
+                    break
                 wait_for(prompt.device)
                 start = time.perf_counter()
                 decoder.step()
                 wait_for(prompt.device)
                 seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in seconds.items()}
+        progress(done + 1)
+    return seconds
+
+
+FIRST_CALL_TOKENS = 64
 
 
 def prefill_seconds(
-    models: dict[str, nn.Module], prompt: torch.Tensor, rounds: int, limit_s: float
-) -> dict[str, float]:
-    """Median seconds of a whole prompt, logits of the last position only; models take turns.
+    models: dict[str, nn.Module],
+    prompt: torch.Tensor,
+    rounds: int,
+    budget: Budget,
+    progress: Callable[[int], None] = lambda done: None,
+) -> dict[str, list[float]]:
+    """Seconds of a whole prompt, logits of the last position only; models take turns.
 
-    No round is begun after limit_s seconds, but the first.
+    A model whose first 64 tokens, at that rate, say that the prompt takes longer than the budget
+    has left is not in the result, unless it is one of the first two. No round is begun after the
+    budget, but the first. progress: called with the number of rounds done.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in models}
-    stop = time.perf_counter() + limit_s
+    seconds: dict[str, list[float]] = {}
     with torch.inference_mode():
-        for model in models.values():
-            model(prompt[:, :64], logits_to_keep=1)  # untimed: first-call costs
+        for position, (name, model) in enumerate(models.items()):
+            start = time.perf_counter()
+            model(prompt[:, :FIRST_CALL_TOKENS], logits_to_keep=1)  # first-call costs
+            wait_for(prompt.device)
+            whole = (time.perf_counter() - start) * prompt.shape[1] / FIRST_CALL_TOKENS
+            if position < 2 or whole < budget.left():
+                seconds[name] = []
         for done in range(rounds):
-            if done and time.perf_counter() > stop:
+            if done and budget.over():
                 break
-            for name, model in models.items():
+            for name in seconds:
                 wait_for(prompt.device)
                 start = time.perf_counter()
-                model(prompt, use_cache=True, logits_to_keep=1)
+                models[name](prompt, use_cache=True, logits_to_keep=1)
                 wait_for(prompt.device)
                 seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in seconds.items()}
+            progress(done + 1)
+    return seconds
+
+
+@dataclass(frozen=True)
+class TextComparison:
+    """Of each model; `tokens`: how much of the text was read."""
+
+    perplexity: dict[str, float]
+    difference: dict[str, float]  # largest difference of a logit from the first model's
+    tokens: int
 
 
 def compare_on_text(
-    models: dict[str, nn.Module], tokens: torch.Tensor, window: int
-) -> tuple[dict[str, float], dict[str, float]]:
-    """(perplexity, largest difference of a logit from the first model's), of each model.
+    models: dict[str, nn.Module],
+    tokens: torch.Tensor,
+    window: int,
+    budget: Budget | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> TextComparison:
+    """The models' perplexities on a text, and how far their logits are from the first model's.
 
     tokens: int64 [T]. Windows do not overlap (stride = window); the first token of a window is
-    context only, and a rest shorter than a window is left out.
+    context only, and a rest shorter than a window is left out. No window is begun after the budget,
+    but the first. progress: called with the number of windows done.
     """
     reference = next(iter(models))
     loss = dict.fromkeys(models, 0.0)
@@ -140,6 +204,7 @@ def compare_on_text(
             f"compare_on_text: tokens must hold at least one window of {window} >= 2, "
             f"got {tokens.numel()}"
         )
+    done = 0
     with torch.inference_mode():
         for part in tokens[: windows * window].view(windows, 1, window):
             expected = torch.empty(0)
@@ -151,5 +216,9 @@ def compare_on_text(
                 else:
                     largest = float((logits - expected).abs().max())
                     difference[name] = max(difference[name], largest)
-    perplexity = {name: float(torch.tensor(loss[name] / windows).exp()) for name in models}
-    return perplexity, difference
+            done += 1
+            progress(done)
+            if budget is not None and budget.over():
+                break
+    perplexity = {name: float(torch.tensor(loss[name] / done).exp()) for name in models}
+    return TextComparison(perplexity, difference, done * window)

