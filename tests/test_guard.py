@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from xgemm.formats.guard import HINT, guard_names, guarded_name, guards
+from xgemm.nn import QuantLinear
 
 
 def test_a_guard_has_the_name_of_the_float_weight() -> None:
@@ -25,3 +27,12 @@ def test_the_hint_stands_beside_the_first_layer() -> None:
 def test_guards_hold_no_bytes() -> None:
     for tensor in guards(["up.qweight"]).values():
         assert (tensor.dtype, tensor.shape) == (torch.uint8, (0,))
+
+
+def test_a_layer_ignores_its_own_guards_and_no_other_tensor() -> None:
+    layer = QuantLinear(32, 64, group_size=32)
+    state = layer.state_dict()
+    layer.load_state_dict({**state, **guards(state)})
+    for foreign in (torch.empty(0), torch.zeros(64, 32, dtype=torch.uint8)):
+        with pytest.raises(RuntimeError, match=r'Unexpected key\(s\).*"weight"'):
+            layer.load_state_dict({**state, "weight": foreign})

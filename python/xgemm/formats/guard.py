@@ -9,6 +9,7 @@ more name, which it lists as unexpected, says what to do.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -43,3 +44,12 @@ def guard_names(names: Iterable[str]) -> list[str]:
 def guards(names: Iterable[str]) -> dict[str, torch.Tensor]:
     """The guards by name: uint8 of shape [0]."""
     return {name: torch.empty(0, dtype=torch.uint8) for name in guard_names(names)}
+
+
+def drop_guards(state: dict[str, Any], prefix: str, leaves: Iterable[str]) -> None:
+    """Take the guards of one module, whose names begin with `prefix`, out of a state."""
+    state.pop(prefix + HINT, None)
+    for leaf in leaves:
+        guard = state.get(prefix + leaf)
+        if isinstance(guard, torch.Tensor) and guard.dtype == torch.uint8 and guard.numel() == 0:
+            del state[prefix + leaf]

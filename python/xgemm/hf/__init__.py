@@ -1,1 +1,26 @@
-"""Hugging Face models on xgemm's kernels. Needs the extra: pip install 'xgemm[hf]'."""
+"""Hugging Face models on xgemm's kernels. Needs the extra: pip install 'xgemm[hf]'.
+
+Importing this package tells transformers of the quantization method "xgemm": from then on
+`AutoModel.from_pretrained` loads xgemm's checkpoints, and quantizes others with an `XgemmConfig`.
+"""
+
+from importlib.util import find_spec
+from typing import Any
+
+# Some modules of the package, such as the reader of GGUF files, do without transformers.
+if find_spec("transformers") is not None:
+    from xgemm.hf.registration import register
+
+    register()
+
+    from xgemm.hf.attach import attach
+    from xgemm.hf.config import XgemmConfig
+    from xgemm.hf.quantizer import XgemmHfQuantizer
+
+__all__ = ["XgemmConfig", "XgemmHfQuantizer", "attach"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        raise ImportError(f"xgemm.hf.{name} needs transformers: pip install 'xgemm[hf]'")
+    raise AttributeError(f"module 'xgemm.hf' has no attribute {name!r}")

@@ -10,6 +10,7 @@ from torch import nn
 from torch.compiler import is_compiling, is_dynamo_compiling
 
 from xgemm.activations import ACTIVATIONS
+from xgemm.formats.guard import drop_guards
 from xgemm.formats.packed import (
     Layout,
     PackedWeight,
@@ -325,6 +326,7 @@ class QuantLinear(nn.Linear):
         # Refused here, before nn.Module copies anything.
         name = prefix.removesuffix(".") or "QuantLinear"
         state_dict = dict(state_dict)
+        drop_guards(state_dict, prefix, ["weight"])
         extra = state_dict.pop(prefix + "_extra_state", None)
         if extra is not None:  # what a state dict had in place of packed_format
             self.format.check_extra_state(name, extra)

@@ -1,0 +1,105 @@
+"""A checkpoint of xgemm's into a transformers model: layers swapped on meta, tensors checked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from xgemm.formats.fill import FORMAT_BUFFER, _plan_replacements
+from xgemm.formats.guard import HINT
+from xgemm.formats.manifest import CONFIG_FILE, parse_quantization_config
+from xgemm.hf.config import XgemmConfig
+from xgemm.hf.names import Names, some
+from xgemm.nn import QuantLinear
+
+
+class Loading:
+    """What is known of a model between its construction on meta and the end of its loading."""
+
+    def __init__(self, model: PreTrainedModel, config: XgemmConfig, dtype: torch.dtype) -> None:
+        """Swap the quantized modules in, without data."""
+        specs = parse_quantization_config(
+            Path(CONFIG_FILE), {"quantization_config": config.to_dict()}
+        )
+        self.saved_names = set(specs)
+        self.names = Names(model)
+        found = self.names.find_all(specs)
+        wanted = {here: specs[saved] for saved, here in found.items()}
+        self.layers = _plan_replacements(model, wanted)
+        for name, layer in self.layers.items():
+            model.set_submodule(name, layer)
+        _keep_in_fp32(model, self.layers, dtype)
+        _call_when_loaded(model, self._check)
+
+    def _check(self, model: PreTrainedModel, info: Any) -> None:
+        """Refuse a checkpoint that has not each tensor of the quantized modules, and no other."""
+        info.unexpected_keys -= {key for key in info.unexpected_keys if self._is_guard(key)}
+        missing, unexpected = [], []
+        for key in sorted(info.missing_keys):
+            owner, _, leaf = key.rpartition(".")
+            if leaf == FORMAT_BUFFER and owner in self.layers:
+                # A file that was saved before it had them.
+                layer = self.layers[owner]
+                layer.packed_format = layer.format.to_tensor(layer.packed_format.device)
+                info.missing_keys.remove(key)
+            elif owner in self.layers:
+                missing.append(key)
+        for key in sorted(info.unexpected_keys):
+            if self.names.find(key.rpartition(".")[0]) in self.layers:
+                unexpected.append(key)
+        if missing:
+            raise ValueError(f"from_pretrained: the checkpoint lacks {some(missing)}")
+        if unexpected:
+            raise ValueError(f"from_pretrained: the model has no {some(unexpected)}")
+        if info.mismatched_keys:
+            return  # transformers refuses them by name
+        for name, layer in self.layers.items():
+            verify(name, layer)
+
+    def _is_guard(self, key: str) -> bool:
+        if key == HINT or key.endswith(f".{HINT}"):
+            return True
+        owner, _, leaf = key.rpartition(".")
+        if leaf != "weight":
+            return False
+        return owner in self.saved_names or self.names.find(owner) in self.layers
+
+
+def verify(name: str, layer: QuantLinear) -> None:
+    """Check a filled layer as its load_state_dict does: format, permutation, alignment."""
+    try:
+        layer.load_state_dict(layer.state_dict(keep_vars=True), assign=True)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"from_pretrained: {name}: {error}") from None
+
+
+def _call_when_loaded(model: PreTrainedModel, check: Any) -> None:
+    """Have `check(model, loading_info)` called once, when all tensors are in their places.
+
+    transformers hands a quantizer no list of missing and unexpected names, so its own method that
+    adjusts this list is stood in for, on this one model, until it is called.
+    """
+    adjust = model._adjust_missing_and_unexpected_keys
+
+    def adjust_and_check(info: Any) -> None:
+        del model.__dict__["_adjust_missing_and_unexpected_keys"]
+        adjust(info)
+        check(model, info)
+
+    model.__dict__["_adjust_missing_and_unexpected_keys"] = adjust_and_check
+
+
+def _keep_in_fp32(
+    model: PreTrainedModel, layers: dict[str, QuantLinear], dtype: torch.dtype
+) -> None:
+    """The compute dtype of layers whose float weight transformers would keep in fp32."""
+    plan = model._get_dtype_plan(dtype)
+    for pattern, kept in plan.items():
+        compiled = re.compile(pattern.replace("*", ".*"))
+        for name, layer in layers.items():
+            if compiled.search(f"{name}.weight"):
+                layer.compute_dtype = kept

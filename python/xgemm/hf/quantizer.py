@@ -1,0 +1,131 @@
+"""XgemmHfQuantizer: how transformers loads, quantizes, saves and trains models of xgemm's."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.quantizers.base import HfQuantizer
+
+from xgemm.hf.config import XgemmConfig
+from xgemm.hf.loading import Loading
+from xgemm.hf.quantizing import QuantizeWeights, Quantizing
+from xgemm.hf.state import dequantize_modules, describe, mark, state_with_guards, unmark
+
+
+class XgemmHfQuantizer(HfQuantizer):
+    """The quantizer of the method "xgemm". transformers makes and calls it."""
+
+    requires_calibration = False
+    quantization_config: XgemmConfig
+
+    def __init__(self, quantization_config: XgemmConfig, **kwargs: Any) -> None:
+        super().__init__(quantization_config, **kwargs)
+        self._quantizing: Quantizing | None = None
+        self._model: weakref.ref[PreTrainedModel] | None = None
+
+    # ---- loading ----
+
+    def validate_environment(self, *args: Any, **kwargs: Any) -> None:
+        if not self.pre_quantized:
+            self.quantization_config.check_recipe()
+
+    @property
+    def quantized_element_size(self) -> float:
+        """Bytes a weight: half a byte, and its share of the scale and the zero point."""
+        config = self.quantization_config
+        parts = 1 if config.symmetric else 2
+        group_size = config.group_size or -1
+        return 0.5 + (0.0 if group_size == -1 else 2.0 * parts / group_size)
+
+    def param_needs_quantization(
+        self, model: PreTrainedModel, param_name: str, **kwargs: Any
+    ) -> bool:
+        return self._quantizing is not None and param_name in self._quantizing.weights
+
+    def get_quantize_ops(self) -> QuantizeWeights:
+        assert self._quantizing is not None  # a parameter needed quantization
+        return QuantizeWeights(self._quantizing)
+
+    def get_new_dtype(self, converter: Any, param: Any, dtype: torch.dtype | None) -> Any:
+        new = super().get_new_dtype(converter, param, dtype)
+        if new is not None and not new.is_floating_point:
+            raise ValueError(
+                f"from_pretrained: {converter} must be {new} in the checkpoint, got floating point"
+            )
+        return new
+
+    def _process_model_before_weight_loading(
+        self, model: PreTrainedModel, dtype: torch.dtype | None = None, **kwargs: Any
+    ) -> None:
+        if self.pre_quantized:
+            Loading(model, self.quantization_config, dtype or torch.get_default_dtype())
+        else:
+            self._quantizing = Quantizing(model, self.quantization_config)
+
+    def _process_model_after_weight_loading(
+        self, model: PreTrainedModel, **kwargs: Any
+    ) -> PreTrainedModel:
+        if self._quantizing is not None:
+            model.xgemm_report = self._quantizing.finish(model)
+            self._quantizing = None
+        self.bind(model)
+        return model
+
+    def bind(self, model: PreTrainedModel) -> None:
+        """Make `model`, and the models within it, say that they are quantized by this quantizer."""
+        self._model = weakref.ref(model)
+        self.quantization_config = describe(model, self.quantization_config)
+        mark(model, self)
+
+    # ---- what can be done with the model ----
+
+    def is_serializable(self) -> bool:
+        return True
+
+    @property
+    def is_trainable(self) -> bool:
+        """Adapters, heads, norms and embeddings train; gradients pass through packed weights."""
+        return True
+
+    @property
+    def is_qat_trainable(self) -> bool:
+        """Whether Trainer takes the model without adapters: where some parameters are frozen.
+
+        Whoever freezes parameters has chosen what to train. Otherwise Trainer refuses, as it does
+        for other methods: packed weights would stay as they are.
+        """
+        model = None if self._model is None else self._model()
+        if model is None:
+            return False
+        floats = [p.requires_grad for p in model.parameters() if p.is_floating_point()]
+        return any(floats) and not all(floats)
+
+    @property
+    def is_compileable(self) -> bool:
+        return True
+
+    def get_state_dict_and_metadata(self, model: PreTrainedModel) -> tuple[dict[str, Any], dict]:
+        """The state with its guards, for save_pretrained; config.json gets the names of now."""
+        model.config.quantization_config = describe(model, self.quantization_config)
+        return state_with_guards(model), {}
+
+    def _dequantize(
+        self, model: PreTrainedModel, dtype: torch.dtype | None = None
+    ) -> PreTrainedModel:
+        dequantize_modules(model, dtype)
+        return model
+
+    def remove_quantization_config(self, model: PreTrainedModel) -> None:
+        unmark(model)
+
+    # The model refers to its quantizer. In a copy or a pickle the reference back is a plain one.
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_model": None if self._model is None else self._model()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        model = state["_model"]
+        self.__dict__.update(state, _model=None if model is None else weakref.ref(model))
