@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -67,6 +68,20 @@ def test_host(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     run("bench_host", monkeypatch)
     ops = {line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()[2:]}
     assert ops == {"mul", "linear", "linear, zeros", "QuantLinear", "QuantLinear, zeros"}
+
+
+def test_qlora(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("peft")
+    options = ("--shape", "tiny", "--seq", "8", "--rounds", "2", "--methods", "xgemm,bf16")
+    run("bench_qlora", monkeypatch, *options)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("|")[1].strip() for line in lines[3:5]] == ["xgemm", "bf16"]
+    ours, theirs = json.loads(lines[5])["results"]
+    assert ours["trainable"] == theirs["trainable"] > 0
+    assert ours["first_loss"] == pytest.approx(theirs["first_loss"], abs=0.01)
+    assert ours["weights_gib"] < theirs["weights_gib"]
+    assert ours["milliseconds"] > 0
 
 
 def test_bank_conflicts_are_added_up_by_kernel() -> None:

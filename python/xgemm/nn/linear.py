@@ -20,7 +20,7 @@ from xgemm.formats.packed import (
 )
 from xgemm.formats.packed_format import PackedFormat
 from xgemm.nn.parameter import PackedParameter
-from xgemm.nn.weight import ReadOnlyWeight, refuse_assignment
+from xgemm.nn.weight import ReadOnlyWeight, is_made_by, refuse_assignment
 
 __all__ = ["QuantLinear"]
 
@@ -235,7 +235,8 @@ class QuantLinear(nn.Linear):
 
     @weight.setter
     def weight(self, value: Any) -> None:
-        refuse_assignment(type(self).__name__)
+        if not is_made_by(value, self.dequantize):  # peft assigns it to itself when it unloads
+            refuse_assignment(type(self).__name__)
 
     @weight.deleter
     def weight(self) -> None:

@@ -13,7 +13,8 @@ __all__ = ["ReadOnlyWeight"]
 _HOW_TO_WRITE = (
     "this weight is read-only: it stands for a 4-bit weight that is stored packed. To change it, "
     "take the float layer (to_linear), change its weight and quantize it again "
-    "(QuantLinear.from_linear)"
+    "(QuantLinear.from_linear). To merge an adapter: xgemm.hf.merge_adapter or merge_and_unload. "
+    "An adapter whose initialization changes the base weight needs the float model"
 )
 _DETACH = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
@@ -130,6 +131,11 @@ class ReadOnlyWeight(torch.Tensor):
         if requires_grad:
             _refuse("requires_grad_")
         return self
+
+
+def is_made_by(weight: Any, make: Callable[[], torch.Tensor]) -> bool:
+    """Whether `weight` is the one that `make` gives."""
+    return isinstance(weight, ReadOnlyWeight) and weight._make == make
 
 
 def refuse_assignment(name: str) -> NoReturn:
