@@ -9,8 +9,8 @@ from xgemm._version import __version__
 
 _library.load()
 
-# What the operators need from Python: fake kernels, gradients, autocast. Each registers on import.
-from xgemm import autocast, autograd, fake, nn, reductions  # noqa: E402, F401
+# What the operators need from Python: fakes, derivatives, vmap, autocast. Each registers on import.
+from xgemm import autocast, autograd, batching, fake, nn, reductions  # noqa: E402, F401
 from xgemm.formats.checkpoint import load, save  # noqa: E402
 from xgemm.formats.packed import PackedWeight, pack, unpack  # noqa: E402
 from xgemm.ops import linear  # noqa: E402

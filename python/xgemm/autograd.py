@@ -11,8 +11,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd import Function
 
 from .activations import ACTIVATIONS, activate
+from .derivatives import (
+    BELOW_AUTOGRAD,
+    Gradients,
+    add,
+    below_autograd,
+    has_tangent,
+    keep,
+    needs_derivative,
+    primals,
+    record,
+)
 
 _mul = torch.ops.xgemm.mul.default
 _mul_w4a16 = torch.ops.xgemm.mul.w4a16
@@ -22,36 +34,51 @@ _mul_into = torch.ops.xgemm.mul_into.default
 _mul_into_w4a16 = torch.ops.xgemm.mul_into.w4a16
 _sgemm_into = torch.ops.xgemm.sgemm_into.default
 
-_BELOW_AUTOGRAD = torch._C._after_autograd_keyset
-_below_autograd = torch._C._AutoDispatchBelowAutograd
 _grad_enabled = torch.is_grad_enabled
 
 Tensor = torch.Tensor
-Gradients = tuple[Tensor | None, ...]
 
 
-def _needs_grad(*tensors: Tensor | None) -> bool:
-    return any(tensor is not None and tensor.requires_grad for tensor in tensors)
-
-
-class _Mul(torch.autograd.Function):
+class _Mul(Function):
     """a @ b + bias, operands as torch.matmul takes them."""
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, bias: Tensor | None, options: dict[str, Any]) -> Tensor:
-        with _below_autograd():
-            return _mul(a, b, bias, **options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        a, b, bias, ctx.options = inputs
-        ctx.save_for_backward(a, b)
+    def forward(
+        ctx: Any,
+        result: list[Tensor],
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        options: dict[str, Any],
+    ) -> Tensor:
+        keep(ctx, a, b)
         ctx.bias_shape = None if bias is None else bias.shape
+        ctx.result_shape = result[0].shape
+        ctx.options = options
+        return result[0]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Gradients:
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        _, a_tangent, b_tangent, bias_tangent, _ = tangents
+        with primals(ctx) as (a, b):
+            tangent = None
+            if a_tangent is not None:
+                tangent = _mul(a_tangent, b, **ctx.options)
+            if b_tangent is not None:
+                tangent = add(tangent, _mul(a, b_tangent, **ctx.options))
+            if bias_tangent is not None:
+                if b.dim() == 1:
+                    bias_tangent = bias_tangent.squeeze(0)
+                tangent = add(tangent, bias_tangent.expand(ctx.result_shape))
+            return tangent
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
         (grad,) = grads
-        a, b = ctx.saved_tensors
+        if grad is None:
+            return (None,) * 5
+        a, b, _ = ctx.saved_tensors
+        _, needs_a, needs_b, needs_bias, _ = ctx.needs_input_grad
         grad_a = grad_b = grad_bias = None
         # A 1-D operand is a matrix of one row (a) or column (b), and the result lacks that one.
         rows = a.unsqueeze(0) if a.dim() == 1 else a
@@ -60,139 +87,166 @@ class _Mul(torch.autograd.Function):
             grad = grad.unsqueeze(-1)
         if a.dim() == 1:
             grad = grad.unsqueeze(-2)
-        if ctx.needs_input_grad[2]:
+        if needs_bias:
             grad_bias = grad.sum_to_size(ctx.bias_shape)
-        if ctx.needs_input_grad[0]:
+        if needs_a:
             product = _mul(grad, columns.mT, **ctx.options)
             grad_a = product.sum_to_size(rows.shape).reshape(a.shape)
-        if ctx.needs_input_grad[1]:
+        if needs_b:
             if columns.dim() == 2 and rows.dim() > 2:
                 # One GEMM over all rows of the batch, in place of a product for each to be summed.
                 rows, grad = rows.flatten(0, -2), grad.flatten(0, -2)
             product = _mul(rows.mT, grad, **ctx.options)
             grad_b = product.sum_to_size(columns.shape).reshape(b.shape)
-        return grad_a, grad_b, grad_bias, None
+        return None, grad_a, grad_b, grad_bias, None
 
 
-class _MulW4A16(torch.autograd.Function):
+class _MulW4A16(Function):
     """a W^T + bias of a packed 4-bit weight W, which has no gradient itself."""
 
     @staticmethod
     def forward(
+        ctx: Any,
+        result: list[Tensor],
         a: Tensor,
         qweight: Tensor,
         shape: tuple[int, int, int],
         bias: Tensor | None,
         perm: Tensor | None,
         form: dict[str, bool],
-        options: dict[str, bool],
     ) -> Tensor:
-        with _below_autograd():
-            return _mul_w4a16(a, qweight, *shape, bias, perm, **form, **options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, qweight, ctx.shape, bias, perm, ctx.form, _ = inputs
-        ctx.save_for_backward(qweight, perm)
+        keep(ctx, qweight, perm)
+        ctx.shape, ctx.form = shape, form
         ctx.bias_shape = None if bias is None else bias.shape
+        ctx.result_shape = result[0].shape
+        return result[0]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Gradients:
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        _, a_tangent, _, _, bias_tangent, _, _ = tangents
+        with primals(ctx) as (qweight, perm):
+            if a_tangent is not None:
+                return _mul_w4a16(a_tangent, qweight, *ctx.shape, bias_tangent, perm, **ctx.form)
+            return bias_tangent.expand(ctx.result_shape)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
         (grad,) = grads
-        qweight, perm = ctx.saved_tensors
+        if grad is None:
+            return (None,) * 7
+        qweight, perm, _ = ctx.saved_tensors
         grad_a = grad_bias = None
-        if ctx.needs_input_grad[0]:
+        if ctx.needs_input_grad[1]:
             grad_a = _w4a16_grad_a(grad, qweight, *ctx.shape, perm, **ctx.form)
-        if ctx.needs_input_grad[3]:
+        if ctx.needs_input_grad[4]:
             grad_bias = grad.sum_to_size(ctx.bias_shape)
-        return grad_a, None, None, grad_bias, None, None, None
+        return None, grad_a, None, None, grad_bias, None, None
 
 
-class _W4A16GradA(torch.autograd.Function):
+class _W4A16GradA(Function):
     """grad W: linear in grad, so that its own gradient is the forward op."""
 
     @staticmethod
     def forward(
+        ctx: Any,
+        result: list[Tensor],
         grad: Tensor,
         qweight: Tensor,
         shape: tuple[int, int, int],
         perm: Tensor | None,
         form: dict[str, bool],
     ) -> Tensor:
-        with _below_autograd():
-            return _w4a16_grad_a(grad, qweight, *shape, perm, **form)
+        keep(ctx, qweight, perm)
+        ctx.shape, ctx.form = shape, form
+        return result[0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, qweight, ctx.shape, perm, ctx.form = inputs
-        ctx.save_for_backward(qweight, perm)
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        with primals(ctx) as (qweight, perm):
+            return _w4a16_grad_a(tangents[1], qweight, *ctx.shape, perm, **ctx.form)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Gradients:
-        qweight, perm = ctx.saved_tensors
-        return (
-            _mul_w4a16(grads[0], qweight, *ctx.shape, None, perm, **ctx.form),
-            None,
-            None,
-            None,
-            None,
-        )
+    def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
+        (grad,) = grads
+        qweight, perm, _ = ctx.saved_tensors
+        if grad is not None:
+            grad = _mul_w4a16(grad, qweight, *ctx.shape, None, perm, **ctx.form)
+        return None, grad, None, None, None, None
 
 
-class _Sgemm(torch.autograd.Function):
+def _scaled(x: Tensor, beta: float) -> Tensor:
+    """x * beta, where 0 is 0 even of what is not finite: sgemm does not read c then."""
+    return torch.zeros_like(x) if beta == 0 else x * beta
+
+
+class _Sgemm(Function):
     """alpha op(a) op(b) + beta c."""
 
     @staticmethod
     def forward(
+        ctx: Any,
+        result: list[Tensor],
         a: Tensor,
         b: Tensor,
         c: Tensor | None,
-        transa: bool,
-        transb: bool,
-        alpha: float,
+        form: dict[str, bool],
         beta: float,
-        options: dict[str, str],
+        options: dict[str, Any],
     ) -> Tensor:
-        with _below_autograd():
-            return _sgemm(a, b, c, transa=transa, transb=transb, alpha=alpha, beta=beta, **options)
+        keep(ctx, a, b)
+        ctx.form, ctx.beta, ctx.options = form, beta, options
+        return result[0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        a, b, _, ctx.transa, ctx.transb, ctx.alpha, ctx.beta, ctx.options = inputs
-        ctx.save_for_backward(a, b)
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        _, a_tangent, b_tangent, c_tangent, *_ = tangents
+        with primals(ctx) as (a, b):
+            tangent = None
+            if a_tangent is not None:
+                tangent = _sgemm(a_tangent, b, **ctx.form, **ctx.options)
+            if b_tangent is not None:
+                tangent = add(tangent, _sgemm(a, b_tangent, **ctx.form, **ctx.options))
+            if c_tangent is not None:
+                tangent = add(tangent, _scaled(c_tangent, ctx.beta))
+            return tangent
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Gradients:
+    def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
         (grad,) = grads
-        a, b = ctx.saved_tensors
-        transa, transb, options = ctx.transa, ctx.transb, {"alpha": ctx.alpha, **ctx.options}
+        if grad is None:
+            return (None,) * 7
+        a, b, _ = ctx.saved_tensors
+        _, needs_a, needs_b, needs_c, *_ = ctx.needs_input_grad
+        transa, transb = ctx.form.get("transa", False), ctx.form.get("transb", False)
+        options = ctx.options
         grad_a = grad_b = grad_c = None
-        if ctx.needs_input_grad[0]:  # d op(a) = dC op(b)^T
+        if needs_a:  # d op(a) = dC op(b)^T
             if transa:
                 grad_a = _sgemm(b, grad, transa=transb, transb=True, **options)
             else:
                 grad_a = _sgemm(grad, b, transb=not transb, **options)
             grad_a = grad_a.sum_to_size(a.shape)
-        if ctx.needs_input_grad[1]:  # d op(b) = op(a)^T dC
+        if needs_b:  # d op(b) = op(a)^T dC
             if transb:
                 grad_b = _sgemm(grad, a, transa=True, transb=transa, **options)
             else:
                 grad_b = _sgemm(a, grad, transa=not transa, **options)
             grad_b = grad_b.sum_to_size(b.shape)
-        if ctx.needs_input_grad[2]:
-            # c is not read where beta is 0: its gradient is 0 even where grad is not finite.
-            grad_c = torch.zeros_like(grad) if ctx.beta == 0 else grad * ctx.beta
-        return grad_a, grad_b, grad_c, None, None, None, None, None
+        if needs_c:
+            grad_c = _scaled(grad, ctx.beta)
+        return None, grad_a, grad_b, grad_c, None, None, None
 
 
 def _mul_kernel(
     keys: Any, a: Tensor, b: Tensor, bias: Tensor | None = None, **options: Any
 ) -> Tensor:
     activation = options.get("activation", "none")
-    if not (_grad_enabled() and _needs_grad(a, b, bias)) or activation not in ACTIVATIONS:
-        return _mul.redispatch(keys & _BELOW_AUTOGRAD, a, b, bias, **options)
+    if not needs_derivative(a, b, bias) or activation not in ACTIVATIONS:
+        return _mul.redispatch(keys & BELOW_AUTOGRAD, a, b, bias, **options)
     options.pop("activation", None)
-    return activate(_Mul.apply(a, b, bias, options), activation)
+    with below_autograd():
+        product = _mul.redispatch(keys & BELOW_AUTOGRAD, a, b, bias, **options)
+    return activate(record(_Mul, product, a, b, bias, options), activation)
 
 
 def _mul_w4a16_kernel(
@@ -207,14 +261,18 @@ def _mul_w4a16_kernel(
     **options: Any,
 ) -> Tensor:
     activation = options.get("activation", "none")
-    if not (_grad_enabled() and _needs_grad(a, bias)) or activation not in ACTIVATIONS:
+    if not needs_derivative(a, bias) or activation not in ACTIVATIONS:
         return _mul_w4a16.redispatch(
-            keys & _BELOW_AUTOGRAD, a, qweight, n, k, group_size, bias, perm, **options
+            keys & BELOW_AUTOGRAD, a, qweight, n, k, group_size, bias, perm, **options
         )
     options.pop("activation", None)
-    form = {name: options.pop(name) for name in ("bf16_scales", "zeros") if name in options}
-    y = _MulW4A16.apply(a, qweight, (n, k, group_size), bias, perm, form, options)
-    return activate(y, activation)
+    with below_autograd():
+        y = _mul_w4a16.redispatch(
+            keys & BELOW_AUTOGRAD, a, qweight, n, k, group_size, bias, perm, **options
+        )
+    options.pop("batch_invariant", None)  # of the forward product alone
+    shape = (n, k, group_size)
+    return activate(record(_MulW4A16, y, a, qweight, shape, bias, perm, options), activation)
 
 
 def _w4a16_grad_a_kernel(
@@ -227,38 +285,24 @@ def _w4a16_grad_a_kernel(
     perm: Tensor | None = None,
     **form: Any,
 ) -> Tensor:
-    if not (_grad_enabled() and _needs_grad(grad)):
-        return _w4a16_grad_a.redispatch(
-            keys & _BELOW_AUTOGRAD, grad, qweight, n, k, group_size, perm, **form
-        )
-    return _W4A16GradA.apply(grad, qweight, (n, k, group_size), perm, form)
+    args = (grad, qweight, n, k, group_size, perm)
+    if not needs_derivative(grad):
+        return _w4a16_grad_a.redispatch(keys & BELOW_AUTOGRAD, *args, **form)
+    with below_autograd():
+        grad_a = _w4a16_grad_a.redispatch(keys & BELOW_AUTOGRAD, *args, **form)
+    return record(_W4A16GradA, grad_a, grad, qweight, (n, k, group_size), perm, form)
 
 
 def _sgemm_kernel(
-    keys: Any,
-    a: Tensor,
-    b: Tensor,
-    c: Tensor | None = None,
-    *,
-    transa: bool = False,
-    transb: bool = False,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    **options: Any,
+    keys: Any, a: Tensor, b: Tensor, c: Tensor | None = None, **options: Any
 ) -> Tensor:
-    if not (_grad_enabled() and _needs_grad(a, b, c)):
-        return _sgemm.redispatch(
-            keys & _BELOW_AUTOGRAD,
-            a,
-            b,
-            c,
-            transa=transa,
-            transb=transb,
-            alpha=alpha,
-            beta=beta,
-            **options,
-        )
-    return _Sgemm.apply(a, b, c, transa, transb, alpha, beta, options)
+    if not needs_derivative(a, b, c):
+        return _sgemm.redispatch(keys & BELOW_AUTOGRAD, a, b, c, **options)
+    with below_autograd():
+        product = _sgemm.redispatch(keys & BELOW_AUTOGRAD, a, b, c, **options)
+    beta = options.pop("beta", 0.0)
+    form = {name: options.pop(name) for name in ("transa", "transb") if name in options}
+    return record(_Sgemm, product, a, b, c, form, beta, options)
 
 
 def _register_into(library: torch.library.Library, op: Any) -> None:
@@ -278,15 +322,24 @@ def _register_into(library: torch.library.Library, op: Any) -> None:
     ]
 
     def kernel(keys: Any, *args: Any, **options: Any) -> None:
-        if _grad_enabled():
+        if needs_derivative(*(args[index] for index, _ in tensors if index < len(args))):
             for index, argument in tensors:
-                if index < len(args) and args[index] is not None and args[index].requires_grad:
+                tensor = args[index] if index < len(args) else None
+                if tensor is None:
+                    continue
+                if _grad_enabled() and tensor.requires_grad:
                     raise ValueError(
                         f"{full_name}: {argument} must not require a gradient, as an op that "
                         f"writes {written} has none: call it under torch.no_grad(), or "
                         f"call {functional}"
                     )
-        op.redispatch(keys & _BELOW_AUTOGRAD, *args, **options)
+                if has_tangent(tensor):
+                    raise ValueError(
+                        f"{full_name}: {argument} must not have a tangent (torch.func.jvp, "
+                        f"torch.autograd.forward_ad), as an op that writes {written} has none: "
+                        f"call {functional}"
+                    )
+        op.redispatch(keys & BELOW_AUTOGRAD, *args, **options)
         torch.autograd.graph.increment_version(args[0])
 
     library.impl(full_name, kernel, "Autograd", with_keyset=True)

@@ -124,9 +124,15 @@ def _matmul_shape(
     return shape
 
 
-def _mul_shape(
-    op: str, a: Tensor, b: Tensor, bias: Tensor | None, activation: str, precision: str
+def mul_shape(
+    op: str,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    activation: str = "none",
+    precision: str = "ieee",
 ) -> list[Size]:
+    """The shape of mul's result; ValueError where the call is wrong."""
     _check_dtype(op, "a", a, _FLOATS)
     _check_like(op, "b", b, "a", a)
     _check_name(op, "precision", precision, PRECISIONS)
@@ -157,7 +163,7 @@ def _mul(
     activation: str = "none",
     precision: str = "ieee",
 ) -> Tensor:
-    return a.new_empty(_mul_shape("mul", a, b, bias, activation, precision))
+    return a.new_empty(mul_shape("mul", a, b, bias, activation, precision))
 
 
 @torch.library.register_fake("xgemm::mul_into")
@@ -170,7 +176,7 @@ def _mul_into(
     activation: str = "none",
     precision: str = "ieee",
 ) -> None:
-    shape = _mul_shape("mul_into", a, b, bias, activation, precision)
+    shape = mul_shape("mul_into", a, b, bias, activation, precision)
     _check_destination("mul_into", "dst", dst, a, shape)
 
 
@@ -231,7 +237,7 @@ def _check_perm(op: str, perm: Tensor, k: Size, other_name: str, other: Tensor) 
     _check_shape(op, "perm", perm, [k])
 
 
-def _w4a16_shape(
+def w4a16_shape(
     op: str,
     a: Tensor,
     qweight: Tensor,
@@ -240,10 +246,12 @@ def _w4a16_shape(
     group_size: int,
     bias: Tensor | None,
     perm: Tensor | None,
-    bf16_scales: bool,
-    zeros: bool,
-    activation: str,
+    bf16_scales: bool = False,
+    zeros: bool = False,
+    activation: str = "none",
+    batch_invariant: bool = False,
 ) -> list[Size]:
+    """The shape of mul.w4a16's result; ValueError where the call is wrong."""
     _check_dtype(op, "a", a, _FLOATS)
     _check_channels(op, "a", a, "k", k)
     _check_packed(op, qweight, n, k, group_size, bf16_scales, zeros)
@@ -272,7 +280,7 @@ def _mul_w4a16(
     activation: str = "none",
     batch_invariant: bool = False,
 ) -> Tensor:
-    shape = _w4a16_shape(
+    shape = w4a16_shape(
         "mul.w4a16", a, qweight, n, k, group_size, bias, perm, bf16_scales, zeros, activation
     )
     return a.new_empty(shape)
@@ -295,10 +303,31 @@ def _mul_into_w4a16(
     batch_invariant: bool = False,
 ) -> None:
     op = "mul_into.w4a16"
-    shape = _w4a16_shape(
+    shape = w4a16_shape(
         op, a, qweight, n, k, group_size, bias, perm, bf16_scales, zeros, activation
     )
     _check_destination(op, "dst", dst, a, shape)
+
+
+def w4a16_grad_shape(
+    op: str,
+    grad: Tensor,
+    qweight: Tensor,
+    n: Size,
+    k: Size,
+    group_size: int,
+    perm: Tensor | None,
+    bf16_scales: bool = False,
+    zeros: bool = False,
+) -> list[Size]:
+    """The shape of w4a16_grad_a's result; ValueError where the call is wrong."""
+    _check_dtype(op, "grad", grad, _FLOATS)
+    _check_channels(op, "grad", grad, "n", n)
+    _check_packed(op, qweight, n, k, group_size, bf16_scales, zeros)
+    _check_device(op, "qweight", qweight, "grad", grad)
+    if perm is not None:
+        _check_perm(op, perm, k, "grad", grad)
+    return [*grad.shape[:-1], k]
 
 
 @torch.library.register_fake("xgemm::w4a16_grad_a")
@@ -313,17 +342,13 @@ def _w4a16_grad_a(
     bf16_scales: bool = False,
     zeros: bool = False,
 ) -> Tensor:
-    op = "w4a16_grad_a"
-    _check_dtype(op, "grad", grad, _FLOATS)
-    _check_channels(op, "grad", grad, "n", n)
-    _check_packed(op, qweight, n, k, group_size, bf16_scales, zeros)
-    _check_device(op, "qweight", qweight, "grad", grad)
-    if perm is not None:
-        _check_perm(op, perm, k, "grad", grad)
-    return grad.new_empty([*grad.shape[:-1], k])
+    shape = w4a16_grad_shape(
+        "w4a16_grad_a", grad, qweight, n, k, group_size, perm, bf16_scales, zeros
+    )
+    return grad.new_empty(shape)
 
 
-def _sgemm_shape(
+def _product_shape(
     op: str, a: Tensor, b: Tensor, transa: bool, transb: bool, precision: str
 ) -> list[Size]:
     for name, operand in (("a", a), ("b", b)):
@@ -333,6 +358,26 @@ def _sgemm_shape(
     _check_device(op, "b", b, "a", a)
     _check_name(op, "precision", precision, PRECISIONS)
     return _matmul_shape(op, a, b, transa, transb)
+
+
+def sgemm_shape(
+    op: str,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    transa: bool = False,
+    transb: bool = False,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    precision: str = "ieee",
+) -> list[Size]:
+    """The shape of sgemm's result; ValueError where the call is wrong."""
+    shape = _product_shape(op, a, b, transa, transb, precision)
+    if c is not None:
+        _check_destination(op, "c", c, a, shape)
+    elif beta != 0:
+        raise ValueError(f"{op}: c must be given when beta is not 0, got None with beta={beta}")
+    return shape
 
 
 @torch.library.register_fake("xgemm::sgemm")
@@ -347,12 +392,7 @@ def _sgemm(
     beta: float = 0.0,
     precision: str = "ieee",
 ) -> Tensor:
-    shape = _sgemm_shape("sgemm", a, b, transa, transb, precision)
-    if c is not None:
-        _check_destination("sgemm", "c", c, a, shape)
-    elif beta != 0:
-        raise ValueError(f"sgemm: c must be given when beta is not 0, got None with beta={beta}")
-    return a.new_empty(shape)
+    return a.new_empty(sgemm_shape("sgemm", a, b, c, transa, transb, alpha, beta, precision))
 
 
 @torch.library.register_fake("xgemm::sgemm_into")
@@ -367,7 +407,7 @@ def _sgemm_into(
     beta: float = 0.0,
     precision: str = "ieee",
 ) -> None:
-    shape = _sgemm_shape("sgemm_into", a, b, transa, transb, precision)
+    shape = _product_shape("sgemm_into", a, b, transa, transb, precision)
     _check_destination("sgemm_into", "c", c, a, shape)
 
 

@@ -28,7 +28,10 @@ mul.w4a16(a, qweight, n, k, group_size, bias=None, perm=None, *, bf16_scales=Fal
     Returns [..., N] in a's dtype.
 
 Numbers: float32 accumulation, bias and activation in float32, one rounding to the result's dtype.
-Gradients: in a, b and bias (W has none); there the activation follows the rounded product.
+Gradients: in a, b and bias (W has none), of any order, backward and forward (torch.func.jvp); there
+the activation follows the rounded product.
+torch.vmap: over any operand. A batched bias, and the activation with it, follows the rounded
+product; a batched qweight or perm costs one call for each sample.
 Autocast: a, b and bias are cast as torch.matmul's operands are.
 Errors: ValueError, naming the argument, what was expected and what it got.
 Source: csrc/ops/mul.cpp, csrc/ops/w4a16.cpp; kernels in csrc/cpu/sgemm, csrc/cpu/w4a16,
@@ -45,7 +48,8 @@ mul_into.w4a16(dst, a, qweight, n, k, group_size, bias=None, perm=None, *, bf16_
         overlap neither itself nor an input.
     The other arguments are mul's.
 
-Numbers: mul's. Gradients: none; ValueError where dst or an operand requires one in grad mode.
+Numbers: mul's. Gradients: none; ValueError where dst or an operand requires one in grad mode or has
+a tangent. torch.vmap: refused.
 Errors: ValueError, naming the argument, what was expected and what it got; nothing is written then.
 Source: csrc/ops/mul.cpp, csrc/ops/w4a16.cpp.
 """
@@ -60,7 +64,8 @@ sgemm(a, b, c=None, *, transa=False, transb=False, alpha=1.0, beta=0.0, precisio
     alpha, beta: rounded to float32. precision: as in mul.
     Returns float32 [..., M, N].
 
-Gradients: in a, b and c. Autocast: not cast; it is float32 by definition.
+Gradients: in a, b and c, of any order, backward and forward. torch.vmap: over any operand.
+Autocast: not cast; it is float32 by definition.
 Errors: ValueError, naming the argument, what was expected and what it got.
 Source: csrc/ops/sgemm.cpp; kernels in csrc/cpu/sgemm.
 """
@@ -73,7 +78,8 @@ sgemm_into(c, a, b, *, transa=False, transb=False, alpha=1.0, beta=0.0, precisio
         itself, a nor b. Not read where beta is 0.
     The other arguments are sgemm's.
 
-Gradients: none; ValueError where c, a or b requires one in grad mode.
+Gradients: none; ValueError where c, a or b requires one in grad mode or has a tangent.
+torch.vmap: refused.
 Errors: ValueError, naming the argument, what was expected and what it got; nothing is written then.
 Source: csrc/ops/sgemm.cpp.
 """
@@ -87,7 +93,8 @@ w4a16_grad_a(grad, qweight, n, k, group_size, perm=None, *, bf16_scales=False, z
     The other arguments are mul.w4a16's.
     Returns [..., K] in grad's dtype, its channels in a's order where there is a perm.
 
-Gradients: in grad. Errors: ValueError, naming the argument, what was expected and what it got.
+Gradients: in grad, backward and forward. torch.vmap: as mul.w4a16.
+Errors: ValueError, naming the argument, what was expected and what it got.
 Source: csrc/ops/w4a16.cpp.
 """
 
@@ -163,7 +170,7 @@ def _reduction(
     keepdim: reduced dimensions stay, of size 1.{options[1]}
     Returns {result}.
 
-Gradients: {gradient}.
+Gradients: {gradient}. torch.vmap: one call for all samples.
 Errors: ValueError or IndexError, naming the argument, what was expected and what it got.
 Source: csrc/ops/reduce.cpp; kernels in csrc/cpu/reduce and csrc/cuda/reduce.
 """
@@ -180,23 +187,37 @@ DOCS = {
     "dequantize_w4": _DEQUANTIZE,
     "explain": _EXPLAIN,
     "sum": _reduction(
-        "sum", "Sum over dimensions.", "x's dtype; int64 for integers and bool", "in x"
+        "sum",
+        "Sum over dimensions.",
+        "x's dtype; int64 for integers and bool",
+        "in x, backward and forward",
     ),
-    "mean": _reduction("mean", "Mean over dimensions.", "x's dtype", "in x", _FLOATS),
+    "mean": _reduction(
+        "mean", "Mean over dimensions.", "x's dtype", "in x, backward and forward", _FLOATS
+    ),
     "prod": _reduction(
-        "prod", "Product over dimensions.", "x's dtype; int64 for integers and bool", "in x"
+        "prod",
+        "Product over dimensions.",
+        "x's dtype; int64 for integers and bool",
+        "in x, backward and forward",
     ),
     "amax": _reduction(
-        "amax", "Largest element; NaN wins.", "x's dtype", "in x, shared evenly among equal ones"
+        "amax",
+        "Largest element; NaN wins.",
+        "x's dtype",
+        "in x, shared evenly among equal ones; backward and forward",
     ),
     "amin": _reduction(
-        "amin", "Smallest element; NaN wins.", "x's dtype", "in x, shared evenly among equal ones"
+        "amin",
+        "Smallest element; NaN wins.",
+        "x's dtype",
+        "in x, shared evenly among equal ones; backward and forward",
     ),
     "norm": _reduction(
         "norm",
         "The p-norm of vectors: (sum |x|^p)^(1/p).",
         "x's dtype",
-        "in x",
+        "in x, backward and forward",
         _FLOATS,
         (", p=2.0", "\n    p: the order; inf, -inf and 0 as in torch.linalg.vector_norm."),
     ),

@@ -1,8 +1,9 @@
-"""What torch must know of the eight reductions beside their kernels: fake kernels and gradients.
+"""What torch must know of the eight reductions beside their kernels: fakes, derivatives, vmap.
 
 The gradients are torch's own formulas in torch's own operators, so that they can be differentiated
 again; where a formula would divide by the value of an element (prod), one that also holds at zero
-is used. argmax and argmin have no gradient.
+is used. A tangent is what the same formula gives for a gradient of 1, times the input's tangent,
+summed. argmax and argmin have no gradient.
 """
 
 from __future__ import annotations
@@ -12,9 +13,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import Function
+
+from .batching import Batched, InDims, sample_of
+from .derivatives import (
+    BELOW_AUTOGRAD,
+    Gradients,
+    below_autograd,
+    keep,
+    needs_derivative,
+    primals,
+    record,
+)
 
 Tensor = torch.Tensor
-Gradients = tuple[Tensor | None, ...]
 Dims = int | Sequence[int] | None
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -54,7 +66,8 @@ def _result_dtype(op: str, dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def _fake(op: str, x: Tensor, dim: Dims, keepdim: bool, p: float = 2.0) -> Tensor:
+def _shape(op: str, x: Tensor, dim: Dims, keepdim: bool, p: float = 2.0) -> list[int]:
+    """The shape of the result; an error where the call is wrong."""
     allowed = _FLOATS if op in ("mean", "norm") else _FLOATS + _INTEGERS
     if x.dtype not in allowed:
         *rest, last = (_name(dtype) for dtype in allowed)
@@ -69,10 +82,11 @@ def _fake(op: str, x: Tensor, dim: Dims, keepdim: bool, p: float = 2.0) -> Tenso
                 f" got x of shape {shape}"
             )
             torch._check_index(x.shape[d] != 0, lambda message=message: message)
-    shape_kept = [
-        1 if d in dims else size for d, size in enumerate(x.shape) if keepdim or d not in dims
-    ]
-    return x.new_empty(shape_kept, dtype=_result_dtype(op, x.dtype))
+    return [1 if d in dims else size for d, size in enumerate(x.shape) if keepdim or d not in dims]
+
+
+def _fake(op: str, x: Tensor, dim: Dims, keepdim: bool, p: float = 2.0) -> Tensor:
+    return x.new_empty(_shape(op, x, dim, keepdim, p), dtype=_result_dtype(op, x.dtype))
 
 
 def _register_fake(op: str) -> None:
@@ -140,32 +154,89 @@ _GRADIENTS: dict[str, Callable[[Tensor, Tensor, Tensor, list[int], float], Tenso
 }
 
 
-def _register_gradient(op: str) -> None:
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, dim, ctx.keepdim, *order = inputs
-        ctx.p = order[0] if order else 2.0
-        ctx.arguments = len(inputs)
+class _Reduce(Function):
+    """Any of the reductions that have a gradient, by name."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, result: list[Tensor], x: Tensor, op: str, dim: Dims, keepdim: bool, p: float
+    ) -> Tensor:
+        ctx.op, ctx.dim, ctx.keepdim, ctx.p = op, dim, keepdim, p
         ctx.dims = _reduced_dims(op, x.dim(), dim)
         ctx.shape = x.shape
-        if op in _GRADIENTS:  # a sum or mean keeps neither its input nor its result alive
-            ctx.save_for_backward(x, output)
-
-    def backward(ctx: Any, grad: Tensor) -> Gradients:
-        grad = _restore(grad, ctx.dims, ctx.keepdim)
         if op in _GRADIENTS:
+            keep(ctx, x, output=result[0])
+        else:  # a sum or mean keeps neither its input nor its result alive
+            ctx.set_materialize_grads(False)
+        return result[0]
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        x_tangent = tangents[1]
+        call = getattr(torch.ops.xgemm, ctx.op).default
+        arguments = (ctx.dim, ctx.keepdim, ctx.p)[: len(call._schema.arguments) - 1]
+        if ctx.op not in _GRADIENTS:
+            with primals(ctx):
+                return call(x_tangent, *arguments)
+        with primals(ctx) as (x,):
+            result = _restore(call(x, *arguments), ctx.dims, ctx.keepdim)
+            slope = _GRADIENTS[ctx.op](torch.ones_like(result), x, result, ctx.dims, ctx.p)
+            return (slope * x_tangent).sum(ctx.dims, keepdim=ctx.keepdim)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
+        (grad,) = grads
+        if grad is None:
+            return (None,) * 6
+        grad = _restore(grad, ctx.dims, ctx.keepdim)
+        if ctx.op in _GRADIENTS:
             x, result = ctx.saved_tensors
             result = _restore(result, ctx.dims, ctx.keepdim)
-            grad_x = _GRADIENTS[op](grad, x, result, ctx.dims, ctx.p)
+            grad_x = _GRADIENTS[ctx.op](grad, x, result, ctx.dims, ctx.p)
         else:
             grad_x = grad.expand(ctx.shape)
-            if op == "mean":
+            if ctx.op == "mean":
                 grad_x = grad_x / math.prod(ctx.shape[d] for d in ctx.dims)
-        return (grad_x, *[None] * (ctx.arguments - 1))
-
-    torch.library.register_autograd(f"xgemm::{op}", backward, setup_context=setup_context)
+        return None, grad_x, None, None, None, None
 
 
+def _register_derivatives(name: str) -> None:
+    op = getattr(torch.ops.xgemm, name).default
+
+    def kernel(keys: Any, x: Tensor, *arguments: Any) -> Tensor:
+        if not needs_derivative(x):
+            return op.redispatch(keys & BELOW_AUTOGRAD, x, *arguments)
+        with below_autograd():
+            result = op.redispatch(keys & BELOW_AUTOGRAD, x, *arguments)
+        given = dict(zip(("dim", "keepdim", "p"), arguments, strict=False))
+        dim, keepdim, p = given.get("dim"), given.get("keepdim", False), given.get("p", 2.0)
+        return record(_Reduce, result, x, name, dim, keepdim, p)
+
+    _library.impl(name, kernel, "Autograd", with_keyset=True)
+
+
+def _register_batching(name: str) -> None:
+    op = getattr(torch.ops.xgemm, name).default
+
+    def rule(
+        info: Any, in_dims: InDims, x: Tensor, dim: Dims = None, keepdim: bool = False, *p: float
+    ) -> Batched:
+        sample = sample_of(x, in_dims[0])
+        shape = _shape(name, sample, dim, keepdim, *p)
+        dims = [d + 1 for d in _reduced_dims(name, sample.dim(), dim)]
+        x = x.movedim(in_dims[0] or 0, 0)
+        indexed = name in ("argmax", "argmin")
+        if sample.dim() == 0 or (indexed and len(dims) > 1):  # one number, or all as one run
+            x, dims = x.reshape(x.shape[0], math.prod(sample.shape)), [1]
+        over = dims[0] if indexed else dims
+        return op(x, over, keepdim, *p).reshape(x.shape[0], *shape), 0
+
+    torch.library.register_vmap(f"xgemm::{name}", rule)
+
+
+_library = torch.library.Library("xgemm", "IMPL")
 for _op in ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin"):
     _register_fake(_op)
+    _register_batching(_op)
 for _op in ("sum", "mean", *_GRADIENTS):
-    _register_gradient(_op)
+    _register_derivatives(_op)
