@@ -184,7 +184,9 @@ def test_another_architecture_is_refused_by_name(saved: Path) -> None:
         xgemm.load(saved, model=model)
     model = Net()
     model.up = nn.Identity()
-    with pytest.raises(ValueError, match=r"up must be an nn.Linear or a QuantLinear, got Id"):
+    with pytest.raises(
+        ValueError, match=r"up must be an nn.Linear, a Conv1D or a QuantLinear, got Id"
+    ):
         xgemm.load(saved, model=model)
     model = Net()
     del model.up

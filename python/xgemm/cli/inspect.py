@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from xgemm.cli.output import out, print_json, table
+from xgemm.formats.guard import guard_names, guarded_name
 from xgemm.formats.manifest import (
     CONFIG_FILE,
     MANIFEST_FILE,
+    ExpertsSpec,
     Manifest,
     ModuleSpec,
     parse_manifest,
@@ -39,16 +41,23 @@ def run(directory: Path, as_json: bool) -> None:
 
 
 def _facts(
-    directory: Path, config: dict[str, Any], modules: dict[str, ModuleSpec], manifest: Manifest
+    directory: Path,
+    config: dict[str, Any],
+    modules: dict[str, ModuleSpec | ExpertsSpec],
+    manifest: Manifest,
 ) -> dict[str, Any]:
     linears = {}
     for name, spec in modules.items():
-        size = Layout(spec.n, spec.k, spec.group_size, spec.zeros).nbytes
-        linears[name] = {**asdict(spec), "bytes": size}
+        if isinstance(spec, ModuleSpec):
+            linears[name] = {**asdict(spec), "bytes": _bytes(spec)}
+            continue
+        for projection, form in spec.projections.items():  # one weight [N, K] for each expert
+            for e in range(spec.num_experts):
+                linears[f"{name}.{projection}.{e}"] = {**asdict(form), "bytes": _bytes(form)}
     others = {}
+    guards = set(guard_names(manifest.tensors))
     for name, tensor in manifest.tensors.items():
-        module, _, leaf = name.rpartition(".")
-        if module in modules and leaf == "qweight":
+        if guarded_name(name) in guards or name in guards:
             continue
         itemsize = getattr(torch, tensor.dtype).itemsize
         size = math.prod(tensor.shape) * itemsize
@@ -63,6 +72,10 @@ def _facts(
         "other_tensors": others,
         "tied": manifest.tied,
     }
+
+
+def _bytes(spec: ModuleSpec) -> int:
+    return Layout(spec.n, spec.k, spec.group_size, spec.zeros).nbytes
 
 
 def _print(facts: dict[str, Any]) -> None:

@@ -1,12 +1,16 @@
-"""save and load: a model with QuantLinear layers as a directory of safetensors.
+"""save and load: a model with packed layers as a directory of safetensors.
 
     config.json          the model's own config (transformers), and "quantization_config": format,
-                         layout version, save id, and n, k, group_size, ... of each QuantLinear
+                         layout version, save id, the recipe, and n, k, group_size, ... of each
+                         QuantLinear ("modules") and QuantExperts ("experts")
     model.safetensors    the tensors; or model-0000i-of-0000n.safetensors and, in transformers'
                          naming, model.safetensors.index.json
     xgemm_manifest.json  sha256, dtype, shape and file of each tensor; which tensors are tied
 
-Every file carries the id of the save that made it, so files of two saves are told apart.
+Every file carries the id of the save that made it, so files of two saves are told apart. Beside
+the model's tensors there are guards (see guard.py), which stop a reader that does not know the
+format. What transformers' save_pretrained wrote has no manifest and no ids: it is read without
+these checks.
 """
 
 from __future__ import annotations
@@ -23,21 +27,21 @@ import torch
 from torch import nn
 
 from xgemm.formats import atomic
+from xgemm.formats.describe import quantization_config
 from xgemm.formats.fill import (
     FillPlan,
     finish_transformers_model,
     make_transformers_model,
 )
+from xgemm.formats.guard import guards
+from xgemm.formats.headers import read_headers
 from xgemm.formats.manifest import (
     CONFIG_FILE,
-    FORMAT,
     INDEX_FILE,
     MANIFEST_FILE,
-    QUANT_METHOD,
     SAVE_ID_KEY,
     SHARD_NAME,
     Manifest,
-    ModuleSpec,
     TensorSpec,
     dtype_name,
     hash_json,
@@ -46,8 +50,7 @@ from xgemm.formats.manifest import (
     parse_quantization_config,
     read_json,
 )
-from xgemm.formats.packed import LAYOUT_VERSION, check_int
-from xgemm.nn import QuantLinear
+from xgemm.formats.packed import check_int
 
 DEFAULT_SHARD_BYTES = 4 << 30
 # What a tokenizer or processor leaves in a transformers directory; copied from the directory that
@@ -80,7 +83,8 @@ def save(
     _refuse_foreign(target)
     tensors, tied = _tensors_of(model)
     save_id = uuid.uuid4().hex
-    section = _quantization_config(model, save_id)
+    tensors.update(guards(tensors))
+    section = {**quantization_config(model), "save_id": save_id}
     with atomic.replacing(target, save_id) as staging:
         _keep_other_files(target, staging)
         _write_model_files(model, staging, section)
@@ -112,11 +116,11 @@ def load(
     device: torch.device | str | int | None = None,
     dtype: torch.dtype | None = None,
 ) -> nn.Module:
-    """Read what `save` wrote, and return the model.
+    """Read what `save`, or save_pretrained of a quantized model, wrote, and return the model.
 
-    model: the module to fill, of the architecture that was saved; its nn.Linear layers become
-        QuantLinear where the checkpoint says so. None makes a transformers model from config.json
-        (never remote code), in eval mode.
+    model: the module to fill, of the architecture that was saved; its linear layers and experts
+        become packed ones where the checkpoint says so. None makes a transformers model from
+        config.json (never remote code), in eval mode.
     verify: compare each tensor with its sha256.
     device: where tensors go; None leaves them where `model` has them (a meta tensor: the CPU).
     dtype: of floating-point tensors; None keeps `model`'s (of a meta tensor: the checkpoint's).
@@ -128,20 +132,19 @@ def load(
     safetensors = _safetensors("load")
     path = atomic.recovered(Path(os.path.realpath(directory)))
     config = read_json(path / CONFIG_FILE)
-    modules = parse_quantization_config(path / CONFIG_FILE, config)
-    manifest = parse_manifest(path / MANIFEST_FILE, read_json(path / MANIFEST_FILE))
-    _check_same_save(path, config, manifest)
-    if verify:
-        found = hash_json(config["quantization_config"])
-        if found != manifest.quantization_config_sha256:
-            raise ValueError(
-                f"load: {path / CONFIG_FILE}: quantization_config is not what was saved "
-                f"(sha256 {found}, expected {manifest.quantization_config_sha256})"
-            )
+    specs = parse_quantization_config(path / CONFIG_FILE, config)
+    written_by_save = "save_id" in config["quantization_config"]
+    if written_by_save or (path / MANIFEST_FILE).is_file():
+        manifest = parse_manifest(path / MANIFEST_FILE, read_json(path / MANIFEST_FILE))
+        _check_same_save(path, config, manifest)
+        if verify:
+            _check_section(path, config, manifest)
+    else:
+        manifest, verify = read_headers(safetensors, path), False
     made_here = model is None
     if model is None:
         model = make_transformers_model(path, config)
-    plan = FillPlan(model, modules, manifest)
+    plan = FillPlan(model, specs, manifest)
     plan.fill(path, _read_tensors(safetensors, path, manifest, verify), device, dtype)
     if made_here:
         finish_transformers_model(model, path)
@@ -184,7 +187,7 @@ def _plan_shards(tensors: dict[str, torch.Tensor], max_bytes: int) -> dict[str, 
     size = 0
     for name, tensor in tensors.items():
         nbytes = tensor.numel() * tensor.element_size()
-        if shards[-1] and size + nbytes > max_bytes:
+        if shards[-1] and nbytes > 0 and size + nbytes > max_bytes:
             shards.append([])
             size = 0
         shards[-1].append(name)
@@ -193,30 +196,6 @@ def _plan_shards(tensors: dict[str, torch.Tensor], max_bytes: int) -> dict[str, 
         return {"model.safetensors": shards[0]}
     count = len(shards)
     return {f"model-{i:05d}-of-{count:05d}.safetensors": s for i, s in enumerate(shards, 1)}
-
-
-def _quantization_config(model: nn.Module, save_id: str) -> dict[str, Any]:
-    modules = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, QuantLinear):
-            spec = ModuleSpec(
-                n=module.out_features,
-                k=module.in_features,
-                group_size=module.group_size,
-                bf16_scales=module.bf16_scales,
-                zeros=module.has_zeros,
-                act_order=module.perm is not None,
-                bias=module.bias is not None,
-                activation=module.activation,
-            )
-            modules[name] = dataclasses.asdict(spec)
-    return {
-        "quant_method": QUANT_METHOD,
-        "format": FORMAT,
-        "layout_version": LAYOUT_VERSION,
-        "save_id": save_id,
-        "modules": modules,
-    }
 
 
 def _refuse_foreign(target: Path) -> None:
@@ -279,6 +258,15 @@ def _safetensors(where: str) -> Any:
     return safetensors
 
 
+def _check_section(path: Path, config: dict[str, Any], manifest: Manifest) -> None:
+    found = hash_json(config["quantization_config"])
+    if found != manifest.quantization_config_sha256:
+        raise ValueError(
+            f"load: {path / CONFIG_FILE}: quantization_config is not what was saved "
+            f"(sha256 {found}, expected {manifest.quantization_config_sha256})"
+        )
+
+
 def _check_same_save(path: Path, config: dict[str, Any], manifest: Manifest) -> None:
     found = {CONFIG_FILE: config["quantization_config"].get("save_id")}
     if len(manifest.files) > 1:
@@ -309,7 +297,7 @@ def _read_tensors(
         try:
             with safetensors.safe_open(path / file, framework="pt") as opened:
                 save_id = (opened.metadata() or {}).get(SAVE_ID_KEY)
-                if save_id != manifest.save_id:
+                if manifest.save_id and save_id != manifest.save_id:
                     _refuse_mixed(path / file, save_id, manifest)
                 if differing := set(opened.keys()) ^ set(names[file]):
                     raise ValueError(

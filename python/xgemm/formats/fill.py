@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-from xgemm.formats.manifest import Manifest, ModuleSpec, dtype_name
+from xgemm.formats.guard import HINT, guard_names
+from xgemm.formats.manifest import ExpertsSpec, Manifest, ModuleSpec, dtype_name
 from xgemm.formats.packed import check_permutation
-from xgemm.nn import QuantLinear
+from xgemm.formats.packed_format import PackedFormat
+from xgemm.nn import QuantExperts, QuantLinear
+from xgemm.nn.float_linear import linear_shape
 
-FORMAT_BUFFER = "packed_format"  # of a QuantLinear; files that were saved before it had it lack it
+FORMAT_BUFFER = "packed_format"  # files that were saved before layers had it lack it
 
 
 @dataclass(frozen=True)
@@ -29,14 +33,19 @@ class _Target:
 
 
 class FillPlan:
-    """Which layers become QuantLinear and where each tensor goes; refuses a model that differs."""
+    """Which layers become packed ones and where each tensor goes; refuses a model that differs."""
 
     def __init__(
-        self, model: nn.Module, modules: dict[str, ModuleSpec], manifest: Manifest
+        self,
+        model: nn.Module,
+        specs: Mapping[str, ModuleSpec | ExpertsSpec],
+        manifest: Manifest,
     ) -> None:
         self.model = model
+        self.tied = dict(manifest.tied)
         self.manifest = manifest
-        self.replacements = _plan_replacements(model, modules)
+        self.ignored: set[str] = set()  # guards
+        self.replacements = plan_replacements(model, specs)
         self.targets = self._plan_targets()
 
     def fill(
@@ -50,14 +59,16 @@ class FillPlan:
         self._check(path, tensors)
         state: dict[str, Any] = {}
         for name, tensor in tensors.items():
+            if name in self.ignored:
+                continue
             state[name] = _placed(tensor, self.targets[name], device, dtype)
-        for name, source in self.manifest.tied.items():
+        for name, source in self.tied.items():
             state[name] = state[source]  # the same Parameter object: it stays one
         for name, layer in self.replacements.items():
             self.model.set_submodule(name, layer)
-            if f"{name}.{FORMAT_BUFFER}" not in state:
-                device = state[f"{name}.qweight"].device
-                state[f"{name}.{FORMAT_BUFFER}"] = layer.format.to_tensor(device)
+            for prefix, form in packed_parts(name, layer):
+                if prefix + FORMAT_BUFFER not in state:
+                    state[prefix + FORMAT_BUFFER] = form.to_tensor(state[f"{prefix}qweight"].device)
         self.model.load_state_dict(state, assign=True)
         if device is not None:
             self.model.to(device)  # buffers that no checkpoint holds
@@ -70,18 +81,30 @@ class FillPlan:
             if name.rpartition(".")[0] not in self.replacements:
                 targets[name] = _target(value, value.device)
         for owner, layer in self.replacements.items():
-            old = current.get(f"{owner}.weight", current.get(f"{owner}.qweight"))
+            device = _device_of(self.model.get_submodule(owner))
             for key, value in _tensors(layer).items():
                 name = f"{owner}.{key}"
-                device = value.device if old is None else old.device
-                if key == "bias":
-                    targets[name] = _target(current.get(name, value), device)
+                if name in current and not _is_packed(value):  # a bias, what a norm has
+                    targets[name] = _target(current[name], current[name].device)
+                elif value.is_floating_point():
+                    targets[name] = _target(value, device)
                 else:
                     targets[name] = _target(value, device, exact=True)
-        given = self.manifest.tensors.keys() | self.manifest.tied.keys()
-        for owner in self.replacements:
-            if f"{owner}.{FORMAT_BUFFER}" not in given:
-                targets.pop(f"{owner}.{FORMAT_BUFFER}", None)
+        given = set(self.manifest.tensors.keys() | self.tied.keys())
+        for owner, layer in self.replacements.items():
+            for prefix, _ in packed_parts(owner, layer):
+                if prefix + FORMAT_BUFFER not in given:
+                    targets.pop(prefix + FORMAT_BUFFER, None)
+        for name in _guards(given) - targets.keys():
+            guard = self.manifest.tensors[name]
+            if (guard.dtype, guard.shape) == ("uint8", (0,)):
+                given.discard(name)
+                self.ignored.add(name)
+        for name in targets.keys() - given:
+            source = _same_tensor(current, name, given)
+            if source is not None:  # tied in the model, and stored once
+                self.tied[name] = source
+                given.add(name)
         if missing := sorted(targets.keys() - given):
             raise ValueError(f"load: the checkpoint lacks {_some(missing)}")
         if unexpected := sorted(given - targets.keys()):
@@ -90,7 +113,7 @@ class FillPlan:
 
     def _check(self, path: Path, tensors: dict[str, torch.Tensor]) -> None:
         for name, target in self.targets.items():
-            tensor = tensors[self.manifest.tied.get(name, name)]
+            tensor = tensors[self.tied.get(name, name)]
             if tuple(tensor.shape) != target.shape:
                 raise ValueError(
                     f"load: {path}: {name} must be {list(target.shape)}, got {list(tensor.shape)}"
@@ -101,42 +124,51 @@ class FillPlan:
                     f"got {dtype_name(tensor.dtype)}"
                 )
         for name, layer in self.replacements.items():
-            written = f"{name}.{FORMAT_BUFFER}"
-            if written in self.targets:
-                given = tensors[self.manifest.tied.get(written, written)]
-                layer.format.check(f"load: {path}: {name}", given)
-            if layer.perm is not None:
-                full = f"{name}.perm"
-                perm = tensors[self.manifest.tied.get(full, full)]
-                check_permutation(f"load: {path}: {full}", perm, layer.in_features)
+            for prefix, form in packed_parts(name, layer):
+                for full in {f"{prefix}{FORMAT_BUFFER}", f"{prefix}perm"} & self.targets.keys():
+                    given = tensors[self.tied.get(full, full)]
+                    if full.endswith(FORMAT_BUFFER):
+                        form.check(f"load: {path}: {prefix[:-1]}", given)
+                        continue
+                    for perm in given.reshape(-1, form.k):
+                        check_permutation(f"load: {path}: {full}", perm, form.k)
 
 
-def _plan_replacements(model: nn.Module, modules: dict[str, ModuleSpec]) -> dict[str, QuantLinear]:
-    """The QuantLinear, without data, for each module that the checkpoint names."""
-    replacements: dict[str, QuantLinear] = {}
-    made: dict[nn.Module, QuantLinear] = {}  # a layer that has two names is one layer
-    for name, spec in modules.items():
+def plan_replacements(
+    model: nn.Module, specs: Mapping[str, ModuleSpec | ExpertsSpec]
+) -> dict[str, QuantLinear | QuantExperts]:
+    """The layer, without data, for each module of the model that a checkpoint names.
+
+    ValueError where the model has no such module, or another one in its place.
+    """
+    replacements: dict[str, QuantLinear | QuantExperts] = {}
+    made: dict[nn.Module, QuantLinear | QuantExperts] = {}  # two names of a layer: one layer
+    for name, spec in specs.items():
         try:
             old = model.get_submodule(name)
         except AttributeError:
             raise ValueError(f"load: the model has no module {name!r}") from None
-        if not isinstance(old, nn.Linear):
-            raise ValueError(
-                f"load: {name} must be an nn.Linear or a QuantLinear, got {type(old).__name__}"
-            )
         if old not in made:
-            made[old] = _replacement(name, old, spec)
+            if isinstance(spec, ExpertsSpec):
+                made[old] = _experts(name, old, spec)
+            else:
+                made[old] = _linear(name, old, spec)
         replacements[name] = made[old]
     return replacements
 
 
-def _replacement(name: str, old: nn.Linear, spec: ModuleSpec) -> QuantLinear:
-    if (old.out_features, old.in_features) != (spec.n, spec.k):
+def _linear(name: str, old: nn.Module, spec: ModuleSpec) -> QuantLinear:
+    shape, layer = linear_shape(old), cast(Any, old)
+    if shape is None:
         raise ValueError(
-            f"load: {name} is [{old.out_features}, {old.in_features}] in the model, "
-            f"[{spec.n}, {spec.k}] in the checkpoint"
+            f"load: {name} must be an nn.Linear, a Conv1D or a QuantLinear, "
+            f"got {type(old).__name__}"
         )
-    if (old.bias is not None) != spec.bias:
+    if shape != (spec.n, spec.k):
+        raise ValueError(
+            f"load: {name} is {list(shape)} in the model, [{spec.n}, {spec.k}] in the checkpoint"
+        )
+    if (layer.bias is not None) != spec.bias:
         has = "has a" if spec.bias else "has no"
         raise ValueError(f"load: {name} {has} bias in the checkpoint, unlike in the model")
     return QuantLinear(
@@ -149,8 +181,63 @@ def _replacement(name: str, old: nn.Linear, spec: ModuleSpec) -> QuantLinear:
         act_order=spec.act_order,
         activation=spec.activation,
         device="meta",
-        dtype=old.compute_dtype if isinstance(old, QuantLinear) else old.weight.dtype,
+        dtype=layer.compute_dtype if isinstance(old, QuantLinear) else layer.weight.dtype,
     ).train(old.training)
+
+
+def _experts(name: str, old: nn.Module, spec: ExpertsSpec) -> QuantExperts:
+    formats = {
+        projection: PackedFormat(s.n, s.k, s.group_size, s.bf16_scales, s.zeros)
+        for projection, s in spec.projections.items()
+    }
+    act_order = [projection for projection, s in spec.projections.items() if s.act_order]
+    if getattr(old, "num_experts", spec.num_experts) != spec.num_experts:
+        raise ValueError(
+            f"load: {name} has {old.num_experts} experts in the model, {spec.num_experts} in the "
+            "checkpoint"
+        )
+    for projection, s in spec.projections.items():
+        if (old._parameters.get(f"{projection}_bias") is not None) != s.bias:
+            has = "has a" if s.bias else "has no"
+            raise ValueError(
+                f"load: {name}: {projection} {has} bias in the checkpoint, unlike in the model"
+            )
+    try:
+        return QuantExperts(old, formats, act_order=act_order, device="meta")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"load: {name}: {error}") from None
+
+
+def _guards(names: Iterable[str]) -> set[str]:
+    """Those of the names that are guards'; with the hint, wherever it stands."""
+    names = list(names)
+    hints = (name for name in names if name == HINT or name.endswith(f".{HINT}"))
+    return {*guard_names(names), *hints} & set(names)
+
+
+def _same_tensor(current: dict[str, torch.Tensor], name: str, given: set[str]) -> str | None:
+    """Another name, among those given, of the tensor that the model has under `name`."""
+    value = current.get(name)
+    if value is None:
+        return None
+    return next((n for n, other in current.items() if other is value and n in given), None)
+
+
+def packed_parts(name: str, layer: QuantLinear | QuantExperts) -> list[tuple[str, PackedFormat]]:
+    """What stands before "qweight", "perm" and "packed_format" in the names, and the format."""
+    if isinstance(layer, QuantLinear):
+        return [(f"{name}.", layer.format)]
+    return [(f"{name}.{projection}_", form) for projection, form in layer.formats.items()]
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    """The device of a layer's weights."""
+    tensors = sorted(module.named_parameters(recurse=False), key=lambda named: -named[1].dim())
+    return tensors[0][1].device if tensors else torch.device("cpu")
+
+
+def _is_packed(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point()
 
 
 def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:

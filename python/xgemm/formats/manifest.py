@@ -50,6 +50,14 @@ class ModuleSpec:
 
 
 @dataclass(frozen=True)
+class ExpertsSpec:
+    """A QuantExperts as a config describes it: a ModuleSpec for each projection's experts."""
+
+    num_experts: int
+    projections: dict[str, ModuleSpec]
+
+
+@dataclass(frozen=True)
 class TensorSpec:
     """A tensor as the manifest describes it."""
 
@@ -104,18 +112,46 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def parse_quantization_config(path: Path, config: dict[str, Any]) -> dict[str, ModuleSpec]:
-    """The modules of a config.json's quantization_config, checked; refuses any other format."""
+def parse_quantization_config(
+    path: Path, config: dict[str, Any]
+) -> dict[str, ModuleSpec | ExpertsSpec]:
+    """The quantized modules of a config.json by name, checked; refuses any other format."""
+    if config.get("quantization_config") is None:
+        raise ValueError(
+            f"load: {path} has no quantization_config: the weights there are float. Quantize them "
+            f"first: xgemm quantize {path.parent} DST, or xgemm.quantize(model) and xgemm.save"
+        )
     section = _get(f"{path}", config, "quantization_config", dict)
     where = f"{path}: quantization_config"
     method = section.get("quant_method")
     if method != QUANT_METHOD:
-        raise ValueError(f"load: {where}: quant_method must be {QUANT_METHOD!r}, got {method!r}")
+        raise ValueError(
+            f"load: {where}: quant_method must be {QUANT_METHOD!r}, got {method!r}: the directory "
+            "was quantized by something else, or is to be read by something else"
+        )
     check_layout_version(f"load: {where}: layout_version", section.get("layout_version"))
     if section.get("format") != FORMAT:
         raise ValueError(f"load: {where}: format must be {FORMAT!r}, got {section.get('format')!r}")
-    modules = _get(where, section, "modules", dict)
-    return {name: _parse_module(f"load: {where}: {name}", v) for name, v in modules.items()}
+    found: dict[str, ModuleSpec | ExpertsSpec] = {}
+    for name, value in _get(where, section, "modules", dict).items():
+        found[name] = _parse_module(f"load: {where}: {name}", value)
+    # Directories that were saved before there were experts lack the section.
+    experts = _get(where, section, "experts", dict) if "experts" in section else {}
+    for name, value in experts.items():
+        if name in found:
+            raise ValueError(f"load: {where}: {name!r} is among modules and among experts")
+        found[name] = _parse_experts(f"load: {where}: {name}", value)
+    return found
+
+
+def _parse_experts(where: str, value: Any) -> ExpertsSpec:
+    if not isinstance(value, dict) or not isinstance(value.get("projections"), dict):
+        raise TypeError(f"{where} must be an object with projections, got {value!r:.100}")
+    count = check_int(f"{where}: num_experts", value.get("num_experts"), 1, MAX_FEATURES)
+    projections = {
+        name: _parse_module(f"{where}: {name}", spec) for name, spec in value["projections"].items()
+    }
+    return ExpertsSpec(count, projections)
 
 
 def _parse_module(where: str, value: Any) -> ModuleSpec:

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from xgemm.formats.fill import FORMAT_BUFFER, _plan_replacements
+from xgemm.formats.fill import FORMAT_BUFFER, packed_parts, plan_replacements
 from xgemm.formats.guard import HINT
 from xgemm.formats.manifest import CONFIG_FILE, parse_quantization_config
 from xgemm.hf.config import XgemmConfig
 from xgemm.hf.names import Names, some
-from xgemm.nn import QuantLinear
+from xgemm.nn import QuantExperts, QuantLinear
 
 
 class Loading:
@@ -29,7 +29,7 @@ class Loading:
         self.names = Names(model)
         found = self.names.find_all(specs)
         wanted = {here: specs[saved] for saved, here in found.items()}
-        self.layers = _plan_replacements(model, wanted)
+        self.layers = plan_replacements(model, wanted)
         for name, layer in self.layers.items():
             model.set_submodule(name, layer)
         _keep_in_fp32(model, self.layers, dtype)
@@ -38,13 +38,18 @@ class Loading:
     def _check(self, model: PreTrainedModel, info: Any) -> None:
         """Refuse a checkpoint that has not each tensor of the quantized modules, and no other."""
         info.unexpected_keys -= {key for key in info.unexpected_keys if self._is_guard(key)}
+        formats = {
+            prefix + FORMAT_BUFFER: form
+            for name, layer in self.layers.items()
+            for prefix, form in packed_parts(name, layer)
+        }
         missing, unexpected = [], []
         for key in sorted(info.missing_keys):
             owner, _, leaf = key.rpartition(".")
-            if leaf == FORMAT_BUFFER and owner in self.layers:
-                # A file that was saved before it had them.
+            if key in formats:  # a file that was saved before it had them
                 layer = self.layers[owner]
-                layer.packed_format = layer.format.to_tensor(layer.packed_format.device)
+                device = next(layer.parameters()).device
+                setattr(layer, leaf, formats[key].to_tensor(device))
                 info.missing_keys.remove(key)
             elif owner in self.layers:
                 missing.append(key)
@@ -64,12 +69,15 @@ class Loading:
         if key == HINT or key.endswith(f".{HINT}"):
             return True
         owner, _, leaf = key.rpartition(".")
+        layer = self.layers.get(self.names.find(owner) or "")
+        if isinstance(layer, QuantExperts):
+            return leaf in layer.formats
         if leaf != "weight":
             return False
         return owner in self.saved_names or self.names.find(owner) in self.layers
 
 
-def verify(name: str, layer: QuantLinear) -> None:
+def verify(name: str, layer: QuantLinear | QuantExperts) -> None:
     """Check a filled layer as its load_state_dict does: format, permutation, alignment."""
     try:
         layer.load_state_dict(layer.state_dict(keep_vars=True), assign=True)
@@ -94,7 +102,7 @@ def _call_when_loaded(model: PreTrainedModel, check: Any) -> None:
 
 
 def _keep_in_fp32(
-    model: PreTrainedModel, layers: dict[str, QuantLinear], dtype: torch.dtype
+    model: PreTrainedModel, layers: dict[str, QuantLinear | QuantExperts], dtype: torch.dtype
 ) -> None:
     """The compute dtype of layers whose float weight transformers would keep in fp32."""
     plan = model._get_dtype_plan(dtype)

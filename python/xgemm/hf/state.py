@@ -10,10 +10,10 @@ from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import PrefixChange, WeightRenaming
 
-from xgemm.formats.checkpoint import _quantization_config
+from xgemm.formats.describe import describe_modules
 from xgemm.formats.guard import guards
 from xgemm.hf.config import RECIPE, XgemmConfig
-from xgemm.nn import QuantLinear
+from xgemm.nn import QuantExperts, QuantLinear
 
 # Stands in the names of guards until transformers has converted a state to the names and the parts
 # of the original checkpoint: it would take the guard of an experts' weight for that weight.
@@ -21,13 +21,14 @@ _MARK = "xgemm_guard."
 
 
 def has_quantized_modules(model: nn.Module) -> bool:
-    return any(isinstance(module, QuantLinear) for module in model.modules())
+    return any(isinstance(module, QuantLinear | QuantExperts) for module in model.modules())
 
 
 def describe(model: nn.Module, recipe: XgemmConfig) -> XgemmConfig:
     """The config of `model` as it is: `recipe`, and its quantized modules of now."""
     options = {name: getattr(recipe, name) for name in RECIPE}
-    return XgemmConfig(**options, modules=_quantization_config(model, "")["modules"])
+    described = describe_modules(model)
+    return XgemmConfig(**options, modules=described["modules"], experts=described["experts"])
 
 
 def recipe_of(report: Any) -> XgemmConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -90,7 +90,10 @@ class QuantExperts(nn.Module):
     """
 
     num_experts: int
+    formats: dict[str, PackedFormat]
     compute_dtype: torch.dtype
+    _source_type: type[nn.Module]
+    _transposed: bool
     act_fn: Callable[[torch.Tensor], torch.Tensor]
 
     def __init__(
@@ -107,7 +110,7 @@ class QuantExperts(nn.Module):
         device: of the packed weights; None takes that of the module's weights.
         """
         super().__init__()
-        shapes = experts_projections(module)
+        shapes = _projections(module)
         if shapes is None:
             raise TypeError(
                 f"QuantExperts: module must hold experts as 3-D parameters in a form that is "
@@ -117,24 +120,23 @@ class QuantExperts(nn.Module):
             raise ValueError(
                 f"QuantExperts: formats must name {sorted(shapes)}, got {sorted(formats)}"
             )
-        up_name = next(iter(shapes))
-        self._source_type = type(module)
-        self._transposed = bool(_is_transposed(module))
+        self.__dict__.update((k, v) for k, v in vars(module).items() if k not in _NOT_OWN)
+        up_weight: torch.Tensor = getattr(module, next(iter(shapes)))
+        self.compute_dtype = up_weight.dtype
+        if not isinstance(module, QuantExperts):
+            self._source_type, self._transposed = type(module), bool(_is_transposed(module))
         self.formats = {name: formats[name] for name in shapes}
-        self.compute_dtype = module._parameters[up_name].dtype  # type: ignore[union-attr]
-        for name, value in vars(module).items():
-            if name not in _NOT_OWN:
-                self.__dict__[name] = value
+        weights = _float_and_packed(shapes)
         for name, child in module._modules.items():
             self.add_module(name, child)
         for name, buffer in module._buffers.items():
-            persistent = name not in module._non_persistent_buffers_set
-            self.register_buffer(name, buffer, persistent)
+            if name not in weights:
+                self.register_buffer(name, buffer, name not in module._non_persistent_buffers_set)
+        for name, shape in shapes.items():
+            where = up_weight.device if device is None else device
+            self._add_projection(name, shape, name in act_order, where)
         for name, parameter in module._parameters.items():
-            if name in shapes:
-                where = parameter.device if device is None else device  # type: ignore[union-attr]
-                self._add_projection(name, shapes[name], name in act_order, where)
-            else:
+            if name not in weights:
                 self.register_parameter(name, parameter)
         self.train(module.training)
 
@@ -253,10 +255,8 @@ class QuantExperts(nn.Module):
         module = self._source_type.__new__(self._source_type)
         nn.Module.__init__(module)
         ours = {"formats", "compute_dtype", "_source_type", "_transposed"} | _NOT_OWN
-        for name, value in vars(self).items():
-            if name not in ours:
-                module.__dict__[name] = value
-        packed = tuple(f"{name}_{part}" for name in self.formats for part in _PARTS)
+        module.__dict__.update((k, v) for k, v in vars(self).items() if k not in ours)
+        packed = _float_and_packed(self.formats)
         for name in self.formats:
             module.register_parameter(name, nn.Parameter(self.dequantize(name)))
         for name, parameter in self._parameters.items():
@@ -447,7 +447,16 @@ class QuantExperts(nn.Module):
         return ", ".join(parts)
 
 
-_PARTS = ("qweight", "perm", "packed_format")
+def _projections(module: nn.Module) -> dict[str, tuple[int, int]] | None:
+    if isinstance(module, QuantExperts):
+        return {name: (form.n, form.k) for name, form in module.formats.items()}
+    return experts_projections(module)
+
+
+def _float_and_packed(projections: Iterable[str]) -> set[str]:
+    """The names of the tensors that hold weights, in the float module and in the packed one."""
+    parts = ("", "_qweight", "_perm", "_packed_format")
+    return {f"{name}{part}" for name in projections for part in parts}
 
 
 def _format_of(packed: PackedWeight) -> PackedFormat:

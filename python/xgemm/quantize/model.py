@@ -31,6 +31,16 @@ class QuantizationReport:
     left: dict[str, str] = field(default_factory=dict)  # name of a layer -> why it was left
     bytes_before: int = 0  # of the weights of the layers taken over
     bytes_after: int = 0
+    clip: str = "none"
+    scale_dtype: str | None = None
+    lm_head: bool = False
+    skip: list[str] = field(default_factory=list)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """How `quantize` was called, as config.json holds it."""
+        names = ("method", "group_size", "symmetric", "clip", "scale_dtype", "lm_head", "skip")
+        return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
         lines = [
@@ -84,7 +94,9 @@ def quantize(
         raise ValueError(f"quantize: method {method!r} takes no calibration data")
     patterns = [skip] if isinstance(skip, str) else list(skip)
 
-    report = QuantizationReport(method, group_size, symmetric)
+    report = QuantizationReport(method, group_size, symmetric, clip=clip, lm_head=lm_head)
+    report.scale_dtype = None if scale_dtype is None else str(scale_dtype).removeprefix("torch.")
+    report.skip = patterns
     names = _linear_names(model)
     heads = set() if lm_head else _output_heads(model)
     uses = _parameter_uses(model)

@@ -1,0 +1,59 @@
+"""The tensors of a directory that has no manifest, from the headers of its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from xgemm.formats.manifest import (
+    INDEX_FILE,
+    SHARD_NAME,
+    Manifest,
+    TensorSpec,
+    read_json,
+)
+
+_ONE_FILE = "model.safetensors"
+_DTYPES = {
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"},
+    **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8"},
+    **{"BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
+}
+
+
+def read_headers(safetensors: Any, path: Path) -> Manifest:
+    """A manifest of what is in the files, without a save id and hashes."""
+    tensors: dict[str, TensorSpec] = {}
+    sizes: dict[str, int] = {}
+    for file in _files(path):
+        if not (path / file).is_file():
+            raise FileNotFoundError(f"load: {path / file} is missing")
+        sizes[file] = (path / file).stat().st_size
+        try:
+            with safetensors.safe_open(path / file, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118 (no mapping)
+                    part = opened.get_slice(name)
+                    dtype = _DTYPES.get(part.get_dtype(), part.get_dtype())
+                    if name in tensors:
+                        raise ValueError(
+                            f"load: {name} is in {tensors[name].file} and in {path / file}"
+                        )
+                    tensors[name] = TensorSpec(file, dtype, tuple(part.get_shape()), "")
+        except safetensors.SafetensorError as error:
+            raise ValueError(f"load: {path / file}: {error}") from None
+    return Manifest("", sizes, tensors, {}, "")
+
+
+def _files(path: Path) -> list[str]:
+    """The names of the files with tensors: those of the index, or the one without it."""
+    if not (path / INDEX_FILE).is_file():
+        return [_ONE_FILE]
+    weight_map = read_json(path / INDEX_FILE).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"load: {path / INDEX_FILE}: weight_map must name the files of tensors")
+    for name in set(map(str, weight_map.values())):
+        if not SHARD_NAME.fullmatch(name):  # it could be a path to anywhere
+            raise ValueError(
+                f"load: {path / INDEX_FILE}: {name!r} is not the name of a checkpoint file"
+            )
+    return sorted(set(map(str, weight_map.values())))
