@@ -22,7 +22,16 @@ Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's c
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run model code that the directory holds.")
 ]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+Dtype = Annotated[str, typer.Option(help="auto (the checkpoint's), float32, float16 or bfloat16.")]
 Plot = Annotated[Path | None, typer.Option(dir_okay=False, help="Write a PNG plot here.")]
+
+
+def _set_threads(threads: int | None) -> None:
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
 
 
 def _print_version(wanted: bool) -> None:
@@ -131,6 +140,95 @@ def quantize(
         scale_dtype=scale_dtype,
     )
     run(Source(source, device, trust_remote_code, tuple(drop or ())), destination, recipe, json)
+
+
+@app.command()
+def generate(
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            exists=True, file_okay=False, metavar="DIR", help="An xgemm or a float directory."
+        ),
+    ],
+    prompt: Annotated[str, typer.Argument(help="What to go on with, or to answer.")],
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="The text's greatest length.")] = 128,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="0: always the likeliest token; above: sample.")
+    ] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Sample among the likeliest of this share.")
+    ] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Of sampling; fresh if absent.")] = None,
+    device: Device = "cpu",
+    dtype: Dtype = "auto",
+    chat: Annotated[
+        bool | None,
+        typer.Option("--chat/--no-chat", help="Use the chat template; if there is one, if absent."),
+    ] = None,
+    trust_remote_code: TrustRemoteCode = False,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Go on with a prompt: text as it comes, then tokens a second."""
+    from xgemm.cli.generate import Sampling, run
+
+    _set_threads(threads)
+    run(
+        directory,
+        prompt,
+        Sampling(max_new_tokens, temperature, top_p, seed),
+        device=device,
+        dtype=dtype,
+        chat=chat,
+        trust_remote_code=trust_remote_code,
+        as_json=json,
+    )
+
+
+@app.command("eval")
+def evaluate(
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            exists=True, file_okay=False, metavar="DIR", help="An xgemm or a float directory."
+        ),
+    ],
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="UTF-8 text; Python's help topics if absent."
+        ),
+    ] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="The float model to compare with."),
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(min=2, help="Tokens read at once; 1024 if absent.")
+    ] = None,
+    stride: Annotated[
+        int | None, typer.Option(min=1, help="Tokens from window to window; half of one if absent.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Read no more of the text.")] = 8192,
+    device: Device = "cpu",
+    dtype: Dtype = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Perplexity of a text by sliding windows, beside the float model's."""
+    from xgemm.cli.eval import Text, run
+
+    _set_threads(threads)
+    run(
+        directory,
+        reference,
+        Text(text, window, stride, max_tokens),
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        as_json=json,
+    )
 
 
 @app.command()

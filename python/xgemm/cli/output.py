@@ -8,6 +8,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -46,6 +47,18 @@ def check_writable(option: str, path: Path) -> None:
         raise FileNotFoundError(f"{option}: {path}: its directory does not exist")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise PermissionError(f"{option}: {path} may not be written")
+
+
+def check_device(command: str, device: str) -> None:
+    """A device that torch knows, and sees here."""
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        found = torch.device("meta")
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"{command}: --device must be cpu, cuda or cuda:N, got {device!r}")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"{command}: --device {device}: torch sees no such GPU here")
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -131,10 +132,12 @@ def step(text: str, total: int | None = None) -> Iterator[Step]:
 
 def import_transformers() -> None:
     """Imports it, which takes seconds, and silences its own messages and bars: ours are shown."""
-    with step("importing transformers"):
-        from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401
-        from transformers.utils import logging
+    if "xgemm.hf.source" not in sys.modules:
+        with step("importing transformers"):
+            from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401
 
-        import xgemm.hf.source  # noqa: F401
+            import xgemm.hf.source  # noqa: F401
+    from transformers.utils import logging
+
     logging.set_verbosity_error()
     logging.disable_progress_bar()

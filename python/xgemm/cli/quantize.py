@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import xgemm
-from xgemm.cli.output import out, print_json, printable
+from xgemm.cli.output import check_device, out, print_json, printable
 from xgemm.cli.progress import import_transformers, step
 from xgemm.quantize.weight import check_method
 
@@ -116,18 +116,6 @@ def _check_arguments(source: Source, destination: Path, recipe: Recipe) -> None:
             f"quantize: {source.path} is already quantized, by {method}: quantize the float model "
             "that it was made from"
         )
-
-
-def check_device(command: str, device: str) -> None:
-    """A device that torch knows, and sees here."""
-    try:
-        found = torch.device(device)
-    except RuntimeError:
-        found = torch.device("meta")
-    if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"{command}: --device must be cpu, cuda or cuda:N, got {device!r}")
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"{command}: --device {device}: torch sees no such GPU here")
 
 
 def _load(source: Source, recipe: Recipe) -> tuple[Any, list[str]]:
