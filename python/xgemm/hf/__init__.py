@@ -15,9 +15,16 @@ if find_spec("transformers") is not None:
 
     from xgemm.hf.attach import attach
     from xgemm.hf.config import XgemmConfig
+    from xgemm.hf.generation import accelerate_generation, plain_generation
     from xgemm.hf.quantizer import XgemmHfQuantizer
 
-__all__ = ["XgemmConfig", "XgemmHfQuantizer", "attach"]
+__all__ = [
+    "XgemmConfig",
+    "XgemmHfQuantizer",
+    "accelerate_generation",
+    "attach",
+    "plain_generation",
+]
 
 
 def __getattr__(name: str) -> Any:
