@@ -57,6 +57,23 @@ def test_formats(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert all(line.count("|") == lines[0].count("|") for line in lines)
 
 
+def test_generate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    sizes = ("--layers", "1", "--hidden", "128", "--prompt", "5", "--new", "3")
+    output = tmp_path / "times.json"
+    run("bench_generate", monkeypatch, "--rows", "2", *sizes, "--output", str(output))
+    lines = [
+        line for line in capsys.readouterr().out.splitlines() if "W4" in line or "bf16" in line
+    ]
+    ways = ["torch bf16, plain", "torch bf16, accelerated", "xgemm W4, plain"]
+    assert [line[:28].strip() for line in lines] == [*ways, "xgemm W4, accelerated"]
+    records = json.loads(output.read_text())["records"]
+    assert all(record["tokens_per_s"] > 0 for record in records)
+    assert [record["rows"] for record in records] == [2] * 4
+
+
 def test_packed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run("bench_packed", monkeypatch, "--rows", "5")
     out = capsys.readouterr().out
