@@ -22,11 +22,9 @@ Tensor dequantize_w4(const Tensor& qweight, int64_t n, int64_t k, int64_t group_
                      bool bf16_scales, bool zeros, const StringArg& dtype_arg) {
   const TensorView view(qweight);
   const w4::Layout layout = require_layout(kOp, n, k, group_size, zeros);
-  require_packed(kOp, view, layout, bf16_scales);
+  const PackedBytes packed(kOp, view, layout, bf16_scales);
   const DType dtype = parse_dtype(dtype_arg.text);
-  const cpu::W4Weight weight{.data = static_cast<const uint8_t*>(view.data()),
-                             .layout = layout,
-                             .bf16_scales = bf16_scales};
+  const cpu::W4Weight weight{.data = packed.data(), .layout = layout, .bf16_scales = bf16_scales};
   Tensor result = new_output({n, k}, torch_code(dtype), view);
   if (n == 0 || k == 0) return result;
 #ifdef XGEMM_WITH_CUDA

@@ -63,11 +63,10 @@ std::tuple<Tensor, Tensor, Tensor> unpack_w4(const Tensor& qweight, int64_t n, i
   constexpr const char* kOp = "unpack_w4";
   const TensorView view(qweight);
   const w4::Layout layout = require_layout(kOp, n, k, group_size, zeros);
-  require_packed(kOp, view, layout, bf16_scales);
+  const PackedBytes packed(kOp, view, layout, bf16_scales);
   const Unpacked out = new_unpacked(layout, bf16_scales, view);
   if (layout.bytes() > 0) {
-    cpu::w4_unpack(layout, static_cast<const uint8_t*>(view.data()),
-                   static_cast<uint8_t*>(out.codes.mutable_data_ptr()),
+    cpu::w4_unpack(layout, packed.data(), static_cast<uint8_t*>(out.codes.mutable_data_ptr()),
                    static_cast<uint16_t*>(out.scales.mutable_data_ptr()),
                    zeros ? static_cast<uint16_t*>(out.zeros.mutable_data_ptr()) : nullptr,
                    TorchParallel());

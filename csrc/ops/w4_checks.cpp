@@ -14,8 +14,8 @@ w4::Layout require_layout(const char* op, int64_t n, int64_t k, int64_t group_si
   return {.n = n, .k = k, .group_size = group_size, .zeros = zeros};
 }
 
-void require_packed(const char* op, const TensorView& qweight, const w4::Layout& layout,
-                    bool bf16_scales) {
+PackedBytes::PackedBytes(const char* op, const TensorView& qweight, const w4::Layout& layout,
+                         bool bf16_scales) {
   require_dtype(op, "qweight", qweight, {DType::kU8});
   const int64_t expected[] = {layout.rows(), layout.row_bytes()};
   if (qweight.dim != 2 || qweight.sizes[0] != expected[0] || qweight.sizes[1] != expected[1]) {
@@ -26,11 +26,12 @@ void require_packed(const char* op, const TensorView& qweight, const w4::Layout&
   if (!qweight.contiguous()) {
     value_error(op, ": qweight must be contiguous, got strides ", shape_of(qweight.strides, 2));
   }
-  const auto misaligned = reinterpret_cast<uintptr_t>(qweight.data()) % 16;
-  if (misaligned != 0) {
-    value_error(op, ": qweight must be 16-byte aligned (a clone is), got an address ", misaligned,
-                " bytes past a multiple of 16");
-  }
+  data_ = static_cast<const uint8_t*>(qweight.data());
+  if (reinterpret_cast<uintptr_t>(data_) % 16 == 0) return;
+  AtenTensorHandle copy = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_clone(qweight.handle, &copy));
+  copy_.reset(copy);
+  data_ = static_cast<const uint8_t*>(TensorView(copy_).data());
 }
 
 void require_perm(const char* op, const TensorView& perm, int64_t k, const char* other_name,

@@ -12,9 +12,20 @@ namespace xgemm::ops {
 // computed from them before.
 w4::Layout require_layout(const char* op, int64_t n, int64_t k, int64_t group_size, bool zeros);
 
-// qweight is uint8, of exactly the layout's size, contiguous and 16-byte aligned.
-void require_packed(const char* op, const TensorView& qweight, const w4::Layout& layout,
-                    bool bf16_scales);
+// The bytes of a packed weight at a multiple of 16, as the kernels read them: qweight's own, or
+// (a tensor in a mapped file begins anywhere) a copy.
+class PackedBytes {
+ public:
+  // Refuses a qweight that is not uint8, of exactly the layout's size, and contiguous.
+  PackedBytes(const char* op, const TensorView& qweight, const w4::Layout& layout,
+              bool bf16_scales);
+
+  const uint8_t* data() const { return data_; }
+
+ private:
+  OwnedTensor copy_;
+  const uint8_t* data_;
+};
 
 // perm is int32 [k], contiguous, on a's device. Its values are checked by require_perm_values (CPU)
 // or by the kernel.

@@ -61,12 +61,10 @@ struct Checked {
                   gradient ? "n=" : "k=", channels, ", got ", name, " ", shape_of(x));
     }
     const TensorView qweight(qweight_tensor);
-    require_packed(op, qweight, layout, args.bf16_scales);
+    const PackedBytes& bytes = packed.emplace(op, qweight, layout, args.bf16_scales);
     require_same_device(op, "qweight", qweight, name, x);
     on_cpu = x.device_type == aoti_torch_device_type_cpu();
-    weight = {.data = static_cast<const uint8_t*>(qweight.data()),
-              .layout = layout,
-              .bf16_scales = args.bf16_scales};
+    weight = {.data = bytes.data(), .layout = layout, .bf16_scales = args.bf16_scales};
     if (perm_tensor) {
       const TensorView view(*perm_tensor);
       require_perm(op, view, args.k, name, x);
@@ -79,6 +77,7 @@ struct Checked {
   Rows rows;
   int64_t channels;
   DType dtype = DType::kF32;
+  std::optional<PackedBytes> packed;
   cpu::W4Weight weight;
   const int32_t* perm = nullptr;
   bool on_cpu = true;

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from .formats.packed import PackedWeight
+from .formats.packed import PackedWeight, check_tensor
 from .op_docs import DOCS
 
 __all__ = ["DOCS", "linear"]
@@ -42,7 +42,7 @@ def linear(
         [..., N] of x's dtype. It has a gradient in x and bias.
 
     Raises:
-        TypeError: p is not a PackedWeight.
+        TypeError: p is not a PackedWeight, or x is not a tensor.
         ValueError: a shape, dtype or device does not fit; the message names the argument.
     """
     if not isinstance(p, PackedWeight):
@@ -51,14 +51,29 @@ def linear(
     # Defaults are left out, as each argument that is given costs the dispatcher time; the two usual
     # calls are written out, because collecting keywords costs as much again.
     perm = p.perm
-    if activation == "none" and not (batch_invariant or p.bf16_scales) and perm is None:
-        if p.has_zeros:
+    try:
+        if activation == "none" and not (batch_invariant or p.bf16_scales) and perm is None:
+            if p.has_zeros:
+                if bias is None:
+                    return w4a16(x, p.qweight, p.n, p.k, p.group_size, zeros=True)
+                return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, zeros=True)
             if bias is None:
-                return w4a16(x, p.qweight, p.n, p.k, p.group_size, zeros=True)
-            return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, zeros=True)
-        if bias is None:
-            return w4a16(x, p.qweight, p.n, p.k, p.group_size)
-        return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias)
+                return w4a16(x, p.qweight, p.n, p.k, p.group_size)
+            return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias)
+        return _with_options(w4a16, x, p, bias, activation, batch_invariant)
+    except RuntimeError:
+        check_tensor("linear: x", x)
+        raise
+
+
+def _with_options(
+    w4a16: Any,
+    x: torch.Tensor,
+    p: PackedWeight,
+    bias: torch.Tensor | None,
+    activation: str,
+    batch_invariant: bool,
+) -> torch.Tensor:
     options: dict[str, Any] = {}
     if p.bf16_scales:
         options["bf16_scales"] = True
@@ -68,7 +83,7 @@ def linear(
         options["activation"] = activation
     if batch_invariant:
         options["batch_invariant"] = True
-    return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, perm, **options)
+    return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, p.perm, **options)
 
 
 for _name, _text in DOCS.items():

@@ -43,6 +43,12 @@ def check_bool(name: str, value: Any) -> bool:
     return value
 
 
+def check_tensor(name: str, value: Any) -> None:
+    """Refuse what is no tensor, by name."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+
+
 def check_group_size(name: str, value: Any) -> int:
     """`value` if it is a group size of the layout, else an error that names it."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from xgemm.activations import ACTIVATIONS
 from xgemm.formats.guard import drop_guards
@@ -16,10 +18,12 @@ from xgemm.formats.packed import (
     PackedWeight,
     check_bool,
     check_permutation,
+    check_tensor,
     pack,
 )
 from xgemm.formats.packed_format import PackedFormat
 from xgemm.nn.parameter import PackedParameter
+from xgemm.nn.scriptable import ScriptableQuantLinear
 from xgemm.nn.weight import ReadOnlyWeight, is_made_by, refuse_assignment
 
 __all__ = ["QuantLinear"]
@@ -35,6 +39,12 @@ _KERNEL_DTYPES = {
     torch.float16: "float16",
     torch.bfloat16: "bfloat16",
 }
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    """Whether `module` is transformers' Conv1D; found without importing transformers."""
+    transformers = sys.modules.get("transformers.pytorch_utils")
+    return transformers is not None and isinstance(module, transformers.Conv1D)
 
 
 class QuantLinear(nn.Linear):
@@ -155,13 +165,29 @@ class QuantLinear(nn.Linear):
 
     @classmethod
     def from_linear(
-        cls, linear: nn.Linear, method: str = "rtn", activation: str = "none", **options: Any
+        cls, linear: nn.Module, method: str = "rtn", activation: str = "none", **options: Any
     ) -> QuantLinear:
-        """`linear` with its weight quantized by `quantize_weight(weight, method, **options)`."""
+        """`linear` with its weight quantized by `quantize_weight(weight, method, **options)`.
+
+        linear: an nn.Linear, or transformers' Conv1D, whose weight is [in_features, out_features].
+        Its bias is shared; compute_dtype and train or eval mode are its own.
+        """
         from xgemm.quantize.weight import quantize_weight  # its package imports this module
 
-        packed = pack(quantize_weight(linear.weight, method, **options))
-        layer = cls.from_packed(packed, linear.bias, activation, linear.weight.dtype)
+        if isinstance(linear, QuantLinear):
+            raise TypeError(
+                "from_linear: linear must hold a float weight, got a QuantLinear, which is already "
+                "quantized: its to_linear() gives the float layer"
+            )
+        if not isinstance(linear, nn.Linear) and not _is_conv1d(linear):
+            raise TypeError(
+                f"from_linear: linear must be an nn.Linear or a transformers Conv1D, "
+                f"got {type(linear).__name__}"
+            )
+        source: Any = linear
+        weight = source.weight if isinstance(linear, nn.Linear) else source.weight.t()
+        packed = pack(quantize_weight(weight, method, **options))
+        layer = cls.from_packed(packed, source.bias, activation, weight.dtype)
         layer.train(linear.training)
         return layer
 
@@ -185,8 +211,11 @@ class QuantLinear(nn.Linear):
         dtype = self.compute_dtype if dtype is None else dtype
         if not dtype.is_floating_point:
             raise ValueError(f"dequantize: dtype must be a floating-point one, got {dtype}")
+        qweight: torch.Tensor = self.qweight
+        if type(qweight) is PackedParameter and not is_compiling():
+            qweight = qweight.plain()
         w = _dequantize(
-            self.qweight,
+            qweight,
             self.out_features,
             self.in_features,
             self.group_size,
@@ -243,8 +272,11 @@ class QuantLinear(nn.Linear):
         refuse_assignment(type(self).__name__)
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        if name == "weight":  # an nn.Parameter that is assigned passes here, not by the property
+        # An nn.Parameter that is assigned passes here, not by the property.
+        if name in ("weight", "weight_orig"):  # pruning registers the latter
             refuse_assignment(type(self).__name__)
+        if name == "qweight" and param is not None:
+            param = PackedParameter.of(param)
         super().register_parameter(name, param)
 
     @property
@@ -277,15 +309,26 @@ class QuantLinear(nn.Linear):
             bias, qweight = self.bias, self.qweight
         perm = self._buffers["perm"]
         n, k, group_size = self.out_features, self.in_features, self.group_size
-        if perm is None and self._zeros_only:
-            if bias is None:
-                return w4a16(input, qweight, n, k, group_size, zeros=True)
-            return w4a16(input, qweight, n, k, group_size, bias, zeros=True)
-        if perm is None and not options:
-            if bias is None:
-                return w4a16(input, qweight, n, k, group_size)
-            return w4a16(input, qweight, n, k, group_size, bias)
-        return w4a16(input, qweight, n, k, group_size, bias, perm, **options)
+        try:
+            if perm is None and self._zeros_only:
+                if bias is None:
+                    return w4a16(input, qweight, n, k, group_size, zeros=True)
+                return w4a16(input, qweight, n, k, group_size, bias, zeros=True)
+            if perm is None and not options:
+                if bias is None:
+                    return w4a16(input, qweight, n, k, group_size)
+                return w4a16(input, qweight, n, k, group_size, bias)
+            return w4a16(input, qweight, n, k, group_size, bias, perm, **options)
+        except (RuntimeError, TypeError):
+            check_tensor("QuantLinear: x", input)
+            if type(qweight) is PackedParameter and _get_current_dispatch_mode() is not None:
+                # A mode (make_fx's) that refuses every tensor class but torch's own.
+                return w4a16(input, qweight.plain(), n, k, group_size, bias, perm, **options)
+            raise
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        """What torch.jit.script compiles in this layer's place."""
+        return ScriptableQuantLinear(self)
 
     def reset_parameters(self) -> None:
         """Make the layer what a new one is: its weight and bias 0, channels in their order."""
@@ -339,11 +382,9 @@ class QuantLinear(nn.Linear):
         perm = state_dict.get(prefix + "perm")
         if isinstance(perm, torch.Tensor) and not perm.is_meta:
             check_permutation(f"{name}: perm", perm, self.in_features)
-        # Kernels read 16 bytes at a time. A tensor that lies in a mapped file begins anywhere.
-        qweight: Any = state_dict.get(prefix + "qweight")
-        plain = (torch.Tensor, nn.Parameter, PackedParameter)
-        if type(qweight) in plain and qweight.data_ptr() % 16 != 0:
-            state_dict[prefix + "qweight"] = qweight.detach().clone()
+        qweight = state_dict.get(prefix + "qweight")
+        if isinstance(qweight, torch.Tensor) and qweight.dtype != torch.uint8:
+            raise ValueError(f"{name}: qweight must be torch.uint8, got {qweight.dtype}")
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._parameters["qweight"] = PackedParameter.of(self.qweight)
 

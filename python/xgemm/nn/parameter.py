@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["PackedParameter"]
 
@@ -15,12 +14,16 @@ class PackedParameter(nn.Parameter):
 
     `model.requires_grad_(True)`, and `p.requires_grad = True` for each of `model.parameters()`,
     leave it as it is, where torch would raise an error for a tensor of integers. `requires_grad` is
-    always False. It is pickled as an nn.Parameter, which `of` turns into a PackedParameter again.
+    always False. It begins at a multiple of 16 bytes, as kernels
+    read it: a tensor that does not is cloned. It is pickled as an nn.Parameter, which `of` turns
+    into a PackedParameter again.
     """
 
     def __new__(cls, data: torch.Tensor, requires_grad: bool = False) -> PackedParameter:
         # `requires_grad` is what torch's own code passes to the class of a parameter.
-        return torch.Tensor._make_subclass(cls, data, False)
+        if type(data) not in (torch.Tensor, nn.Parameter, cls):
+            return nn.Parameter(data, requires_grad=False)  # type: ignore[return-value]
+        return torch.Tensor._make_subclass(cls, data.data if _aligned(data) else data.clone())
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> nn.Parameter:
@@ -29,13 +32,11 @@ class PackedParameter(nn.Parameter):
         A parameter of another class than nn.Parameter (a DTensor's) is returned as it is.
         """
         if type(tensor) is nn.Parameter:
+            if not _aligned(tensor):
+                tensor.data = tensor.data.clone()
             tensor.__class__ = cls  # it may be the parameter of other modules too
             return tensor
-        if isinstance(tensor, nn.Parameter):
-            return tensor
-        if type(tensor) is torch.Tensor:
-            return cls(tensor)
-        return nn.Parameter(tensor, requires_grad=False)
+        return tensor if isinstance(tensor, nn.Parameter) else cls(tensor)
 
     @property
     def requires_grad(self) -> bool:
@@ -50,7 +51,12 @@ class PackedParameter(nn.Parameter):
 
     def detach(self) -> torch.Tensor:
         # nn.Parameter(p) asks for a detached tensor of p's own class.
-        return PackedParameter(super().detach())
+        return PackedParameter(self.data)
+
+    def plain(self) -> torch.Tensor:
+        """The same bytes as a torch.Tensor, for a mode that knows torch's own classes only."""
+        with _disable_current_modes():
+            return self.data
 
     def copy_(self, src: torch.Tensor, non_blocking: bool = False) -> PackedParameter:
         """As Tensor.copy_. Floats must be the bytes that are here: averages of models are floats.
@@ -68,6 +74,6 @@ class PackedParameter(nn.Parameter):
         super().copy_(src, non_blocking)
         return self
 
-    def __reduce_ex__(self, proto: Any) -> Any:
-        # With the default, torch.load(weights_only=True) would not know the class.
-        return torch._utils._rebuild_parameter, (self.data, False, {})
+
+def _aligned(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta or tensor.data_ptr() % 16 == 0
