@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -112,7 +113,7 @@ def test_module_runs_as_a_process():
         [sys.executable, "-m", "xgemm", "--help"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    for command in ("doctor", "demo", "quantize", "inspect", "bench", "layout"):
+    for command in ("doctor", "demo", "quantize", "generate", "eval", "inspect", "bench", "layout"):
         assert command in done.stdout
 
 
@@ -217,7 +218,74 @@ def test_quantize_then_inspect(run, small_llama, tmp_path):
     assert run("quantize", str(small_llama), str(target))[0] == 1  # never over what is there
     code, _, err = run("inspect", str(small_llama))
     assert code == 1
-    assert "quantization_config" in err
+    assert "is a float model's directory (LlamaForCausalLM), not an xgemm checkpoint" in err
+    assert f"xgemm quantize {small_llama} NEW makes one" in err
+    config = json.loads((small_llama / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq"}
+    (small_llama / "config.json").write_text(json.dumps(config))
+    assert "is quantized by gptq, not by xgemm" in run("inspect", str(small_llama))[2]
+    assert "holds no config.json" in run("inspect", str(tmp_path))[2]
+
+
+def test_inspect_shows_what_files_say_and_does_not_obey_it(run, saved):
+    """Names in a file may hold escape sequences for the terminal, or rich's markup."""
+    path = saved / "config.json"
+    config = json.loads(path.read_text())
+    config["architectures"] = ["Evil\x1b[2J\x9bm\u202e[bold]"]
+    path.write_text(json.dumps(config))
+    code, out, _ = run("inspect", str(saved))
+    assert code == 0
+    assert "Evil\\x1b[2J\\x9bm\\u202e[bold]" in out
+    assert not {"\x1b", "\x9b", "\u202e"} & set(out)
+    config["quantization_config"]["format"] = "\x1b[31mred"
+    path.write_text(json.dumps(config))
+    code, _, err = run("inspect", str(saved))
+    assert code == 1
+    assert "\x1b" not in err
+
+
+def test_inspect_reads_a_directory_without_a_manifest(run, saved):
+    before = json.loads(run("inspect", str(saved), "--json")[1])
+    (saved / "xgemm_manifest.json").unlink()
+    code, out, err = run("inspect", str(saved), "--json")
+    assert code == 0, err
+    after = json.loads(out)
+    assert after["save_id"] is None
+    for key in ("linears", "other_tensors", "files"):
+        assert after[key] == before[key]
+    assert "no manifest" in run("inspect", str(saved))[1]
+    (saved / "model.safetensors").write_bytes(b"\xff" * 64)
+    assert "model.safetensors: Error while deserializing header" in run("inspect", str(saved))[2]
+
+
+def test_bare_command_prints_help_and_nothing_else(run):
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    assert out.strip() == run("--help")[1].strip()
+    assert "Usage: xgemm" in out
+
+
+def test_version(run):
+    assert run("--version") == (0, f"xgemm {xgemm.__version__}\n", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion(shell):
+    """The script that is shown, and the words that it asks the command for."""
+    python = [sys.executable, "-m", "xgemm"]
+    asked = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    shown = subprocess.run(
+        [*python, "--show-completion", shell], capture_output=True, text=True, check=True,
+        env={**os.environ, **asked},
+    ).stdout  # fmt: skip
+    assert f"_XGEMM_COMPLETE=complete_{shell}" in shown
+    words = {"COMP_WORDS": "xgemm q", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "xgemm q"}
+    found = subprocess.run(
+        python, capture_output=True, text=True, check=False,
+        env={**os.environ, **words, "_XGEMM_COMPLETE": f"complete_{shell}"},
+    ).stdout  # fmt: skip
+    assert "quantize" in found
+    assert "inspect" not in found
 
 
 def test_demo_runs_offline_on_random_weights(run, tmp_path, monkeypatch):

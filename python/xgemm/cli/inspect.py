@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.markup import escape
 
-from xgemm.cli.output import out, print_json, table
-from xgemm.formats.guard import guard_names, guarded_name
+from xgemm.cli.output import out, print_json, printable, table
+from xgemm.formats.directory import quantized_by, read_config
+from xgemm.formats.guard import HINT, guard_names, guarded_name
+from xgemm.formats.headers import read_headers
 from xgemm.formats.manifest import (
     CONFIG_FILE,
     MANIFEST_FILE,
+    QUANT_METHOD,
     ExpertsSpec,
     Manifest,
     ModuleSpec,
@@ -25,19 +29,48 @@ from xgemm.formats.packed import LAYOUT_VERSION, Layout
 
 
 def run(directory: Path, as_json: bool) -> None:
-    config_path, manifest_path = directory / CONFIG_FILE, directory / MANIFEST_FILE
-    config = read_json(config_path)
-    modules = parse_quantization_config(config_path, config)
-    manifest = parse_manifest(manifest_path, read_json(manifest_path))
+    config = _xgemm_config(directory)
+    modules = parse_quantization_config(directory / CONFIG_FILE, config)
+    manifest = _read_manifest(directory)
     for name, size in manifest.files.items():
-        found = (directory / name).stat().st_size
+        path = directory / name
+        found = path.stat().st_size if path.is_file() else None
         if found != size:
-            raise ValueError(f"inspect: {name} must be {size} bytes long, got {found}")
+            raise ValueError(
+                f"inspect: {path} must be {size} bytes long, "
+                + ("and is missing" if found is None else f"got {found}")
+            )
     facts = _facts(directory, config, modules, manifest)
     if as_json:
         print_json(facts)
     else:
         _print(facts)
+
+
+def _xgemm_config(directory: Path) -> dict[str, Any]:
+    """config.json, of an xgemm directory: another is refused by what it is."""
+    config = read_config(directory)
+    method = quantized_by(directory, config)
+    names = config.get("architectures")
+    kind = names[0] if isinstance(names, list) and names else "no architecture named"
+    if method is None:
+        raise ValueError(
+            f"inspect: {directory} is a float model's directory ({kind}), not an xgemm checkpoint: "
+            f"xgemm quantize {directory} NEW makes one"
+        )
+    if method != QUANT_METHOD:
+        raise ValueError(f"inspect: {directory} ({kind}) is quantized by {method}, not by xgemm")
+    return config
+
+
+def _read_manifest(directory: Path) -> Manifest:
+    """What the directory says of its tensors; transformers' save_pretrained writes no manifest."""
+    path = directory / MANIFEST_FILE
+    if path.is_file():
+        return parse_manifest(path, read_json(path))
+    import safetensors
+
+    return read_headers(safetensors, directory)
 
 
 def _facts(
@@ -57,7 +90,7 @@ def _facts(
     others = {}
     guards = set(guard_names(manifest.tensors))
     for name, tensor in manifest.tensors.items():
-        if guarded_name(name) in guards or name in guards:
+        if guarded_name(name) in guards or name in guards or name.endswith(HINT):
             continue
         itemsize = getattr(torch, tensor.dtype).itemsize
         size = math.prod(tensor.shape) * itemsize
@@ -66,7 +99,7 @@ def _facts(
         "directory": str(directory),
         "architectures": config.get("architectures"),
         "layout_version": LAYOUT_VERSION,
-        "save_id": manifest.save_id,
+        "save_id": manifest.save_id or None,
         "files": manifest.files,
         "linears": linears,
         "other_tensors": others,
@@ -91,20 +124,24 @@ def _print(facts: dict[str, Any]) -> None:
         for (n, k, group, scales, *flags), sizes in groups.items()
     ]  # fmt: skip
     columns = ["W [N, K]", "layers", "group", "scales", "zeros", "act-order", "bias", "MB"]
-    out.print(
-        f"{facts['directory']}: {', '.join(facts['architectures'] or ['no architecture named'])},"
-        f" packed W4, layout version {facts['layout_version']}",
-        markup=False,
-        soft_wrap=True,
+    names = facts["architectures"] or ["no architecture named"]
+    _say(
+        f"{facts['directory']}: {', '.join(map(str, names))}, packed W4, layout version"
+        f" {facts['layout_version']}"
     )
-    out.print(
-        table("4-bit linears", columns, [[cell.replace("[", r"\[") for cell in r] for r in rows])
-    )
+    out.print(table("4-bit linears", columns, [[escape(cell) for cell in row] for row in rows]))
     others = facts["other_tensors"]
     size = sum(tensor["bytes"] for tensor in others.values())
-    out.print(f"other tensors: {len(others)}, {size / 1e6:.2f} MB; tied: {len(facts['tied'])}")
+    _say(f"other tensors: {len(others)}, {size / 1e6:.2f} MB; tied: {len(facts['tied'])}")
     for name, size in facts["files"].items():
-        out.print(f"file {name}: {size / 1e6:.2f} MB")
+        _say(f"file {name}: {size / 1e6:.2f} MB")
+    if facts["save_id"] is None:
+        _say("no manifest: written by save_pretrained, so its bytes cannot be checked")
+
+
+def _say(text: str) -> None:
+    """What a file says is shown, and neither obeyed nor folded."""
+    out.print(printable(text), markup=False, soft_wrap=True)
 
 
 def _yes(flag: bool) -> str:
