@@ -2,6 +2,7 @@
 #   make demo [QUESTION="..."]   a real language model on xgemm's 4-bit kernels, beside plain torch
 #   make test [ARGS="..."]       build, then pytest
 #   make build                   the op library in place (incremental)
+#   make hub                       what a kernel repository of the Hugging Face Hub holds: dist/hub
 #   make lint | wheel | clean | distclean
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test build lint wheel clean distclean
+.PHONY: demo test build lint wheel hub clean distclean
 .DEFAULT_GOAL := build
 
 $(STAMPS)/venv:
@@ -56,6 +57,9 @@ lint: build $(STAMPS)/dev
 
 wheel: $(STAMPS)/tools
 	$(BIN)/python -m pip wheel . --no-build-isolation --no-deps --wheel-dir dist
+
+hub: build
+	PYTHONPATH=python $(BIN)/python hub/write.py dist/hub
 
 clean:
 	rm -rf build dist python/*.egg-info python/xgemm/_C*.so python/xgemm/_build_info.json

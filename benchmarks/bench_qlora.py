@@ -186,6 +186,8 @@ def prepare(method: str, options: argparse.Namespace) -> tuple[Step, Result]:
     held = [*step.model.parameters(), *step.model.buffers()]
     result = Result(method)
     result.weights_gib = sum(tensor.nbytes for tensor in held) / 2**30
+    if on_gpu:  # nf4 holds scales outside of its parameters
+        result.weights_gib = (torch.cuda.memory_allocated() - before) / 2**30
     result.trainable = sum(parameter.numel() for parameter in step.trained)
     result.first_loss = float(step())  # makes the optimizer's state
     if on_gpu:

@@ -65,6 +65,7 @@ def test_broken_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path) -> N
     path = tmp_path / "_C.abi3.so"
     path.write_bytes(b"not a library")
     monkeypatch.setattr(_library, "LIBRARY_PATH", path)
+    monkeypatch.setattr(_library, "_registered_by_another", lambda: False)
     with pytest.raises(ImportError, match=r"_C\.abi3\.so did not load under torch"):
         _library.load.__wrapped__()
 

@@ -22,6 +22,11 @@ def load() -> Path:
             " with `make build` (or `python setup.py build_ext --inplace`); otherwise reinstall"
             " xgemm."
         )
+    if _registered_by_another():
+        raise ImportError(
+            "xgemm: this process holds the operators of another xgemm already, and would crash with"
+            f" those of {LIBRARY_PATH} as well: import xgemm first, or load one of the two alone"
+        )
     try:
         torch.ops.load_library(str(LIBRARY_PATH))
     except OSError as error:
@@ -30,6 +35,11 @@ def load() -> Path:
             f" torch 2.10 or newer): {error}"
         ) from error
     return LIBRARY_PATH
+
+
+def _registered_by_another() -> bool:
+    registered = hasattr(torch.ops.xgemm, "explain")
+    return registered and str(LIBRARY_PATH) not in torch.ops.loaded_libraries
 
 
 @functools.cache

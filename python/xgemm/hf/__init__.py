@@ -16,6 +16,12 @@ if find_spec("transformers") is not None:
     from xgemm.hf.attach import attach
     from xgemm.hf.config import XgemmConfig
     from xgemm.hf.generation import accelerate_generation, plain_generation
+    from xgemm.hf.peft import (
+        merge_adapter,
+        merge_and_unload,
+        prepare_for_training,
+        unmerge_adapter,
+    )
     from xgemm.hf.quantizer import XgemmHfQuantizer
 
 __all__ = [
@@ -23,7 +29,11 @@ __all__ = [
     "XgemmHfQuantizer",
     "accelerate_generation",
     "attach",
+    "merge_adapter",
+    "merge_and_unload",
     "plain_generation",
+    "prepare_for_training",
+    "unmerge_adapter",
 ]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from xgemm.hf.attach import attach
 from xgemm.nn import QuantLinear
 from xgemm.quantize.requantize import requantize as requantize_weight
 
@@ -122,7 +123,8 @@ def merge_and_unload(
 ) -> Any:
     """Merge adapters as `merge_adapter` does, and return the base model without peft's layers."""
     merge_adapter(model, adapter_names, requantize=requantize)
-    return _quietly(model.merge_and_unload, adapter_names=adapter_names)
+    base = _quietly(model.merge_and_unload, adapter_names=adapter_names)
+    return attach(base)  # which layers are packed may have changed
 
 
 @dataclass
