@@ -4,10 +4,11 @@ The operators are `torch.ops.xgemm.*` (mul, sgemm, sum, ...); this module adds 4
 (quantize_weight, pack, linear), models (quantize, save, load) and `xgemm.nn.QuantLinear`.
 """
 
-from xgemm import _library
+from xgemm import _library, dispatch
 from xgemm._version import __version__
 
 _library.load()
+dispatch.install()
 
 # What the operators need from Python: fakes, derivatives, vmap, autocast. Each registers on import.
 from xgemm import autocast, autograd, batching, fake, nn, reductions  # noqa: E402, F401

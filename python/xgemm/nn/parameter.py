@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from xgemm.dispatch import PLAIN_TENSORS
+
 __all__ = ["PackedParameter"]
 
 
@@ -73,6 +75,9 @@ class PackedParameter(nn.Parameter):
             return self
         super().copy_(src, non_blocking)
         return self
+
+
+PLAIN_TENSORS.add(PackedParameter)
 
 
 def _aligned(tensor: torch.Tensor) -> bool:
