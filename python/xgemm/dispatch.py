@@ -1,7 +1,7 @@
 """Calls of the GEMM ops that autograd need not see go below it, where no Python runs.
 
-The kernels of the Autograd key are Python (autograd.py): a call that reaches them takes 5 us more of
-the host, even where there is nothing to differentiate. So each op's callable is one that looks
+The kernels of the Autograd key are Python (autograd.py): a call that reaches them takes 5 us more
+of the host, even where there is nothing to differentiate. So each op's callable is one that looks
 first. With plain tensors, of which none requires a gradient (or with gradients off), and with no
 mode and no transform active, it excludes the autograd keys and calls the op. Everything else, and
 every tensor of another class, takes the way of any op. The ops behave as before, by whatever name
