@@ -10,7 +10,8 @@ import torch
 import transformers
 from torch import nn
 
-from xgemm.nn import QuantLinear
+from xgemm.hf import attach
+from xgemm.nn import QuantExperts, QuantLinear
 
 GROUP_SIZE = 32
 LINEARS = 7  # of a decoder layer
@@ -92,3 +93,22 @@ def gradients(model: Any) -> dict[str, torch.Tensor]:
     model.zero_grad()
     loss(model).backward()
     return {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
+
+
+def mixtral() -> Any:
+    """A small mixture of experts; the experts are packed."""
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=96,
+        num_local_experts=4,
+        max_position_embeddings=64,
+    )
+    model = transformers.MixtralForCausalLM(config).eval()
+    for layer in model.model.layers:
+        layer.mlp.experts = QuantExperts.from_experts(layer.mlp.experts, group_size=GROUP_SIZE)
+    return attach(model)

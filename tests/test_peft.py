@@ -21,6 +21,7 @@ from adapters import (  # noqa: E402
     logits,
     lora,
     loss,
+    mixtral,
     quantized,
     scatter,
 )
@@ -98,6 +99,38 @@ def test_packed_bytes_are_no_target_parameters() -> None:
     config = lora(target_modules=[], target_parameters=["mlp.up_proj.weight"])
     with pytest.raises(ValueError, match="target_parameters"):
         peft.get_peft_model(quantized(), config)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        {"target_modules": "all-linear"},
+        {"target_modules": ["q_proj", "w1", "w2", "w3"]},
+        {"target_modules": ["q_proj"], "target_parameters": ["experts.down_proj"]},
+        {"target_modules": ["q_proj"], "target_parameters": ["experts.gate_up_proj_qweight"]},
+    ],
+)
+def test_lora_over_packed_experts_is_refused(targets: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="LoRA over packed experts is not supported: name the"):
+        peft.get_peft_model(mixtral(), peft.LoraConfig(**targets))
+
+
+def test_layers_beside_packed_experts_are_adapted() -> None:
+    base = mixtral()
+    plain = logits(base)
+    model = adapted(base, lora(target_modules=["q_proj", "v_proj"]))
+    assert not torch.allclose(logits(model), plain, atol=1e-4)
+    assert len(gradients(model)) == 4 * LAYERS
+
+
+def test_an_adapter_of_float_experts_is_not_loaded_without_them(tmp_path: Path) -> None:
+    base = mixtral()
+    for layer in base.model.layers:
+        layer.mlp.experts = layer.mlp.experts.to_experts()
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "w1", "w2", "w3"])
+    peft.get_peft_model(base, config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="LoRA over packed experts is not supported"):
+        peft.PeftModel.from_pretrained(mixtral(), tmp_path)
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])

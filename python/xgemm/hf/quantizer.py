@@ -11,6 +11,7 @@ from transformers.quantizers.base import HfQuantizer
 
 from xgemm.hf.config import XgemmConfig
 from xgemm.hf.loading import Loading
+from xgemm.hf.peft_experts import refuse_packed_experts
 from xgemm.hf.quantizing import QuantizeWeights, Quantizing
 from xgemm.hf.state import dequantize_modules, describe, mark, state_with_guards, unmark
 
@@ -79,6 +80,8 @@ class XgemmHfQuantizer(HfQuantizer):
         self._model = weakref.ref(model)
         self.quantization_config = describe(model, self.quantization_config)
         mark(model, self)
+        if self.quantization_config.experts:
+            refuse_packed_experts()
 
     # ---- what can be done with the model ----
 
