@@ -11,7 +11,7 @@ _library.load()
 dispatch.install()
 
 # What the operators need from Python: fakes, derivatives, vmap, autocast. Each registers on import.
-from xgemm import autocast, autograd, batching, fake, nn, reductions  # noqa: E402, F401
+from xgemm import autocast, autograd, batching, fake, nn, onnx, reductions  # noqa: E402, F401
 from xgemm.formats.checkpoint import load, save  # noqa: E402
 from xgemm.formats.packed import PackedWeight, pack, unpack  # noqa: E402
 from xgemm.ops import linear  # noqa: E402
@@ -27,6 +27,7 @@ __all__ = [
     "linear",
     "load",
     "nn",
+    "onnx",
     "pack",
     "quantize",
     "quantize_weight",

@@ -13,6 +13,7 @@ import torch
 
 from .activations import ACTIVATIONS
 from .formats.packed import GROUP_SIZES, MAX_FEATURES, ROW_COLUMNS, UNIT_K, Layout
+from .onnx_guard import refuse_onnx_export
 
 PRECISIONS = ("ieee", "tf32x3", "tf32")
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -280,6 +281,7 @@ def _mul_w4a16(
     activation: str = "none",
     batch_invariant: bool = False,
 ) -> Tensor:
+    refuse_onnx_export("mul.w4a16")
     shape = w4a16_shape(
         "mul.w4a16", a, qweight, n, k, group_size, bias, perm, bf16_scales, zeros, activation
     )

@@ -25,6 +25,7 @@ from xgemm.formats.packed_format import PackedFormat
 from xgemm.nn.parameter import PackedParameter
 from xgemm.nn.scriptable import ScriptableQuantLinear
 from xgemm.nn.weight import ReadOnlyWeight, is_made_by, refuse_assignment
+from xgemm.onnx_guard import refuse_onnx_export
 
 __all__ = ["QuantLinear"]
 
@@ -329,6 +330,12 @@ class QuantLinear(nn.Linear):
     def __prepare_scriptable__(self) -> nn.Module:
         """What torch.jit.script compiles in this layer's place."""
         return ScriptableQuantLinear(self)
+
+    def _slow_forward(self, *args: Any, **kwargs: Any) -> Any:
+        # What nn.Module calls in place of forward while TorchScript traces, as the old ONNX
+        # exporter does.
+        refuse_onnx_export("QuantLinear")
+        return super()._slow_forward(*args, **kwargs)
 
     def reset_parameters(self) -> None:
         """Make the layer what a new one is: its weight and bias 0, channels in their order."""
