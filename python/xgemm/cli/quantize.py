@@ -65,12 +65,6 @@ def run(source: Source, destination: Path, recipe: Recipe, as_json: bool) -> Non
     model, taken = _load(source, recipe)
     _quantize(model, recipe, taken)
     report = model.xgemm_report
-    if not report.quantized and not taken:
-        left = "; ".join(f"{name}: {why}" for name, why in list(report.left.items())[:3])
-        raise ValueError(
-            f"quantize: no layer of {type(model).__name__} was quantized, so nothing is written"
-            + (f" ({left})" if left else "")
-        )
     with step(f"writing {destination}"):
         xgemm.save(model, destination)
         copied = _copy_companions(source, destination)

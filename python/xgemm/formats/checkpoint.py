@@ -21,18 +21,15 @@ import os
 import shutil
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import nn
 
+from xgemm.attach import attach
 from xgemm.formats import atomic
 from xgemm.formats.describe import quantization_config
-from xgemm.formats.fill import (
-    FillPlan,
-    finish_transformers_model,
-    make_transformers_model,
-)
+from xgemm.formats.fill import FillPlan
 from xgemm.formats.guard import guards
 from xgemm.formats.headers import read_headers
 from xgemm.formats.manifest import (
@@ -51,6 +48,13 @@ from xgemm.formats.manifest import (
     read_json,
 )
 from xgemm.formats.packed import check_int
+from xgemm.formats.pretrained import (
+    finish_transformers_model,
+    load_pretrained,
+    make_transformers_model,
+)
+
+ModelT = TypeVar("ModelT", bound=nn.Module)
 
 DEFAULT_SHARD_BYTES = 4 << 30
 # What a tokenizer or processor leaves in a transformers directory; copied from the directory that
@@ -109,6 +113,26 @@ def save(
         _write_json(staging / MANIFEST_FILE, dataclasses.asdict(manifest))
 
 
+@overload
+def load(
+    directory: str | Path,
+    model: None = None,
+    verify: bool = True,
+    device: torch.device | str | int | None = None,
+    dtype: torch.dtype | None = None,
+) -> nn.Module: ...
+
+
+@overload
+def load(
+    directory: str | Path,
+    model: ModelT,
+    verify: bool = True,
+    device: torch.device | str | int | None = None,
+    dtype: torch.dtype | None = None,
+) -> ModelT: ...
+
+
 def load(
     directory: str | Path,
     model: nn.Module | None = None,
@@ -139,6 +163,8 @@ def load(
         _check_same_save(path, config, manifest)
         if verify:
             _check_section(path, config, manifest)
+    elif model is None:
+        return load_pretrained(path, config, device, dtype)
     else:
         manifest, verify = read_headers(safetensors, path), False
     made_here = model is None
@@ -147,7 +173,8 @@ def load(
     plan = FillPlan(model, specs, manifest)
     plan.fill(path, _read_tensors(safetensors, path, manifest, verify), device, dtype)
     if made_here:
-        finish_transformers_model(model, path)
+        finish_transformers_model(model, path, config)
+    attach(model)
     return model
 
 

@@ -7,12 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from xgemm.formats.manifest import FORMAT, QUANT_METHOD, ExpertsSpec, ModuleSpec
+from xgemm.formats.manifest import FORMAT, QUANT_METHOD, RECIPE, ExpertsSpec, ModuleSpec
 from xgemm.formats.packed import LAYOUT_VERSION
 from xgemm.nn import QuantExperts, QuantLinear
-
-# How `quantize` was called; what of it is not known is left out.
-RECIPE = ("method", "group_size", "symmetric", "clip", "scale_dtype", "lm_head", "skip", "include")
 
 
 def quantization_config(model: nn.Module) -> dict[str, Any]:

@@ -30,6 +30,8 @@ INDEX_FILE = "model.safetensors.index.json"
 SHARD_NAME = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 QUANT_METHOD = "xgemm"
 FORMAT = "packed-w4"
+# How `xgemm.quantize` was called, in config.json; what of it is not known is left out.
+RECIPE = ("method", "group_size", "symmetric", "clip", "scale_dtype", "lm_head", "skip", "include")
 SAVE_ID_KEY = "xgemm_save_id"  # in the metadata of every safetensors file and of the index
 _SAVE_ID = re.compile(r"[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from xgemm.formats.manifest import FORMAT, QUANT_METHOD
+from xgemm.formats.manifest import FORMAT, QUANT_METHOD, RECIPE
 from xgemm.formats.packed import LAYOUT_VERSION, check_bool, check_group_size
 from xgemm.quantize.rtn import CLIPS, SCALE_DTYPES
 from xgemm.quantize.weight import check_method
 
-RECIPE = ("method", "group_size", "symmetric", "clip", "scale_dtype", "lm_head", "skip")
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in SCALE_DTYPES}
 
 
 class XgemmConfig(QuantizationConfigMixin):
     """How a model is quantized, for `from_pretrained(..., quantization_config=XgemmConfig(...))`.
 
-    method, group_size, symmetric, clip, scale_dtype, lm_head, skip: as in `xgemm.quantize`.
+    method, group_size, symmetric, clip, scale_dtype, lm_head, skip, include: as in
+        `xgemm.quantize`.
 
     modules, experts: what is quantized, by the name of the module, as config.json holds it; set by
         xgemm when a model has been quantized or is saved. A recipe that a checkpoint does not state
@@ -35,6 +35,7 @@ class XgemmConfig(QuantizationConfigMixin):
         symmetric: bool | None = True,
         skip: str | Iterable[str] | None = (),
         *,
+        include: str | Iterable[str] | None = (),
         lm_head: bool | None = False,
         clip: str | None = "none",
         scale_dtype: torch.dtype | str | None = None,
@@ -52,6 +53,7 @@ class XgemmConfig(QuantizationConfigMixin):
         self.scale_dtype = scale_dtype
         self.lm_head = lm_head
         self.skip = [skip] if isinstance(skip, str) else list(skip or ())
+        self.include = [include] if isinstance(include, str) else list(include or ())
         self.modules = dict(modules or {})
         self.experts = dict(experts or {})
         self._saved = saved

@@ -13,13 +13,9 @@ from transformers.pytorch_utils import Conv1D
 from xgemm.formats.packed import pack
 from xgemm.hf.config import XgemmConfig
 from xgemm.nn import QuantLinear
-from xgemm.quantize.model import (
-    QuantizationReport,
-    _linear_names,
-    _output_heads,
-    _parameter_uses,
-    _reason_to_leave,
-)
+from xgemm.nn.experts import experts_projections
+from xgemm.quantize.plan import plan
+from xgemm.quantize.report import QuantizationReport
 from xgemm.quantize.weight import quantize_weight
 
 logger = logging.getLogger("xgemm")
@@ -69,20 +65,18 @@ class Quantizing:
 
 def _plan(model: PreTrainedModel, config: XgemmConfig) -> tuple[QuantizationReport, dict[str, str]]:
     """The report so far, and parameter -> module of what is to be quantized."""
-    report = QuantizationReport(
-        config.method or "", config.group_size or -1, bool(config.symmetric)
+    chosen = plan(
+        model, config.skip, config.include, bool(config.lm_head), model.all_tied_weights_keys
     )
-    heads = set() if config.lm_head else _output_heads(model)
-    uses = _parameter_uses(model)
-    for name, source in model.all_tied_weights_keys.items():  # they are tied after loading
-        for one, other in ((name, source), (source, name)):
-            uses[id(model.get_parameter(one))].append(other)
+    report = QuantizationReport(
+        config.method or "", config.group_size or -1, bool(config.symmetric), left=chosen.left
+    )
     weights = {}
-    for layer, names in _linear_names(model).items():
-        reason = _reason_to_leave(layer, names, config.skip, heads, uses)
-        if reason is None:
+    for layer, names in chosen.chosen.items():
+        if experts_projections(layer) is None:
             weights[f"{names[0]}.weight"] = names[0]
         else:
+            reason = "experts stay float while a model is loaded: use xgemm.quantize"
             report.left.update(dict.fromkeys(names, reason))
     return report, weights
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,12 +49,15 @@ def mark(model: PreTrainedModel, quantizer: Any) -> None:
         inner.is_quantized = True
         inner.quantization_method = quantizer.quantization_config.quant_method
         inner.config._is_quantized = True
+        # transformers refuses these two of any quantized model, and lets .to(dtype) pass.
+        inner.half = partial(nn.Module.half, inner)
+        inner.float = partial(nn.Module.float, inner)
 
 
 def unmark(model: PreTrainedModel) -> None:
     """Make `model`, and the models within it, float models again to whoever asks."""
     for inner in _models(model):
-        for name in ("hf_quantizer", "quantization_method"):
+        for name in ("hf_quantizer", "quantization_method", "half", "float"):
             inner.__dict__.pop(name, None)
         inner.is_quantized = False
         for name in ("quantization_config", "_is_quantized"):

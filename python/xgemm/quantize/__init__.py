@@ -5,7 +5,15 @@ modules are imported as `from xgemm.quantize.rtn import ...`.
 """
 
 from xgemm.formats.quantized import QuantizedWeight
-from xgemm.quantize.model import QuantizationReport, quantize
+from xgemm.quantize.model import quantize
+from xgemm.quantize.report import KeptParameter, QuantizationReport
 from xgemm.quantize.weight import METHODS, quantize_weight
 
-__all__ = ["METHODS", "QuantizationReport", "QuantizedWeight", "quantize", "quantize_weight"]
+__all__ = [
+    "METHODS",
+    "KeptParameter",
+    "QuantizationReport",
+    "QuantizedWeight",
+    "quantize",
+    "quantize_weight",
+]
