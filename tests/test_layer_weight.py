@@ -255,9 +255,8 @@ def test_to_linear(bias: bool) -> None:
     assert linear.weight.requires_grad
     assert torch.equal(linear.weight, w.half())
     assert linear.bias is layer.bias
-    # The same codes again: a weight on the grid of its own scales is a fixed point.
-    again = QuantLinear.from_linear(make(bias=bias)[0].to_linear(), group_size=32)
-    assert torch.equal(again.weight, again.to_linear().weight)
+    x = inputs(3, 200).half()
+    torch.testing.assert_close(linear(x), layer(x), rtol=1e-2, atol=1e-2)
 
 
 def test_to_linear_refuses_an_activation() -> None:

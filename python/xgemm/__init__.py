@@ -10,8 +10,17 @@ from xgemm._version import __version__
 _library.load()
 dispatch.install()
 
-# What the operators need from Python: fakes, derivatives, vmap, autocast. Each registers on import.
-from xgemm import autocast, autograd, batching, fake, nn, onnx, reductions  # noqa: E402, F401
+# What the operators need from Python. Each registers on import.
+from xgemm import (  # noqa: E402
+    autocast,  # noqa: F401
+    autograd,  # noqa: F401
+    batching,  # noqa: F401
+    fake,  # noqa: F401
+    flops,  # noqa: F401
+    nn,
+    onnx,
+    reductions,  # noqa: F401
+)
 from xgemm.formats.checkpoint import load, save  # noqa: E402
 from xgemm.formats.packed import PackedWeight, pack, unpack  # noqa: E402
 from xgemm.ops import linear  # noqa: E402

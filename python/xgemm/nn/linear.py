@@ -22,6 +22,7 @@ from xgemm.formats.packed import (
     pack,
 )
 from xgemm.formats.packed_format import PackedFormat
+from xgemm.nn.nested import map_nested
 from xgemm.nn.parameter import PackedParameter
 from xgemm.nn.scriptable import ScriptableQuantLinear
 from xgemm.nn.weight import ReadOnlyWeight, is_made_by, refuse_assignment
@@ -322,6 +323,8 @@ class QuantLinear(nn.Linear):
             return w4a16(input, qweight, n, k, group_size, bias, perm, **options)
         except (RuntimeError, TypeError):
             check_tensor("QuantLinear: x", input)
+            if input.is_nested:
+                return map_nested(self.forward, input)
             if type(qweight) is PackedParameter and _get_current_dispatch_mode() is not None:
                 # A mode (make_fx's) that refuses every tensor class but torch's own.
                 return w4a16(input, qweight.plain(), n, k, group_size, bias, perm, **options)
@@ -348,8 +351,13 @@ class QuantLinear(nn.Linear):
         self.packed_format = self.format.to_tensor(self.qweight.device)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        def keeping_integers(tensor: torch.Tensor) -> torch.Tensor:
+            result = fn(tensor)  # .type(dtype) would convert packed bytes and channels too
+            keep = not tensor.is_floating_point() and result.dtype != tensor.dtype
+            return tensor.to(result.device) if keep else result
+
         was_meta = self.packed_format.is_meta
-        super()._apply(fn, recurse)
+        super()._apply(keeping_integers, recurse)
         self._parameters["qweight"] = PackedParameter.of(self.qweight)
         self.compute_dtype = fn(torch.empty(1, dtype=self.compute_dtype, device="cpu")).dtype
         if was_meta and not self.packed_format.is_meta:  # to_empty made it, without values
@@ -390,6 +398,12 @@ class QuantLinear(nn.Linear):
         if isinstance(perm, torch.Tensor) and not perm.is_meta:
             check_permutation(f"{name}: perm", perm, self.in_features)
         qweight = state_dict.get(prefix + "qweight")
+        weight = state_dict.get(prefix + "weight")
+        if qweight is None and isinstance(weight, torch.Tensor) and weight.is_floating_point():
+            raise ValueError(
+                f"{name}: the state holds a float weight, the layer is packed: load the state into "
+                "the float model and quantize that"
+            )
         if isinstance(qweight, torch.Tensor) and qweight.dtype != torch.uint8:
             raise ValueError(f"{name}: qweight must be torch.uint8, got {qweight.dtype}")
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

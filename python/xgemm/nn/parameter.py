@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
@@ -9,6 +11,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from xgemm.dispatch import PLAIN_TENSORS
 
 __all__ = ["PackedParameter"]
+
+
+_DATA: Any = torch._C.TensorBase.data
 
 
 class PackedParameter(nn.Parameter):
@@ -60,6 +65,18 @@ class PackedParameter(nn.Parameter):
         with _disable_current_modes():
             return self.data
 
+    @property
+    def data(self) -> torch.Tensor:
+        return _DATA.__get__(self)
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        # torch's vector_to_parameters gives back as floats what parameters_to_vector made floats.
+        if value.is_floating_point():
+            self.copy_(value)
+        else:
+            _DATA.__set__(self, value)
+
     def copy_(self, src: torch.Tensor, non_blocking: bool = False) -> PackedParameter:
         """As Tensor.copy_. Floats must be the bytes that are here: averages of models are floats.
 
@@ -69,8 +86,9 @@ class PackedParameter(nn.Parameter):
         if src.is_floating_point():
             if not torch.equal(src.round().to(self), self):
                 raise RuntimeError(
-                    "copy_: packed 4-bit weights cannot be averaged, and these differ between the "
-                    "models: average the parameters that are trained"
+                    "packed 4-bit weights are codes, not numbers: no floats can be copied into "
+                    "them, and models whose packed weights differ cannot be averaged (average the "
+                    "parameters that are trained)"
                 )
             return self
         super().copy_(src, non_blocking)

@@ -82,7 +82,37 @@ class ReadOnlyWeight(torch.Tensor):
         """The tensor that this one stands for, as an ordinary one."""
         return self._make()
 
+    # What gives a tensor of its own memory, also where nothing is to be converted.
+
+    def to(self, *args: Any, **options: Any) -> torch.Tensor:
+        return self._make().to(*args, **options)
+
+    def cpu(self, *args: Any, **options: Any) -> torch.Tensor:
+        return self._make().cpu(*args, **options)
+
+    def cuda(self, *args: Any, **options: Any) -> torch.Tensor:
+        return self._make().cuda(*args, **options)
+
+    def contiguous(self, *args: Any, **options: Any) -> torch.Tensor:
+        return self._make().contiguous(*args, **options)
+
+    def float(self, *args: Any, **options: Any) -> torch.Tensor:
+        return self._make().float(*args, **options)
+
+    def half(self, *args: Any, **options: Any) -> torch.Tensor:
+        return self._make().half(*args, **options)
+
+    def bfloat16(self, *args: Any, **options: Any) -> torch.Tensor:
+        return self._make().bfloat16(*args, **options)
+
     # What reads the data without an operation.
+
+    def data_ptr(self) -> int:
+        # torch would answer 0, which is the address of every such weight, and of none.
+        raise RuntimeError(
+            "data_ptr: this weight has no memory of its own, as it is stored packed: "
+            "dequantize() gives a tensor that has"
+        )
 
     def numpy(self, *, force: bool = False) -> Any:
         return self._make().numpy(force=force)
