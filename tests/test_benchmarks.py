@@ -101,6 +101,20 @@ def test_qlora(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert ours["milliseconds"] > 0
 
 
+def test_merge_loss(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("peft")
+    names = load("merge_loss")
+    names["CASES"] = names["CASES"][1:2]
+    monkeypatch.setattr(sys, "argv", ["merge_loss", "--hidden", "64", "--steps-scale", "0.3"])
+    names["main"]()
+    header, _, row = capsys.readouterr().out.splitlines()
+    cells = dict(zip(header.split("|")[1:-1], map(float, row.split("|")[1:-1]), strict=True))
+    loss = {name.strip(): value for name, value in cells.items()}
+    assert loss["adapter"] == loss["merged, float"] < loss["base"]
+    assert loss["merged, 4 bits"] < loss["rounded to nearest"]
+
+
 def test_bank_conflicts_are_added_up_by_kernel() -> None:
     names = load("bank_conflicts")
     launch = '"{}","void xgemm::cuda::gemm::run<(int)8>(xgemm::Params)","{}","","{}"'
