@@ -11,7 +11,13 @@ import torch
 import xgemm
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted(path for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
+GUIDE = ROOT / "docs" / "guide"
+PAGES = sorted((ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *GUIDE.glob("*.md")))
+# Pages whose examples need an extra.
+NEEDS = {
+    "finetune.md": ["transformers", "peft"],
+    "transformers.md": ["transformers", "accelerate"],
+}
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -21,6 +27,8 @@ def test_examples_run(page, tmp_path, monkeypatch):
     examples = list(EXAMPLE.finditer(page.read_text()))
     if not examples:
         pytest.skip("the page has no Python example")
+    for package in NEEDS.get(page.name, []):
+        pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     scope: dict[str, object] = {"__name__": "__main__"}
