@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -132,6 +133,7 @@ def step(text: str, total: int | None = None) -> Iterator[Step]:
 
 def import_transformers() -> None:
     """Imports it, which takes seconds, and silences its own messages and bars: ours are shown."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # the bars of what goes past transformers' logging
     if "xgemm.hf.source" not in sys.modules:
         with step("importing transformers"):
             from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401
