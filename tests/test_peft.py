@@ -24,6 +24,7 @@ from adapters import (  # noqa: E402
     mixtral,
     quantized,
     scatter,
+    tokens,
 )
 from torch.testing import assert_close  # noqa: E402
 
@@ -116,11 +117,16 @@ def test_lora_over_packed_experts_is_refused(targets: dict[str, Any]) -> None:
 
 
 def test_layers_beside_packed_experts_are_adapted() -> None:
-    base = mixtral()
-    plain = logits(base)
-    model = adapted(base, lora(target_modules=["q_proj", "v_proj"]))
-    assert not torch.allclose(logits(model), plain, atol=1e-4)
-    assert len(gradients(model)) == 4 * LAYERS
+    config = lora(target_modules=["q_proj", "v_proj"])
+    twin = mixtral()
+    for layer in twin.model.layers:
+        layer.mlp.experts = layer.mlp.experts.to_experts()
+    twin, model = adapted(twin, config), adapted(mixtral(), config)
+    assert_close(logits(model), logits(twin), rtol=1e-4, atol=1e-5)
+    found, expected = gradients(model), gradients(twin)
+    assert len(found) == 4 * LAYERS
+    for name, gradient in found.items():
+        assert_close(gradient, expected[name], rtol=1e-3, atol=1e-5, msg=name)
 
 
 def test_an_adapter_of_float_experts_is_not_loaded_without_them(tmp_path: Path) -> None:
@@ -271,10 +277,41 @@ def test_preparation_freezes_and_casts_norms_on_request() -> None:
 
 
 def test_preparation_refuses_what_it_would_harm() -> None:
-    with pytest.raises(ValueError, match="holds no QuantLinear: quantize it first"):
+    with pytest.raises(ValueError, match="holds no packed layer: quantize it first"):
         prepare_for_training(llama())
     with pytest.raises(ValueError, match="call it before get_peft_model"):
         prepare_for_training(peft.get_peft_model(quantized(), lora()))
+
+
+@pytest.mark.parametrize("use_dora", [False, True])
+def test_an_adapted_layer_compiles_in_one_graph(use_dora: bool) -> None:
+    base = torch.nn.Sequential(QuantLinear.from_linear(torch.nn.Linear(64, 48)))
+    model = adapted(base, peft.LoraConfig(r=2, use_dora=use_dora, target_modules=["0"]))
+    x = torch.randn(3, 64, requires_grad=True)
+    expected = model(x)
+    (gradient,) = torch.autograd.grad(expected.sum(), x)
+    found = torch.compile(model, fullgraph=True, backend="aot_eager")(x)
+    assert_close(found, expected)
+    assert_close(torch.autograd.grad(found.sum(), x)[0], gradient)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_on_a_gpu(dtype: torch.dtype) -> None:
+    base = prepare_for_training(quantized(dtype).cuda())
+    twin, model = adapted(float_twin(base), lora()).train(), adapted(base, lora()).train()
+    ids = tokens().cuda()
+
+    def run(model: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        with torch.autocast("cuda", dtype):
+            output = model(input_ids=ids, labels=ids)
+        output.loss.backward()
+        return output.logits, {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
+
+    (found, gradients), (expected, others) = run(model), run(twin)
+    assert (found - expected).norm() < 0.02 * expected.norm()
+    for name, gradient in gradients.items():
+        assert (gradient - others[name]).norm() < 0.05 * others[name].norm(), name
 
 
 def test_no_warning_of_a_layer_type_that_peft_does_not_know() -> None:

@@ -96,6 +96,17 @@ def test_merged_and_requantized(config: Any) -> None:
     assert [layer.get_base_layer() for layer in layers(model)] == bases
 
 
+def test_a_copy_of_a_merged_model_is_unmerged_by_itself() -> None:
+    model = adapted(quantized(), lora())
+    before = logits(model)
+    ours.merge_adapter(model, requantize=True)
+    merged = logits(model)
+    twin = copy.deepcopy(model)
+    twin.unmerge_adapter()
+    assert torch.equal(logits(twin), before)
+    assert torch.equal(logits(model), merged)
+
+
 def trained(model: Any, steps: int) -> Any:
     torch.manual_seed(0)
     model = peft.get_peft_model(model, lora(r=8)).train()

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
 
 
 def quantize(model: Any) -> Any:
-    return xgemm.hf.attach(xgemm.quantize(model, group_size=GROUP_SIZE))
+    return xgemm.quantize(model, group_size=GROUP_SIZE)
 
 
 @pytest.fixture
@@ -105,3 +105,16 @@ def test_trainer_trains_an_adapter(directory: Path, tmp_path: Path) -> None:
     assert after < before
     loaded = peft.PeftModel.from_pretrained(load(directory), tmp_path / "out" / "checkpoint-4")
     assert loss(loaded).item() == pytest.approx(after, abs=1e-5)
+
+
+def test_quantize_after_peft_takes_the_base_layers_alone() -> None:
+    model = adapted(llama(), lora(modules_to_save=["lm_head"]))
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    before = {n: p.clone() for n, p in model.named_parameters() if n in names}
+    quantized = quantize(model)
+    layer = quantized.base_model.model.model.layers[0].mlp.up_proj
+    assert type(layer.base_layer) is QuantLinear
+    assert [name for name, p in quantized.named_parameters() if p.requires_grad] == names
+    after = dict(quantized.named_parameters())
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert type(layer.lora_A["default"]) is nn.Linear

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from xgemm.hf.attach import attach
+from xgemm.hf.state import has_quantized_modules
 from xgemm.nn import QuantLinear
 from xgemm.quantize.requantize import requantize as requantize_weight
 
@@ -49,9 +50,9 @@ def prepare_for_training(
             "prepare_for_training: model has adapters, which it would freeze: call it before "
             "get_peft_model"
         )
-    if not any(isinstance(module, QuantLinear) for module in model.modules()):
+    if not has_quantized_modules(model):
         raise ValueError(
-            "prepare_for_training: model holds no QuantLinear: quantize it first (xgemm.quantize)"
+            "prepare_for_training: model holds no packed layer: quantize it first (xgemm.quantize)"
         )
     for parameter in model.parameters():
         parameter.requires_grad_(False)
