@@ -96,7 +96,8 @@ def test_compare_on_text_is_perplexity():
     assert found.perplexity["a"] == pytest.approx(10.0)
     assert found.difference == {"a": 0.0, "b": 0.0}
     assert found.tokens == 24
-    assert decode.compare_on_text(models, text, 8, decode.Budget(0.0)).tokens == 8
+    spent = decode.compare_on_text(models, text, 8, decode.Budget(0.0))
+    assert (spent.perplexity, spent.tokens) == ({}, 0)
     with pytest.raises(ValueError, match="at least one window of 8"):
         decode.compare_on_text({"a": Uniform()}, torch.arange(7), window=8)
 
@@ -138,14 +139,19 @@ def test_a_spent_budget_measures_the_least_and_says_so(tmp_path):
     report = run_demo(model, "Anyone there?", sizes=wanted, on_text=heard.append)
     assert "".join(heard) == report.answer  # the answer does not hang on the budget
     coverage = report.coverage
-    assert (coverage.decode_tokens, coverage.prefill_rounds, coverage.text_tokens) == (1, 1, 64)
-    assert coverage.left_out == {BF16: "prefill and perplexity, which would take too long"}
-    assert report.row(BF16).perplexity is None
-    assert report.row(XGEMM).perplexity > 0
+    assert (coverage.decode_tokens, coverage.prefill_rounds, coverage.text_tokens) == (1, 0, 0)
+    assert coverage.left_out == {
+        FP32: "prefill or perplexity",
+        BF16: "decoding or prefill or perplexity",
+        XGEMM: "prefill or perplexity",
+        FREE: "decoding",
+    }
+    assert report.row(BF16).decode_tokens_per_s is None
+    assert report.row(XGEMM).decode_tokens_per_s > 0
     text = str(coverage)
     assert "budget 0 s" in text
-    assert "decoding of 1 of 6 tokens, 1 of 3 prefills, perplexity of 64 of 128 tokens" in text
-    assert f"; {BF16}: no prefill and perplexity" in text
+    assert "decoding of 1 of 6 tokens, 0 of 3 prefills, perplexity of 0 of 128 tokens" in text
+    assert f"; {BF16}: no decoding or prefill or perplexity" in text
     plot_demo(report, tmp_path / "demo.png")
 
 

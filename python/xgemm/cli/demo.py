@@ -92,8 +92,10 @@ def _print(report: DemoReport) -> None:
     base = report.rows[0]  # torch fp32
     rows = []
     for row in report.rows:
-        decode = f"{row.decode_tokens_per_s:.1f}"
-        decode += f" ({row.decode_tokens_per_s / base.decode_tokens_per_s:.2f}x)"
+        decode = "-"
+        if row.decode_tokens_per_s is not None and base.decode_tokens_per_s is not None:
+            times = row.decode_tokens_per_s / base.decode_tokens_per_s
+            decode = f"{row.decode_tokens_per_s:.1f} ({times:.2f}x)"
         fraction = (base.linear_bytes or 0) / (row.linear_bytes or 1)
         size = row.linear_bytes and f"{row.linear_bytes / 1e6:.1f} (1/{fraction:.2f})"
         numbers = (

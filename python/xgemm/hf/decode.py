@@ -99,8 +99,9 @@ class Budget:
         return self.left() <= 0
 
 
-def median(seconds: list[float]) -> float:
-    return statistics.median(seconds)
+def median(seconds: list[float]) -> float | None:
+    """None of nothing."""
+    return statistics.median(seconds) if seconds else None
 
 
 def decode_seconds(
@@ -113,18 +114,18 @@ def decode_seconds(
 ) -> dict[str, list[float]]:
     """Seconds of each token at batch 1; the models take turns within each round.
 
-    When the budget is over, what is left of the first round times one token of each model.
-    progress: called with the number of rounds done.
+    When the budget is over, nothing more is timed but one token of each of the first two models;
+    the list of a model that had no turn is empty. progress: called with the number of rounds done.
     """
     seconds: dict[str, list[float]] = {name: [] for name in models}
     for done in range(rounds):
-        if done and budget.over():
-            break
-        for name, model in models.items():
+        for position, (name, model) in enumerate(models.items()):
+            if budget.over() and (done or position >= 2):
+                return seconds
             decoder = Decoder(model, prompt)
             decoder.step()  # untimed: first-call costs
-            for position in range(tokens):
-                if position and budget.over():
+            for step in range(tokens):
+                if step and budget.over():
                     break
                 wait_for(prompt.device)
                 start = time.perf_counter()
@@ -147,28 +148,31 @@ def prefill_seconds(
 ) -> dict[str, list[float]]:
     """Seconds of a whole prompt, logits of the last position only; models take turns.
 
-    A model whose first 64 tokens, at that rate, say that the prompt takes longer than the budget
-    has left is not in the result, unless it is one of the first two. No round is begun after the
-    budget, but the first. progress: called with the number of rounds done.
+    A prompt is begun only where the budget has time for it, by the time that it took before, or
+    that its first 64 tokens took: the list of a model may be empty. progress: called with the
+    number of rounds done.
     """
-    seconds: dict[str, list[float]] = {}
+    seconds: dict[str, list[float]] = {name: [] for name in models}
+    expected: dict[str, float] = {}
     with torch.inference_mode():
-        for position, (name, model) in enumerate(models.items()):
+        for name, model in models.items():
+            if budget.over():
+                return seconds
             start = time.perf_counter()
             model(prompt[:, :FIRST_CALL_TOKENS], logits_to_keep=1)  # first-call costs
             wait_for(prompt.device)
-            whole = (time.perf_counter() - start) * prompt.shape[1] / FIRST_CALL_TOKENS
-            if position < 2 or whole < budget.left():
-                seconds[name] = []
+            took = time.perf_counter() - start
+            expected[name] = took * prompt.shape[1] / FIRST_CALL_TOKENS
         for done in range(rounds):
-            if done and budget.over():
-                break
-            for name in seconds:
+            for name, model in models.items():
+                if expected[name] > budget.left():
+                    continue
                 wait_for(prompt.device)
                 start = time.perf_counter()
-                models[name](prompt, use_cache=True, logits_to_keep=1)
+                model(prompt, use_cache=True, logits_to_keep=1)
                 wait_for(prompt.device)
-                seconds[name].append(time.perf_counter() - start)
+                expected[name] = time.perf_counter() - start
+                seconds[name].append(expected[name])
             progress(done + 1)
     return seconds
 
@@ -192,8 +196,8 @@ def compare_on_text(
     """The models' perplexities on a text, and how far their logits are from the first model's.
 
     tokens: int64 [T]. Windows do not overlap (stride = window); the first token of a window is
-    context only, and a rest shorter than a window is left out. No window is begun after the budget,
-    but the first. progress: called with the number of windows done.
+    context only, and a rest shorter than a window is left out. A window is begun only where the
+    budget has the time that the one before took. progress: called with the number of windows done.
     """
     reference = next(iter(models))
     loss = dict.fromkeys(models, 0.0)
@@ -204,9 +208,12 @@ def compare_on_text(
             f"compare_on_text: tokens must hold at least one window of {window} >= 2, "
             f"got {tokens.numel()}"
         )
-    done = 0
+    done, took = 0, 0.0
     with torch.inference_mode():
         for part in tokens[: windows * window].view(windows, 1, window):
+            if budget is not None and budget.left() <= took:
+                break
+            started = time.perf_counter()
             expected = torch.empty(0)
             for name, model in models.items():
                 logits = model(part).logits[0].float()  # [window, vocabulary]
@@ -217,8 +224,9 @@ def compare_on_text(
                     largest = float((logits - expected).abs().max())
                     difference[name] = max(difference[name], largest)
             done += 1
+            took = time.perf_counter() - started
             progress(done)
-            if budget is not None and budget.over():
-                break
+    if done == 0:
+        return TextComparison({}, {}, 0)
     perplexity = {name: float(torch.tensor(loss[name] / done).exp()) for name in models}
     return TextComparison(perplexity, difference, done * window)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from xgemm.hf import decode
-from xgemm.hf.decode import Budget
+from xgemm.hf.decode import Budget, TextComparison
 from xgemm.hf.models import DemoModel, Shown, Steps, sharing_copy, to_bfloat16, unseen
 
 DEFAULT_QUESTION = "What is the capital of France?"
@@ -43,7 +43,7 @@ class DemoRow:
     """What was measured of one model; None where it has no meaning, or where time was up."""
 
     name: str
-    decode_tokens_per_s: float
+    decode_tokens_per_s: float | None
     prefill_tokens_per_s: float | None
     linear_bytes: int | None
     perplexity: float | None
@@ -55,7 +55,7 @@ class Coverage:
     """How much was measured within the budget, and how much was wanted."""
 
     answer_tokens_compared: int
-    decode_tokens: int  # timed, of the model with the fewest
+    decode_tokens: int  # timed, of fp32 and of xgemm, the lesser
     decode_tokens_wanted: int
     prefill_rounds: int
     prefill_rounds_wanted: int
@@ -202,18 +202,19 @@ def _measure(
             shown.update,
         )  # fmt: skip
     text = text[: sizes.text_tokens]
-    read = {name: models[name] for name in prefill}
-    with step("perplexity, window by window", text.numel() // sizes.text_window) as shown:
-        compared_text = decode.compare_on_text(
-            read, text, sizes.text_window, until_end, shown.update
-        )
+    # A model of which no prefill had the time has none for a window either.
+    read = {name: models[name] for name, seconds in prefill.items() if seconds}
+    compared_text = TextComparison({}, {}, 0)
+    if FP32 in read:
+        with step("perplexity, window by window", text.numel() // sizes.text_window) as shown:
+            compared_text = decode.compare_on_text(
+                read, text, sizes.text_window, until_end, shown.update
+            )
     rows = [
         DemoRow(
             name=name,
-            decode_tokens_per_s=1 / decode.median(per_token[name]),
-            prefill_tokens_per_s=sizes.prefill_tokens / decode.median(prefill[name])
-            if name in prefill
-            else None,
+            decode_tokens_per_s=_rate(1, per_token[name]),
+            prefill_tokens_per_s=_rate(sizes.prefill_tokens, prefill[name]),
             linear_bytes=linear_bytes(each, model.linears),
             perplexity=compared_text.perplexity.get(name),
             max_logit_difference=compared_text.difference.get(name),
@@ -221,24 +222,39 @@ def _measure(
         for name, each in models.items()
     ]
     rows.sort(key=lambda row: (FP32, BF16, XGEMM, XGEMM_BF16).index(row.name))
-    rows.append(DemoRow(FREE, 1 / decode.median(per_token[FREE]), None, None, None, None))
+    rows.append(DemoRow(FREE, _rate(1, per_token[FREE]), None, None, None, None))
     coverage = Coverage(
         answer_tokens_compared=compared,
-        decode_tokens=min(map(len, per_token.values())),
+        decode_tokens=min(len(per_token[name]) for name in (FP32, XGEMM)),
         decode_tokens_wanted=sizes.decode_rounds * sizes.decode_tokens,
-        prefill_rounds=min(map(len, prefill.values())),
+        prefill_rounds=min(len(prefill[name]) for name in (FP32, XGEMM)),
         prefill_rounds_wanted=sizes.prefill_rounds,
         text_tokens=compared_text.tokens,
         text_tokens_wanted=text.numel(),
-        left_out={
-            name: "prefill and perplexity, which would take too long"
-            for name in models
-            if name not in prefill
-        },
+        left_out=_left_out(rows),
         seconds=budget.spent(),
         budget_s=sizes.budget_s,
     )
     return _Measured(same, rows, coverage)
+
+
+def _rate(tokens: int, seconds: list[float]) -> float | None:
+    """Tokens a second by the median; None where nothing was timed."""
+    median = decode.median(seconds)
+    return None if median is None else tokens / median
+
+
+def _left_out(rows: list[DemoRow]) -> dict[str, str]:
+    """Name of a row -> what there was no time for."""
+    found = {}
+    for row in rows:
+        measured = {"decoding": row.decode_tokens_per_s}
+        if row.name != FREE:
+            measured |= {"prefill": row.prefill_tokens_per_s, "perplexity": row.perplexity}
+        lacking = [what for what, value in measured.items() if value is None]
+        if lacking:
+            found[row.name] = " or ".join(lacking)
+    return found
 
 
 def _compare_answer(

@@ -17,7 +17,7 @@ def plot_demo(report: DemoReport, path: Path) -> None:
     names = [row.name.replace(", ", "\n") for row in rows]
     colours = [COLOURS[row.name] for row in rows]
     panels = [
-        ("decode, tokens/s", [row.decode_tokens_per_s for row in rows], "{:.1f}"),
+        ("decode, tokens/s", [row.decode_tokens_per_s or 0.0 for row in rows], "{:.1f}"),
         ("prefill, tokens/s", [row.prefill_tokens_per_s or 0.0 for row in rows], "{:.0f}"),
         ("linear weights, MB", [(row.linear_bytes or 0) / 1e6 for row in rows], "{:.0f}"),
         ("perplexity", [row.perplexity or 0.0 for row in rows], "{:.3f}"),
@@ -31,8 +31,9 @@ def plot_demo(report: DemoReport, path: Path) -> None:
         axis.tick_params(axis="x", labelsize=8)
         axis.spines[["top", "right"]].set_visible(False)
     limit = report.row(FREE).decode_tokens_per_s
-    axes[0].axhline(limit, color="black", linestyle=":", linewidth=1)
-    axes[0].text(-0.4, limit, "linears free", fontsize=8, va="bottom")
+    if limit is not None:
+        axes[0].axhline(limit, color="black", linestyle=":", linewidth=1)
+        axes[0].text(-0.4, limit, "linears free", fontsize=8, va="bottom")
     where = f"{report.threads} threads" if report.device == "cpu" else report.device
     figure.suptitle(f"{report.model}, {where}", fontsize=10)
     figure.tight_layout()
