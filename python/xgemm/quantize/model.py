@@ -92,7 +92,8 @@ def quantize(
             progress(done, len(chosen.chosen), where[0])
         offloaded = is_offloaded(layer)
         try:
-            with weights_in_place(where[0], layer):
+            # A caller's inference mode would make tensors that autograd refuses ever after.
+            with torch.inference_mode(False), torch.no_grad(), weights_in_place(where[0], layer):
                 new = _packed(layer, method, options, report)
         except ValueError as error:
             raise ValueError(f"quantize: {where[0]}: {error}") from error
