@@ -9,7 +9,7 @@ import torch
 import transformers
 from torch import nn
 
-from xgemm.nn import QuantLinear
+from xgemm.nn import QuantExperts, QuantLinear
 
 TOKENS = torch.arange(1, 21)[None]
 
@@ -54,8 +54,33 @@ def mixtral(seed: int = 0) -> transformers.MixtralForCausalLM:
     return transformers.MixtralForCausalLM(config).eval()
 
 
+def gpt_oss(seed: int = 0) -> transformers.GptOssForCausalLM:
+    """Experts that are transposed and have biases, not 0."""
+    config = transformers.GptOssConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        vocab_size=128,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        layer_types=["full_attention", "full_attention"],
+        pad_token_id=0,
+    )
+    torch.manual_seed(seed)
+    model = transformers.GptOssForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(std=0.1)
+    return model
+
+
 def quantized_names(model: nn.Module) -> list[str]:
-    return [name for name, m in model.named_modules() if isinstance(m, QuantLinear)]
+    packed = QuantLinear | QuantExperts
+    return [name for name, module in model.named_modules() if isinstance(module, packed)]
 
 
 def output(model: nn.Module, tokens: torch.Tensor = TOKENS) -> torch.Tensor:

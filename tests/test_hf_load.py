@@ -17,7 +17,7 @@ import torch
 pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
 
-from hf_models import TOKENS, assert_same, llama, output, quantized_names  # noqa: E402
+from hf_models import TOKENS, assert_same, llama, mixtral, output, quantized_names  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModel,
@@ -280,13 +280,17 @@ for cls in (AutoModelForCausalLM, AutoModel):
 """
 
 
-def test_a_reader_without_xgemm_fails(directories) -> None:
-    paths = [str(directories["save_pretrained"])]
+def test_a_reader_without_xgemm_fails(directories, tmp_path: Path) -> None:
+    """Of linears, by both writers; and of experts alone, some of them in float."""
+    experts = xgemm.quantize(mixtral(), group_size=32, skip=["model.layers.0.*", "*_proj"])
+    assert quantized_names(experts) == ["model.layers.1.mlp.experts"]
+    experts.save_pretrained(tmp_path)
+    paths = [*map(str, directories.values()), str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-c", PLAIN, *paths], capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["refused"] * 2
-    assert done.stderr.count(HINT) == 2  # it tells what to do
+    assert done.stdout.split() == ["refused"] * 6
+    assert done.stderr.count(HINT) == 6  # it tells what to do
     assert "MISMATCH" in done.stderr
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import logging
+import weakref
 from pathlib import Path
 
 import pytest
@@ -80,21 +83,42 @@ def test_what_the_model_says_of_itself(directory: Path) -> None:
     assert model.get_memory_footprint() == packed + rest + buffers
 
 
-def test_casts(directory: Path) -> None:
-    """`to` casts what is not packed; half and float are refused by transformers, as for others."""
+@pytest.mark.parametrize(
+    ("cast", "dtype"),
+    [
+        (lambda model: model.to(torch.bfloat16), torch.bfloat16),
+        (lambda model: model.bfloat16(), torch.bfloat16),
+        (lambda model: model.half(), torch.float16),
+        (lambda model: model.half().float(), torch.float32),
+    ],
+    ids=["to", "bfloat16", "half", "float"],
+)
+def test_casts(directory: Path, cast, dtype: torch.dtype) -> None:
+    """Everything but the packed bytes; transformers alone would refuse half and float."""
     model = AutoModelForCausalLM.from_pretrained(directory)
     expected = output(model)
     bytes_before = model.model.layers[0].mlp.up_proj.qweight.clone()
-    for method in (model.half, model.float):
-        with pytest.raises(ValueError, match="is not supported for quantized model"):
-            method()
-    model.to(torch.bfloat16)
+    assert cast(model) is model
     layer = model.model.layers[0].mlp.up_proj
-    assert (model.dtype, layer.compute_dtype) == (torch.bfloat16, torch.bfloat16)
+    assert (model.dtype, layer.compute_dtype) == (dtype, dtype)
     assert torch.equal(layer.qweight, bytes_before)
     got = output(model)
-    assert got.dtype == torch.bfloat16
+    assert got.dtype == dtype
     assert float((got - expected).norm() / expected.norm()) < 0.02
+
+
+def test_a_deleted_model_is_gone_at_once(directory: Path) -> None:
+    """Nothing in it refers back to it: its memory would stay until Python looks for cycles."""
+    model = AutoModelForCausalLM.from_pretrained(directory)
+    alive = weakref.ref(model.model.layers[0].mlp.up_proj.qweight)
+    copied = copy.deepcopy(model)
+    gc.disable()
+    try:
+        del model
+        assert alive() is None
+    finally:
+        gc.enable()
+    assert copied.half().dtype == torch.float16
 
 
 def test_requires_grad_leaves_packed_weights_out(directory: Path) -> None:

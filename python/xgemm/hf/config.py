@@ -20,7 +20,7 @@ _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in SCALE_DTYPES}
 class XgemmConfig(QuantizationConfigMixin):
     """How a model is quantized, for `from_pretrained(..., quantization_config=XgemmConfig(...))`.
 
-    method, group_size, symmetric, clip, scale_dtype, lm_head, skip, include: as in
+    method, group_size, symmetric, skip, include, lm_head, clip, scale_dtype: as in
         `xgemm.quantize`.
 
     modules, experts: what is quantized, by the name of the module, as config.json holds it; set by
@@ -52,8 +52,8 @@ class XgemmConfig(QuantizationConfigMixin):
             scale_dtype = str(scale_dtype).removeprefix("torch.")
         self.scale_dtype = scale_dtype
         self.lm_head = lm_head
-        self.skip = [skip] if isinstance(skip, str) else list(skip or ())
-        self.include = [include] if isinstance(include, str) else list(include or ())
+        self.skip = _patterns(skip)
+        self.include = _patterns(include)
         self.modules = dict(modules or {})
         self.experts = dict(experts or {})
         self._saved = saved
@@ -76,6 +76,10 @@ class XgemmConfig(QuantizationConfigMixin):
                 f"XgemmConfig: scale_dtype must be torch.float16, torch.bfloat16 or None, "
                 f"got {self.scale_dtype}"
             )
+
+    def recipe(self) -> dict[str, Any]:
+        """How to quantize, or how the model was quantized: the values of RECIPE."""
+        return {name: getattr(self, name) for name in RECIPE}
 
     def weight_options(self) -> dict[str, Any]:
         """The keyword arguments of `quantize_weight`."""
@@ -102,14 +106,19 @@ class XgemmConfig(QuantizationConfigMixin):
 
     def to_dict(self) -> dict[str, Any]:
         """The section of config.json."""
-        recipe = {name: getattr(self, name) for name in RECIPE}
         values = {
             "quant_method": QUANT_METHOD,
             "format": FORMAT,
             "layout_version": LAYOUT_VERSION,
-            **{name: value for name, value in recipe.items() if value is not None},
+            **{name: value for name, value in self.recipe().items() if value is not None},
             **self._saved,
             "modules": self.modules,
             "experts": self.experts,
         }
         return copy.deepcopy(values)
+
+
+def _patterns(names: str | Iterable[str] | None) -> list[str] | None:
+    if names is None:
+        return None
+    return [names] if isinstance(names, str) else list(names)

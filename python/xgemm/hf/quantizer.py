@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 from transformers.quantizers.base import HfQuantizer
 
+from xgemm.hf.back import BackReference
 from xgemm.hf.config import XgemmConfig
+from xgemm.hf.dequantizing import dequantize_modules
 from xgemm.hf.loading import Loading
 from xgemm.hf.peft_experts import refuse_packed_experts
 from xgemm.hf.quantizing import QuantizeWeights, Quantizing
-from xgemm.hf.state import dequantize_modules, describe, mark, state_with_guards, unmark
+from xgemm.hf.state import describe, mark, state_with_guards, unmark
 
 
 class XgemmHfQuantizer(HfQuantizer):
@@ -25,7 +26,7 @@ class XgemmHfQuantizer(HfQuantizer):
     def __init__(self, quantization_config: XgemmConfig, **kwargs: Any) -> None:
         super().__init__(quantization_config, **kwargs)
         self._quantizing: Quantizing | None = None
-        self._model: weakref.ref[PreTrainedModel] | None = None
+        self._model: BackReference | None = None
 
     # ---- loading ----
 
@@ -77,7 +78,7 @@ class XgemmHfQuantizer(HfQuantizer):
 
     def bind(self, model: PreTrainedModel) -> None:
         """Make `model`, and the models within it, say that they are quantized by this quantizer."""
-        self._model = weakref.ref(model)
+        self._model = BackReference(model)
         self.quantization_config = describe(model, self.quantization_config)
         mark(model, self)
         if self.quantization_config.experts:
@@ -123,12 +124,3 @@ class XgemmHfQuantizer(HfQuantizer):
 
     def remove_quantization_config(self, model: PreTrainedModel) -> None:
         unmark(model)
-
-    # The model refers to its quantizer. In a copy or a pickle the reference back is a plain one.
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_model": None if self._model is None else self._model()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        model = state["_model"]
-        self.__dict__.update(state, _model=None if model is None else weakref.ref(model))

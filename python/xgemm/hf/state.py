@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
@@ -13,7 +11,9 @@ from transformers.core_model_loading import PrefixChange, WeightRenaming
 
 from xgemm.formats.describe import describe_modules
 from xgemm.formats.guard import guards
-from xgemm.hf.config import RECIPE, XgemmConfig
+from xgemm.formats.manifest import RECIPE
+from xgemm.hf.back import Cast
+from xgemm.hf.config import XgemmConfig
 from xgemm.nn import QuantExperts, QuantLinear
 
 # Stands in the names of guards until transformers has converted a state to the names and the parts
@@ -27,15 +27,16 @@ def has_quantized_modules(model: nn.Module) -> bool:
 
 def describe(model: nn.Module, recipe: XgemmConfig) -> XgemmConfig:
     """The config of `model` as it is: `recipe`, and its quantized modules of now."""
-    options = {name: getattr(recipe, name) for name in RECIPE}
     described = describe_modules(model)
-    return XgemmConfig(**options, modules=described["modules"], experts=described["experts"])
+    return XgemmConfig(
+        **recipe.recipe(), modules=described["modules"], experts=described["experts"]
+    )
 
 
 def recipe_of(report: Any) -> XgemmConfig:
     """The recipe that `xgemm.quantize` followed; nothing where there is no report."""
-    values = {name: getattr(report, name, None) for name in RECIPE}
-    return XgemmConfig(**values, modules={})
+    known = dict.fromkeys(RECIPE) if report is None else report.recipe
+    return XgemmConfig(**known, modules={})
 
 
 def mark(model: PreTrainedModel, quantizer: Any) -> None:
@@ -49,9 +50,7 @@ def mark(model: PreTrainedModel, quantizer: Any) -> None:
         inner.is_quantized = True
         inner.quantization_method = quantizer.quantization_config.quant_method
         inner.config._is_quantized = True
-        # transformers refuses these two of any quantized model, and lets .to(dtype) pass.
-        inner.half = partial(nn.Module.half, inner)
-        inner.float = partial(nn.Module.float, inner)
+        inner.half, inner.float = Cast(inner, "half"), Cast(inner, "float")
 
 
 def unmark(model: PreTrainedModel) -> None:
@@ -96,28 +95,3 @@ class _UnmarkGuards(WeightRenaming):
 
     def reverse_transform(self) -> WeightRenaming:
         return self
-
-
-def dequantize_modules(model: PreTrainedModel, dtype: torch.dtype | None) -> None:
-    """Put float layers, of `dtype` (None: as each was), in the place of the packed ones."""
-    made: dict[nn.Module, nn.Module] = {}  # a layer that has two names is one layer
-    for name, module in list(model.named_modules(remove_duplicate=False)):
-        if not isinstance(module, QuantLinear):
-            continue
-        if module not in made:
-            made[module] = _float_layer(name, module, dtype)
-        model.set_submodule(name, made[module])
-
-
-def _float_layer(name: str, layer: QuantLinear, dtype: torch.dtype | None) -> nn.Module:
-    hook = getattr(layer, "_hf_hook", None)
-    if hook is not None and layer.qweight.is_meta:
-        raise ValueError(
-            f"dequantize: {name} is offloaded: load the model without offloading (device_map)"
-        )
-    linear = layer.to_linear().to(dtype=dtype)
-    if hook is not None:
-        from accelerate.hooks import add_hook_to_module
-
-        add_hook_to_module(linear, hook)
-    return linear

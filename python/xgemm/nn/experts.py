@@ -66,6 +66,26 @@ def _is_transposed(module: nn.Module) -> bool | None:
     return transposed
 
 
+def pack_experts(
+    module: nn.Module, weights: torch.Tensor, method: str = "rtn", **options: Any
+) -> list[PackedWeight]:
+    """Each expert's weight of `weights`, 3-D as a parameter of `module` holds them, quantized.
+
+    Scales are fp16, or bf16 for all experts where one of them needs it.
+    """
+    from xgemm.quantize.weight import quantize_weight  # its package imports this module
+
+    transposed = _is_transposed(module)
+    floats = [w.mT if transposed else w for w in weights.detach()]
+    packed = [pack(quantize_weight(w, method, **options)) for w in floats]
+    if len({p.bf16_scales for p in packed}) > 1:
+        wide = {**options, "scale_dtype": torch.bfloat16}
+        for e, w in enumerate(floats):
+            if not packed[e].bf16_scales:
+                packed[e] = pack(quantize_weight(w, method, **wide))
+    return packed
+
+
 class QuantExperts(nn.Module):
     """Experts with 4-bit weights, in the place of a module that holds them as 3-D parameters.
 
@@ -201,26 +221,16 @@ class QuantExperts(nn.Module):
         Each expert is quantized by itself. Scales are fp16, or bf16 for all experts of a projection
         where one of them needs it.
         """
-        from xgemm.quantize.weight import quantize_weight  # its package imports this module
-
         shapes = experts_projections(module)
         if shapes is None:
             raise TypeError(
                 f"from_experts: module must hold experts as 3-D parameters in a form that is "
                 f"known, got {type(module).__name__}"
             )
-        transposed = _is_transposed(module)
         packed = {}
         for name in shapes:
-            weight: Any = module._parameters[name]
-            floats = [w.mT if transposed else w for w in weight.detach()]
-            weights = [pack(quantize_weight(w, method, **options)) for w in floats]
-            if len({p.bf16_scales for p in weights}) > 1:
-                wide = {**options, "scale_dtype": torch.bfloat16}
-                for e, w in enumerate(floats):
-                    if not weights[e].bf16_scales:
-                        weights[e] = pack(quantize_weight(w, method, **wide))
-            packed[name] = weights
+            weights: Any = module._parameters[name]
+            packed[name] = pack_experts(module, weights, method, **options)
         return cls.from_packed(module, packed)
 
     def to_packed(self, name: str) -> list[PackedWeight]:
