@@ -27,12 +27,13 @@ from xgemm.ops import linear  # noqa: E402
 
 # `xgemm.quantize` is a package and, on this module, the function of that name: the import of the
 # package binds its name here first, and this line then binds the function over it.
-from xgemm.quantize import QuantizedWeight, quantize, quantize_weight  # noqa: E402
+from xgemm.quantize import QuantizedWeight, fuse, quantize, quantize_weight, unfuse  # noqa: E402
 
 __all__ = [
     "PackedWeight",
     "QuantizedWeight",
     "__version__",
+    "fuse",
     "linear",
     "load",
     "nn",
@@ -41,5 +42,6 @@ __all__ = [
     "quantize",
     "quantize_weight",
     "save",
+    "unfuse",
     "unpack",
 ]

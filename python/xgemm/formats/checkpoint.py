@@ -120,6 +120,8 @@ def load(
     verify: bool = True,
     device: torch.device | str | int | None = None,
     dtype: torch.dtype | None = None,
+    *,
+    fuse: bool = False,
 ) -> nn.Module: ...
 
 
@@ -130,6 +132,8 @@ def load(
     verify: bool = True,
     device: torch.device | str | int | None = None,
     dtype: torch.dtype | None = None,
+    *,
+    fuse: bool = False,
 ) -> ModelT: ...
 
 
@@ -139,6 +143,8 @@ def load(
     verify: bool = True,
     device: torch.device | str | int | None = None,
     dtype: torch.dtype | None = None,
+    *,
+    fuse: bool = False,
 ) -> nn.Module:
     """Read what `save`, or save_pretrained of a quantized model, wrote, and return the model.
 
@@ -149,6 +155,7 @@ def load(
     device: where tensors go; None leaves them where `model` has them (a meta tensor: the CPU).
     dtype: of floating-point tensors; None keeps `model`'s (of a meta tensor: the checkpoint's).
         The packed weights do not change.
+    fuse: join the layers that read one tensor (q, k, v; gate, up), as `xgemm.fuse` does.
 
     A checkpoint that is damaged, mixed from two saves, of another layout version or for another
     model is refused by file and tensor name, before `model` is changed.
@@ -177,6 +184,10 @@ def load(
     if made_here:
         finish_transformers_model(model, path, config)
     attach(model)
+    if fuse:
+        from xgemm.quantize.fuse import fuse as join  # its package imports this one
+
+        join(model)
     return model
 
 

@@ -1,6 +1,7 @@
 """Layers over xgemm's kernels."""
 
 from xgemm.nn.experts import QuantExperts
+from xgemm.nn.fused import FusedLinear
 from xgemm.nn.linear import QuantLinear
 
-__all__ = ["QuantExperts", "QuantLinear"]
+__all__ = ["FusedLinear", "QuantExperts", "QuantLinear"]

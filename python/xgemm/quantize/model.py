@@ -15,6 +15,7 @@ from xgemm.formats.packed import check_group_size, pack
 from xgemm.nn import QuantExperts, QuantLinear
 from xgemm.nn.experts import experts_projections
 from xgemm.nn.float_linear import float_weight
+from xgemm.quantize.fuse import fuse as join
 from xgemm.quantize.offload import is_offloaded, move_hook, weights_in_place
 from xgemm.quantize.plan import plan, refuse_nothing
 from xgemm.quantize.report import QuantizationReport
@@ -39,6 +40,7 @@ def quantize(
     lm_head: bool = False,
     clip: str = "none",
     scale_dtype: torch.dtype | None = None,
+    fuse: bool = False,
 ) -> ModelT:
     """Replace the model's linear layers and experts by packed ones, in place; returns the model.
 
@@ -66,6 +68,7 @@ def quantize(
     method, group_size, symmetric, clip, scale_dtype: as in `quantize_weight`.
     calibration: batches for methods that need them; "rtn" takes none.
     progress: called as progress(done, total, name) before each layer, and once at the end.
+    fuse: join the layers that read one tensor (q, k, v; gate, up), as `xgemm.fuse` does.
 
     Layers are swapped when all weights are quantized: an error leaves the model as it was. A name
     in `skip` or `include` that matches no layer raises ValueError.
@@ -110,6 +113,8 @@ def quantize(
     attach(model)
     logger.info("%s", report)
     report.warn(stacklevel=2)
+    if fuse:
+        join(model)
     return model
 
 
