@@ -55,9 +55,10 @@ def test_pefts_merge_is_refused_and_changes_nothing(config: Any) -> None:
 @each_config
 def test_merged_into_float_layers(config: Any) -> None:
     model = adapted(quantized(), config)
-    before = logits(model)
-    ours.merge_adapter(model, requantize=False)
+    before, calls = logits(model), list[tuple[int, int, str]]()
+    ours.merge_adapter(model, requantize=False, progress=lambda *call: calls.append(call))
     assert all(layer.merged for layer in layers(model))
+    assert [done for done, *_ in calls] == list(range(len(layers(model)) + 1))
     assert all(type(layer.get_base_layer()) is nn.Linear for layer in layers(model))
     assert_close(logits(model), before, rtol=1e-4, atol=1e-5)
     ours.unmerge_adapter(model)
@@ -185,6 +186,8 @@ def test_a_failure_leaves_the_model_unmerged(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_cannot_be_merged_is_named() -> None:
+    with pytest.raises(ValueError, match=r"adapters are \['default'\], got 'other'"):
+        ours.merge_adapter(adapted(quantized(), lora()), ["other"], requantize=True)
     with pytest.raises(ValueError, match="expected one with peft's adapters"):
         ours.merge_adapter(quantized(), requantize=True)
     linear = QuantLinear.from_linear(nn.Linear(64, 64), activation="gelu")

@@ -8,7 +8,7 @@ weight; `merge_adapter` and `merge_and_unload` do it on request.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from xgemm.hf.attach import attach
 from xgemm.hf.state import has_quantized_modules
 from xgemm.nn import QuantLinear
 from xgemm.quantize.requantize import requantize as requantize_weight
+
+Progress = Callable[[int, int, str], None]
 
 __all__ = ["merge_adapter", "merge_and_unload", "prepare_for_training", "unmerge_adapter"]
 
@@ -74,7 +76,11 @@ def prepare_for_training(
 
 
 def merge_adapter(
-    model: nn.Module, adapter_names: list[str] | None = None, *, requantize: bool
+    model: nn.Module,
+    adapter_names: list[str] | None = None,
+    *,
+    requantize: bool,
+    progress: Progress | None = None,
 ) -> None:
     """Merge adapters of a peft model into its packed layers; `unmerge_adapter` takes them out.
 
@@ -85,14 +91,21 @@ def merge_adapter(
     requantize: True quantizes the merged weight again in the layer's own format. The result is off
         from the unmerged model by as much as 4 bits cost: a small adapter may lose some of what it
         learned, so measure. False leaves a float nn.Linear in its place, exact and four times as
-        large: `xgemm.quantize` with calibration can then make 4 bits of it.
+        large.
+    progress: called as progress(done, total, name) before each layer, and once at the end.
 
     Layers that are not packed are merged as peft does it. If a layer fails, those before it are
     unmerged again.
     """
-    merged: list[Any] = []
+    known = list(getattr(model, "peft_config", {}))
+    for adapter in adapter_names or ():
+        if adapter not in known:
+            raise ValueError(f"adapter_names: the model's adapters are {known}, got {adapter!r}")
+    layers, merged = list(_tuner_layers(model)), list[Any]()
     try:
-        for name, layer in _tuner_layers(model):
+        for done, (name, layer) in enumerate(layers):
+            if progress is not None:
+                progress(done, len(layers), name)
             names = adapter_names
             if layer.merged and names is not None:
                 names = list(dict.fromkeys([*layer.merged_adapters, *names]))
@@ -107,6 +120,8 @@ def merge_adapter(
             if layer.merged:
                 layer.unmerge()
         raise
+    if progress is not None:
+        progress(len(layers), len(layers), "")
 
 
 def unmerge_adapter(model: nn.Module) -> None:
@@ -120,10 +135,14 @@ def unmerge_adapter(model: nn.Module) -> None:
 
 
 def merge_and_unload(
-    model: Any, adapter_names: list[str] | None = None, *, requantize: bool
+    model: Any,
+    adapter_names: list[str] | None = None,
+    *,
+    requantize: bool,
+    progress: Progress | None = None,
 ) -> Any:
     """Merge adapters as `merge_adapter` does, and return the base model without peft's layers."""
-    merge_adapter(model, adapter_names, requantize=requantize)
+    merge_adapter(model, adapter_names, requantize=requantize, progress=progress)
     base = _quietly(model.merge_and_unload, adapter_names=adapter_names)
     return attach(base)  # which layers are packed may have changed
 
