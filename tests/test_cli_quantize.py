@@ -73,7 +73,7 @@ def run(capsys, monkeypatch):
     return call
 
 
-@pytest.mark.parametrize("name", [name for name in TINY if name != "GPT2ForSequenceClassification"])
+@pytest.mark.parametrize("name", list(TINY))
 def test_heads_are_kept(run, tmp_path, name):
     """Every weight that was not quantized is bit for bit the source's, the heads among them."""
     source, target = tiny(name, tmp_path / "source"), tmp_path / "target"
@@ -214,7 +214,20 @@ def test_options_reach_the_quantizer(run, tmp_path):
     assert torch.equal(found.codes, expected.codes)
     assert torch.equal(found.scales, expected.scales)
     assert type(layer.attention.self.query) is torch.nn.Linear
-    assert any(name.endswith(".query") for name in json.loads(out)["left"])
+    report = json.loads(out)
+    assert any(name.endswith(".query") for name in report["left"])
+    assert f"warning: quantize: 4 bits hold {report['share_quantized']:.1%}" in err
+
+
+def test_include_quantizes_a_head(run, tmp_path):
+    source = tiny("BertForSequenceClassification", tmp_path / "source")
+    arguments = ("--group-size", 32, "--json")
+    without = json.loads(run("quantize", source, tmp_path / "without", *arguments)[1])
+    assert "classifier" in without["left"]
+    arguments += ("--include", "classifier")
+    code, out, err = run("quantize", source, tmp_path / "target", *arguments)
+    assert code == 0, err
+    assert "classifier" in json.loads(out)["quantized"]
 
 
 def test_bad_options_are_refused_before_anything_is_read(run, tmp_path):

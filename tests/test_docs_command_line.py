@@ -47,5 +47,5 @@ def test_options_of_the_table_exist(monkeypatch, capsys):
     assert call(["quantize", "--help"], monkeypatch) == 0
     shown = capsys.readouterr().out
     table = re.findall(r"^\| `(--[\w-]+)", PAGE, re.MULTILINE)
-    assert len(table) == 10
+    assert len(table) == 11
     assert set(table) == set(re.findall(r"(--[\w-]+)", shown)) - {"--json", "--help", "--debug"}

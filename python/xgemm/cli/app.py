@@ -113,6 +113,10 @@ def quantize(
         list[str] | None,
         typer.Option(help="Leave this layer: a name, or a pattern with * ? []; repeatable."),
     ] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(help="Quantize this layer, too: a head or a router, say; repeatable."),
+    ] = None,
     lm_head: Annotated[
         bool, typer.Option("--lm-head", help="Quantize the output head, too, where it is untied.")
     ] = False,
@@ -136,6 +140,7 @@ def quantize(
         symmetric=not asymmetric,
         clip=clip,
         skip=tuple(skip or ()),
+        include=tuple(include or ()),
         lm_head=lm_head,
         scale_dtype=scale_dtype,
     )

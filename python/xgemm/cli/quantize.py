@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import os
 import shutil
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import xgemm
-from xgemm.cli.output import check_device, out, print_json, printable
+from xgemm.cli.output import check_device, log, out, print_json, printable
 from xgemm.cli.progress import import_transformers, step
 from xgemm.quantize.weight import check_method
 
@@ -37,6 +37,7 @@ class Recipe:
     symmetric: bool = True
     clip: str = "none"
     skip: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
     lm_head: bool = False
     scale_dtype: str = "auto"
 
@@ -135,7 +136,8 @@ def _load(source: Source, recipe: Recipe) -> tuple[Any, list[str]]:
 
 
 def _quantize(model: Any, recipe: Recipe, taken: list[str]) -> None:
-    with step("quantizing", total=1) as shown:
+    with warnings.catch_warnings(record=True) as caught, step("quantizing", total=1) as shown:
+        warnings.simplefilter("always")
         xgemm.quantize(
             model,
             method=recipe.method,
@@ -143,12 +145,16 @@ def _quantize(model: Any, recipe: Recipe, taken: list[str]) -> None:
             symmetric=recipe.symmetric,
             clip=recipe.clip,
             skip=recipe.skip,
+            include=recipe.include,
             lm_head=recipe.lm_head,
             scale_dtype=SCALE_DTYPES[recipe.scale_dtype],
             progress=lambda done, total, name: shown.update(
                 done, total, f"quantizing {name}".rstrip()
             ),
         )
+    for warning in caught:
+        text = printable(f"warning: {warning.message}")
+        log.print(text, style="yellow", markup=False, soft_wrap=True)
 
 
 def _copy_companions(source: Source, destination: Path) -> list[str]:
@@ -195,13 +201,9 @@ def _facts(
     return {
         "source": str(source.path),
         "destination": str(destination),
-        **report_dict(report),
+        **report.as_dict(),
         "taken_over": taken,
         "copied": copied,
         "bytes_on_disk": size,
         "seconds": seconds,
     }
-
-
-def report_dict(report: Any) -> dict[str, Any]:
-    return dataclasses.asdict(report)
