@@ -14,6 +14,7 @@ from helpers import randn
 from torch import nn
 
 import xgemm
+from xgemm.formats.guard import guards
 from xgemm.formats.packed_format import PackedFormat
 from xgemm.nn import QuantExperts
 from xgemm.nn.experts import experts_projections
@@ -258,12 +259,22 @@ def test_a_state_of_another_format_is_refused(mixtral: nn.Module) -> None:
     with pytest.raises(ValueError, match="gate_up_proj: group_size is 32 here, got 64"):
         experts.load_state_dict(other.state_dict())
     assert torch.equal(experts.gate_up_proj_qweight, before)
+    with pytest.raises(ValueError, match="the state holds a float gate_up_proj, the experts are"):
+        experts.load_state_dict(mixtral.state_dict())
+    state = experts.state_dict()
+    state["down_proj_qweight"] = state["down_proj_qweight"].float()
+    with pytest.raises(ValueError, match="down_proj_qweight must be uint8, got"):
+        experts.load_state_dict(state)
+    # Guards of a saved directory are no part of the state.
+    experts.load_state_dict({**experts.state_dict(), **guards(experts.state_dict())})
 
 
 def test_dtype_follows_the_module_and_bytes_do_not() -> None:
     pytest.importorskip("transformers")
     experts = QuantExperts.from_experts(make("gpt_oss", "GptOssExperts"), group_size=32)
     before = experts.gate_up_proj_qweight.clone()
+    experts.type(torch.float16)
+    assert experts.gate_up_proj_bias.dtype == torch.float16
     experts.bfloat16()
     assert experts.compute_dtype == torch.bfloat16
     assert experts.gate_up_proj_bias.dtype == torch.bfloat16

@@ -307,7 +307,7 @@ def test_the_warning_says_what_stays_and_why() -> None:
     share = 32 * 64 / total
     text = str(caught[0].message)
     assert f"4 bits hold {share:.1%} of the model's {total:,} parameters" in text
-    assert f"conv.weight [64, 32, 5] {1 - share - 64 / total:.1%}: Conv1d is no linear" in text
+    assert f"conv.weight [64, 32, 5] {1 - share - 64 / total:.1%}: of Conv1d, which is no" in text
 
 
 def test_no_warning_where_most_is_quantized() -> None:

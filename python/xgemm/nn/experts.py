@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.compiler import is_compiling
 
+from xgemm.formats.guard import drop_guards
 from xgemm.formats.packed import Layout, PackedWeight, check_permutation, pack
 from xgemm.formats.packed_format import PackedFormat
 from xgemm.nn.experts_linear import experts_linear
@@ -389,11 +390,15 @@ class QuantExperts(nn.Module):
     # ---- state ----
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        def keeping_integers(tensor: torch.Tensor) -> torch.Tensor:
+            result = fn(tensor)  # .type(dtype) would convert packed bytes and channels too
+            keep = not tensor.is_floating_point() and result.dtype != tensor.dtype
+            return tensor.to(result.device) if keep else result
+
         was_meta = {name for name in self.formats if self._format_buffer(name).is_meta}
-        super()._apply(fn, recurse)
+        super()._apply(keeping_integers, recurse)
+        self._own_packed_parameters()
         for name in self.formats:
-            key = f"{name}_qweight"
-            self._parameters[key] = PackedParameter.of(getattr(self, key))
             buffer = self._format_buffer(name)
             if name in was_meta and not buffer.is_meta:  # to_empty made it, without values
                 written = self.formats[name].to_tensor(buffer.device)
@@ -406,11 +411,15 @@ class QuantExperts(nn.Module):
         assert buffer is not None  # of every projection
         return buffer
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+    def _own_packed_parameters(self) -> None:
+        """Packed bytes are PackedParameters, whatever torch has put in their place."""
         for name in self.formats:
             key = f"{name}_qweight"
             self._parameters[key] = PackedParameter.of(getattr(self, key))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._own_packed_parameters()
 
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
@@ -426,6 +435,7 @@ class QuantExperts(nn.Module):
     ) -> None:
         # Refused here, before nn.Module copies anything.
         state_dict = dict(state_dict)
+        drop_guards(state_dict, prefix, self.formats)
         where = prefix.removesuffix(".") or "QuantExperts"
         for name, form in self.formats.items():
             given = state_dict.get(f"{prefix}{name}_packed_format")
@@ -435,16 +445,16 @@ class QuantExperts(nn.Module):
             if isinstance(perm, torch.Tensor) and not perm.is_meta:
                 for row in perm:
                     check_permutation(f"{where}: {name}_perm", row, form.k)
-            # Kernels read 16 bytes at a time. A tensor that lies in a mapped file begins anywhere.
-            key = f"{prefix}{name}_qweight"
-            qweight: Any = state_dict.get(key)
-            plain = (torch.Tensor, nn.Parameter, PackedParameter)
-            if type(qweight) in plain and qweight.data_ptr() % 16 != 0:
-                state_dict[key] = qweight.detach().clone()
+            qweight = state_dict.get(f"{prefix}{name}_qweight")
+            if isinstance(qweight, torch.Tensor) and qweight.dtype != torch.uint8:
+                raise ValueError(f"{where}: {name}_qweight must be uint8, got {qweight.dtype}")
+            if qweight is None and f"{prefix}{name}" in state_dict:
+                raise ValueError(
+                    f"{where}: the state holds a float {name}, the experts are packed: load the "
+                    "state into the float model and quantize that"
+                )
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-        for name in self.formats:
-            key = f"{name}_qweight"
-            self._parameters[key] = PackedParameter.of(getattr(self, key))
+        self._own_packed_parameters()
 
     def extra_repr(self) -> str:
         parts = [f"num_experts={self.num_experts}", f"experts={self._source_type.__name__}"]

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from xgemm.nn.linear import QuantLinear
-
 __all__ = ["float_weight", "is_conv1d", "is_plain", "linear_shape"]
 
 # Subclasses of nn.Linear whose forward is x W^T + b, by module and name.
@@ -22,13 +20,15 @@ _PLAIN = {
 def is_conv1d(module: nn.Module) -> bool:
     """Whether it is GPT-2's linear layer, transformers' Conv1D, with its weight as [K, N]."""
     transformers = sys.modules.get("transformers.pytorch_utils")
-    return transformers is not None and type(module) is transformers.Conv1D
+    return transformers is not None and isinstance(module, transformers.Conv1D)
 
 
 def is_plain(module: nn.Module) -> bool:
     """Whether it computes x W^T + b from float parameters and does nothing else."""
     cls = type(module)
-    return cls is nn.Linear or (cls.__module__, cls.__name__) in _PLAIN or is_conv1d(module)
+    if is_conv1d(module):
+        return cls.__name__ == "Conv1D"
+    return cls is nn.Linear or (cls.__module__, cls.__name__) in _PLAIN
 
 
 def linear_shape(module: nn.Module) -> tuple[int, int] | None:
@@ -43,7 +43,5 @@ def linear_shape(module: nn.Module) -> tuple[int, int] | None:
 
 def float_weight(module: nn.Module) -> torch.Tensor:
     """The weight [N, K] of a float linear layer: for Conv1D a transposed view."""
-    if isinstance(module, QuantLinear):
-        raise TypeError("float_weight: module must be a float layer, got QuantLinear")
     weight: Any = module.weight
     return weight.t() if is_conv1d(module) else weight

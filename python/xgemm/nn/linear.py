@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ from xgemm.formats.packed import (
     pack,
 )
 from xgemm.formats.packed_format import PackedFormat
+from xgemm.nn.float_linear import float_weight, is_conv1d
 from xgemm.nn.nested import map_nested
 from xgemm.nn.parameter import PackedParameter
 from xgemm.nn.scriptable import ScriptableQuantLinear
@@ -41,12 +41,6 @@ _KERNEL_DTYPES = {
     torch.float16: "float16",
     torch.bfloat16: "bfloat16",
 }
-
-
-def _is_conv1d(module: nn.Module) -> bool:
-    """Whether `module` is transformers' Conv1D; found without importing transformers."""
-    transformers = sys.modules.get("transformers.pytorch_utils")
-    return transformers is not None and isinstance(module, transformers.Conv1D)
 
 
 class QuantLinear(nn.Linear):
@@ -181,13 +175,13 @@ class QuantLinear(nn.Linear):
                 "from_linear: linear must hold a float weight, got a QuantLinear, which is already "
                 "quantized: its to_linear() gives the float layer"
             )
-        if not isinstance(linear, nn.Linear) and not _is_conv1d(linear):
+        if not isinstance(linear, nn.Linear) and not is_conv1d(linear):
             raise TypeError(
                 f"from_linear: linear must be an nn.Linear or a transformers Conv1D, "
                 f"got {type(linear).__name__}"
             )
         source: Any = linear
-        weight = source.weight if isinstance(linear, nn.Linear) else source.weight.t()
+        weight = float_weight(linear)
         packed = pack(quantize_weight(weight, method, **options))
         layer = cls.from_packed(packed, source.bias, activation, weight.dtype)
         layer.train(linear.training)

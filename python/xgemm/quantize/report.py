@@ -106,7 +106,7 @@ class QuantizationReport:
                 if owner in taken and _is_weight(owner, parameter):
                     packed += parameter.numel()
                 else:
-                    floats.append((full, parameter, self._why(owner_name, owner, parameter)))
+                    floats.append((full, parameter, self._why(owner_name, owner, name, parameter)))
         total = packed + sum(parameter.numel() for _, parameter, _ in floats)
         self.parameters = total
         self.share_quantized = packed / max(total, 1)
@@ -132,14 +132,16 @@ class QuantizationReport:
             stacklevel=stacklevel + 1,
         )
 
-    def _why(self, owner_name: str, owner: nn.Module, parameter: torch.Tensor) -> str:
+    def _why(self, owner_name: str, owner: nn.Module, name: str, parameter: torch.Tensor) -> str:
         if owner_name in self.left:
             return self.left[owner_name]
+        if name.endswith("bias"):
+            return "a bias"
         if isinstance(owner, nn.Embedding):
             return "an embedding, which is looked up"
         if parameter.dim() < 2:
             return "a vector"
-        return f"{type(owner).__name__} is no linear layer"
+        return f"of {type(owner).__name__}, which is no linear layer"
 
 
 def _packed_weights(module: nn.Module) -> int:
