@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from helpers import num_threads, seeds
@@ -280,6 +281,17 @@ def test_errors(op: str) -> None:
     if op not in POSITIONS:
         message = f"{op}: dim must name each dimension once, got -1 again for a 2-D tensor"
         refused(ValueError, message, x, [1, -1])
+    if op in POSITIONS:
+        rule = f"{op}: dim must be one dimension (an int), or None for all elements, got"
+        for dims in ([0, 1], (1,), []):
+            refused(TypeError, f"{rule} {type(dims).__name__} {dims}", x, dims)
+    else:
+        rule = f"{op}: dim must be an int, a list of ints or None, got"
+        refused(TypeError, f"{rule} list [0, 1.5]", x, [0, 1.5])
+    refused(TypeError, f"{rule} float 1.0", x, 1.0)
+    refused(TypeError, f"{rule} str 'rows'", x, dim="rows")
+    for array in (numpy.zeros((200, 3)), [1.0] * 100):
+        refused(TypeError, f"{op}: x must be a torch.Tensor, got {type(array).__name__}", array)
     message = f"{op}: dim 1 must not be empty where it is reduced, got x of shape [2, 0]"
     if op in ("amax", "amin", *POSITIONS):
         refused(IndexError, message, x[:, :0])
@@ -287,6 +299,7 @@ def test_errors(op: str) -> None:
     if op == "norm":
         for p in (math.inf, -math.inf, -1.5):
             refused(IndexError, message.replace(",", f" with p={p:g},", 1), x[:, :0], 1, p=p)
+        refused(TypeError, "norm: p must be a float, got str 'fro'", x, p="fro")
 
 
 @pytest.mark.parametrize("op", ALL)

@@ -1,4 +1,4 @@
-"""Calls of the GEMM ops that autograd need not see go below it, where no Python runs.
+"""Calls of the ops that autograd need not see go below it, where no Python runs.
 
 The kernels of the Autograd key are Python (autograd.py): a call that reaches them takes 5 us more
 of the host, even where there is nothing to differentiate. So each op's callable is one that looks
@@ -7,6 +7,8 @@ mode and no transform active, it excludes the autograd keys and calls the op. Ev
 every tensor of another class, takes the way of any op. The ops behave as before, by whatever name
 they are called: this holds for `torch.ops.xgemm.mul`, `torch.ops.xgemm.mul.default` and what calls
 them; Dynamo and TorchScript see the ops themselves.
+
+Where the dispatcher refuses a call for an argument's type, the callables of all ops say which.
 """
 
 from __future__ import annotations
@@ -17,8 +19,14 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-# The ops of which autograd.py has kernels, and which do not write what they are given.
-_OPS = ("mul", "sgemm", "w4a16_grad_a")
+from .arguments import type_error
+
+# The ops that have kernels of the Autograd key, and do not write what they are given; and the rest.
+_DIFFERENTIABLE = ("mul", "sgemm", "w4a16_grad_a", "sum", "mean", "prod", "amax", "amin", "norm")
+_OTHERS = (
+    *("argmax", "argmin", "mul_into", "sgemm_into"),
+    *("pack_w4", "unpack_w4", "dequantize_w4", "explain"),
+)
 
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 _inference_mode = torch.is_inference_mode_enabled
@@ -26,47 +34,71 @@ _grad_enabled = torch.is_grad_enabled
 _transforms = torch._C._are_functorch_transforms_active
 _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
+_tracing = torch._C._get_tracing_state  # torch.jit.trace compares the lines that call an op
 
 # Classes whose tensors have no behaviour of their own; xgemm.nn adds that of packed weights.
 PLAIN_TENSORS: set[type] = {torch.Tensor, torch.nn.Parameter}
-_VALUES = frozenset({int, float, bool, str, type(None)})
+_VALUES = frozenset({int, float, bool, str, type(None), list, tuple})  # lists are of dimensions
 
 
-def _skipping_autograd(op: Callable[..., Any]) -> Callable[..., Any]:
+def _skipping_autograd(op: Callable[..., Any], schemas: list[Any]) -> Callable[..., Any]:
     """`op`, called below autograd where autograd has nothing to do."""
 
     def call(*args: Any, **options: Any) -> Any:
-        if _inference_mode():  # autograd is out of the way already
-            return op(*args, **options)
-        if not (
-            _transforms()
-            or _function_modes()
-            or _dispatch_modes()
-            or forward_ad._current_level >= 0
-        ):
-            grad = _grad_enabled()
-            for argument in (*args, *options.values()) if options else args:
-                kind = type(argument)
-                if kind in PLAIN_TENSORS:
-                    if grad and argument.requires_grad:
+        try:
+            if _inference_mode():  # autograd is out of the way already
+                return op(*args, **options)
+            if not (
+                _transforms()
+                or _function_modes()
+                or _dispatch_modes()
+                or _tracing()
+                or forward_ad._current_level >= 0
+            ):
+                grad = _grad_enabled()
+                for argument in (*args, *options.values()) if options else args:
+                    kind = type(argument)
+                    if kind in PLAIN_TENSORS:
+                        if grad and argument.requires_grad:
+                            break
+                    elif kind not in _VALUES:
                         break
-                elif kind not in _VALUES:
-                    break
-            else:
-                with _below_autograd():
-                    return op(*args, **options)
-        return op(*args, **options)
+                else:
+                    with _below_autograd():
+                        return op(*args, **options)
+            return op(*args, **options)
+        except RuntimeError:
+            wrong = type_error(schemas, args, options)
+            if wrong is None:
+                raise
+            raise wrong from None
+
+    return call
+
+
+def _saying_what_is_wrong(op: Callable[..., Any], schemas: list[Any]) -> Callable[..., Any]:
+    """`op`, whose errors of types name the argument."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return op(*args, **options)
+        except RuntimeError:
+            wrong = type_error(schemas, args, options)
+            if wrong is None:
+                raise
+            raise wrong from None
 
     return call
 
 
 def install() -> None:
-    """Make the ops' callables those that look first: once, before anything keeps one of them."""
-    for name in _OPS:
+    """Make the ops' callables those of this module: once, before anything keeps one of them."""
+    for name in (*_DIFFERENTIABLE, *_OTHERS):
+        wrap = _skipping_autograd if name in _DIFFERENTIABLE else _saying_what_is_wrong
         packet = getattr(torch.ops.xgemm, name)
-        for overload in packet.overloads():
-            resolved: Any = getattr(packet, overload)
-            resolved._op = _skipping_autograd(resolved._op)
-        packet._op = _skipping_autograd(packet._op)
+        overloads: list[Any] = [getattr(packet, overload) for overload in packet.overloads()]
+        for overload in overloads:
+            overload._op = wrap(overload._op, [overload._schema])
+        packet._op = wrap(packet._op, [overload._schema for overload in overloads])
         # TorchScript finds an op by its callable.
         torch.jit._builtins._register_builtin(packet._op, packet._qualified_op_name)

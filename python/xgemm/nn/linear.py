@@ -190,7 +190,7 @@ class QuantLinear(nn.Linear):
     def to_packed(self) -> PackedWeight:
         """The layer's weight, sharing its tensors."""
         return PackedWeight(
-            qweight=self.qweight.detach(),
+            qweight=self.qweight.data,  # a plain tensor, of no module
             n=self.out_features,
             k=self.in_features,
             group_size=self.group_size,
