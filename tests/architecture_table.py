@@ -14,7 +14,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from architectures import ARCHITECTURES, Architecture
+from architecture import Architecture
+from architectures import ARCHITECTURES
 from torch import nn
 
 from xgemm.nn.experts import experts_projections

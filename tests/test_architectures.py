@@ -14,7 +14,8 @@ from typing import Any
 import architecture_table
 import pytest
 import torch
-from architectures import ARCHITECTURES, Architecture
+from architecture import Architecture
+from architectures import ARCHITECTURES
 from torch import nn
 
 import xgemm

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import ARCHITECTURES, tokens
+from architecture import tokens
+from architectures import ARCHITECTURES
 
 import xgemm
 from xgemm.nn import QuantLinear

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import ARCHITECTURES, tokens
+from architecture import tokens
+from architectures import ARCHITECTURES
 from torch import nn
 
 import xgemm
