@@ -330,14 +330,21 @@ def test_hooks_and_odd_weights_are_left() -> None:
     assert model.xgemm_report.quantized == ["2"]
 
 
-def test_torchs_own_transformer_still_runs() -> None:
+def test_torchs_own_transformer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In inference, too, it calls its packed layers: its fused path would read their weights."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
-    model = nn.Sequential(layer, nn.Linear(32, 8)).eval()
+    model = nn.TransformerEncoder(layer, 2).eval()
     xgemm.quantize(model, group_size=32)
-    assert model.xgemm_report.quantized == ["1"]
-    with torch.inference_mode():  # its fused path
-        assert model(torch.randn(2, 5, 32)).shape == (2, 5, 8)
+    linears = [f"layers.{i}.linear{j}" for i in (0, 1) for j in (1, 2)]
+    assert model.xgemm_report.quantized == linears
+    attention = "torch.nn.MultiheadAttention reads its weight by itself"
+    assert model.xgemm_report.left["layers.1.self_attn.out_proj"] == attention
+    x = torch.randn(2, 5, 32)
+    expected = model(x)  # with gradients: never fused
+    monkeypatch.setattr(xgemm.nn.QuantLinear, "dequantize", None)
+    with torch.inference_mode():
+        torch.testing.assert_close(model(x), expected)
 
 
 def test_an_error_leaves_the_model_as_it_was(model: Model) -> None:

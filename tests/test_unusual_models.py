@@ -67,3 +67,12 @@ def test_double_models() -> None:
     model = xgemm.quantize(nn.Sequential(nn.Linear(48, 64)).double(), group_size=32)
     with pytest.raises((RuntimeError, TypeError, ValueError), match=r"float64|Double"):
         model(torch.randn(3, 48, dtype=torch.float64))
+
+
+def test_lazy_models_are_run_first() -> None:
+    model = nn.Sequential(nn.LazyLinear(64), nn.Linear(64, 32))
+    with pytest.raises(ValueError, match=r"quantize: 0\.weight has no shape yet"):
+        xgemm.quantize(model, group_size=32)
+    model(torch.randn(2, 48))
+    xgemm.quantize(model, group_size=32)
+    assert model.xgemm_report.quantized == ["0", "1"]

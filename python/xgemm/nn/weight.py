@@ -34,7 +34,16 @@ class ReadOnlyWeight(torch.Tensor):
     # transformers initializes the weights that a checkpoint lacks: this one is never among them.
     _is_hf_initialized = True
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Nothing of its own: torch's fused layers step aside where a weight has this function.
+
+        They would read the weight and not call the layer, which has a kernel for packed weights.
+        """
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
 
     @staticmethod
     def __new__(

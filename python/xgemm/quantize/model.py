@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from xgemm.attach import attach
 from xgemm.formats.packed import check_group_size, pack
@@ -130,6 +131,9 @@ def _check_arguments(model: Any, method: str, group_size: int, calibration: Any)
         raise ValueError("quantize: model is itself a Linear: use QuantLinear.from_linear")
     if experts_projections(model) is not None:
         raise ValueError("quantize: model is itself experts: use QuantExperts.from_experts")
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise ValueError(f"quantize: {name} has no shape yet: run the lazy model once first")
     if calibration is not None:
         raise ValueError(f"quantize: method {method!r} takes no calibration data")
 

@@ -162,8 +162,8 @@ class _Surroundings:
     def reads_weight(self, name: str) -> str | None:
         """Why a module around the layer needs the float weight."""
         parents = self.parents(name)
-        if name and isinstance(parents[-1][0], nn.TransformerEncoderLayer | nn.MultiheadAttention):
-            return f"torch.nn.{type(parents[-1][0]).__name__} reads its weight by itself"
+        if name and isinstance(parents[-1][0], nn.MultiheadAttention):
+            return "torch.nn.MultiheadAttention reads its weight by itself"
         for parent, inner in parents:
             adapted = isinstance(parent, self._tuner) and inner == ["base_layer"]
             if adapted and getattr(parent, "parameter_name", None) is not None:
