@@ -55,7 +55,7 @@ def test_hooks_move_to_the_new_layers(expected: torch.Tensor) -> None:
     assert torch.equal(logits(model), expected)
 
 
-def test_offloaded_to_memory(expected: torch.Tensor) -> None:
+def test_offloaded_to_memory(expected: torch.Tensor, tmp_path: Path) -> None:
     model = mixtral()
     state = dict(model.state_dict())
     accelerate.cpu_offload(model, execution_device="cpu", state_dict=state)
@@ -70,6 +70,8 @@ def test_offloaded_to_memory(expected: torch.Tensor) -> None:
     assert state["model.layers.0.self_attn.q_proj.qweight"].dtype == torch.uint8
     assert torch.equal(logits(model), expected)
     assert layer.self_attn.q_proj.qweight.is_meta
+    xgemm.save(model, tmp_path / "out")
+    assert torch.equal(logits(xgemm.load(tmp_path / "out")), expected)
     accelerate.hooks.remove_hook_from_submodules(model)
     assert torch.equal(logits(model), expected)
 
@@ -83,6 +85,8 @@ def test_offloaded_to_disk(expected: torch.Tensor, tmp_path: Path) -> None:
     assert layer.self_attn.k_proj.qweight.is_meta
     weights_map = layer.self_attn.k_proj._hf_hook.weights_map
     assert not weights_map.dataset.state_dict  # nothing went into memory
+    xgemm.save(model, tmp_path / "out")
+    assert torch.equal(logits(xgemm.load(tmp_path / "out")), expected)
     assert (tmp_path / "model.layers.1.self_attn.k_proj.qweight.dat").is_file()
     assert torch.equal(logits(model), expected)
     assert "model.layers.1.self_attn.k_proj.weight" not in list(weights_map.dataset)

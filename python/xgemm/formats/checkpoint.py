@@ -47,6 +47,7 @@ from xgemm.formats.manifest import (
     parse_quantization_config,
     read_json,
 )
+from xgemm.formats.offloaded import offloaded_tensor
 from xgemm.formats.packed import check_int
 from xgemm.formats.pretrained import (
     finish_transformers_model,
@@ -207,7 +208,10 @@ def _tensors_of(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, st
         if isinstance(value, DTensor):
             raise TypeError(f"save: {name} is a DTensor: gather the model's full tensors first")
         if value.is_meta:
-            raise ValueError(f"save: {name} has no data (it is on the meta device)")
+            offloaded = offloaded_tensor(model, name)
+            if offloaded is None or offloaded.is_meta:
+                raise ValueError(f"save: {name} has no data (it is on the meta device)")
+            value = offloaded
         key = (value.data_ptr(), value.dtype, value.shape, value.stride(), value.device)
         if value.numel() > 0 and key in seen:
             tied[name] = seen[key]
