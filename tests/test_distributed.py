@@ -76,6 +76,31 @@ def check_fsdp2(rank: int) -> None:
             torch.testing.assert_close(mine.grad.full_tensor(), whole.grad)
     with torch.no_grad():
         torch.testing.assert_close(model(x), expected(x), rtol=0, atol=0)
+    assert model[0].weight.shape == (200, 96)  # sharded again, gathered where it is used
+    assert torch.equal(model[0].weight, expected[0].weight)
+
+
+def check_fsdp2_states(rank: int) -> None:
+    """From the meta device and a full state, cast while gathering."""
+    from torch.distributed.checkpoint import state_dict as states
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    expected = build(seed=0)
+    model = build(seed=1).to("meta")
+    mesh = init_device_mesh("cpu", (WORLD,))
+    fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    model.to_empty(device="cpu")
+    for layer in model:
+        if isinstance(layer, QuantLinear):
+            layer.reset_parameters()
+    full = states.StateDictOptions(full_state_dict=True)
+    states.set_model_state_dict(model, expected.state_dict(), options=full)
+    gathered = states.get_model_state_dict(model, options=full)
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(gathered[name], tensor), name
+    expected.bfloat16()
+    assert torch.equal(model(batch()), expected(batch().bfloat16()))
 
 
 def check_dtensor(rank: int) -> None:
@@ -99,7 +124,12 @@ def check_dtensor(rank: int) -> None:
     assert torch.equal(sharded.full_tensor(), layer.qweight)
 
 
-CHECKS = {"ddp": check_ddp, "fsdp2": check_fsdp2, "dtensor": check_dtensor}
+CHECKS = {
+    "ddp": check_ddp,
+    "fsdp2": check_fsdp2,
+    "fsdp2_states": check_fsdp2_states,
+    "dtensor": check_dtensor,
+}
 
 
 def run(rank: int, rendezvous: str, results: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,8 @@ class FillPlan:
         for name, source in self.tied.items():
             state[name] = state[source]  # the same Parameter object: it stays one
         for name, layer in self.replacements.items():
+            layer.compute_dtype = dtype or self._compute_dtype(name, layer, tensors)
+        for name, layer in self.replacements.items():
             self.model.set_submodule(name, layer)
             for prefix, form in packed_parts(name, layer):
                 if prefix + FORMAT_BUFFER not in state:
@@ -72,6 +75,20 @@ class FillPlan:
         self.model.load_state_dict(state, assign=True)
         if device is not None:
             self.model.to(device)  # buffers that no checkpoint holds
+
+    def _compute_dtype(
+        self, name: str, layer: QuantLinear | QuantExperts, tensors: dict[str, torch.Tensor]
+    ) -> torch.dtype:
+        """The model's own, or for a layer without data that of the checkpoint's numbers."""
+        if _device_of(self.model.get_submodule(name)).type != "meta":
+            return layer.compute_dtype
+        if f"{name}.bias" in tensors:
+            return tensors[f"{name}.bias"].dtype
+        sizes: Counter[torch.dtype] = Counter()
+        for tensor in tensors.values():
+            if tensor.is_floating_point():
+                sizes[tensor.dtype] += tensor.numel()
+        return sizes.most_common(1)[0][0] if sizes else layer.compute_dtype
 
     def _plan_targets(self) -> dict[str, _Target]:
         """A target for each tensor that the model will have; the manifest must name just those."""

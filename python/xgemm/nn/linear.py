@@ -207,9 +207,11 @@ class QuantLinear(nn.Linear):
         dtype = self.compute_dtype if dtype is None else dtype
         if not dtype.is_floating_point:
             raise ValueError(f"dequantize: dtype must be a floating-point one, got {dtype}")
-        qweight: torch.Tensor = self.qweight
-        if type(qweight) is PackedParameter and not is_compiling():
-            qweight = qweight.plain()
+        qweight: Any = self.qweight
+        if type(qweight) is PackedParameter:
+            qweight = qweight if is_compiling() else qweight.plain()
+        elif hasattr(qweight, "full_tensor"):  # a DTensor: every rank asks for the whole weight
+            qweight = qweight.full_tensor()
         w = _dequantize(
             qweight,
             self.out_features,
