@@ -117,8 +117,10 @@ class XgemmHfQuantizer(HfQuantizer):
         return state_with_guards(model), {}
 
     def _dequantize(
-        self, model: PreTrainedModel, dtype: torch.dtype | None = None
+        self, model: PreTrainedModel, dtype: torch.dtype | str | None = None
     ) -> PreTrainedModel:
+        if isinstance(dtype, str):  # save_pretrained leaves a name as config.dtype
+            dtype = getattr(torch, dtype)
         dequantize_modules(model, dtype)
         return model
 
