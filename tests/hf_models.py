@@ -78,6 +78,18 @@ def gpt_oss(seed: int = 0) -> transformers.GptOssForCausalLM:
     return model
 
 
+def clip(seed: int = 0) -> transformers.CLIPModel:
+    tower = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    tower["num_attention_heads"] = 2
+    config = transformers.CLIPConfig(
+        text_config={**tower, "vocab_size": 128, "bos_token_id": 1, "eos_token_id": 2},
+        vision_config={**tower, "image_size": 32, "patch_size": 16},
+        projection_dim=64,
+    )
+    torch.manual_seed(seed)
+    return transformers.CLIPModel(config).eval()
+
+
 def quantized_names(model: nn.Module) -> list[str]:
     packed = QuantLinear | QuantExperts
     return [name for name, module in model.named_modules() if isinstance(module, packed)]

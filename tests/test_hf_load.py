@@ -17,7 +17,7 @@ import torch
 pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
 
-from hf_models import TOKENS, assert_same, llama, mixtral, output, quantized_names  # noqa: E402
+from hf_models import TOKENS, assert_same, clip, llama, mixtral, output, quantized_names  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModel,
@@ -93,6 +93,20 @@ def test_a_head_on_a_bare_model(model, tmp_path: Path) -> None:
     assert set(info["missing_keys"]) == {"lm_head.weight"}
     assert not info["unexpected_keys"]
     assert_same(loaded.model, model.model)
+
+
+def test_a_part_of_a_model(tmp_path: Path) -> None:
+    """CLIP's text model: its config, a part of CLIP's, does not say that the files are packed."""
+    whole = xgemm.quantize(clip(), group_size=32)
+    whole.save_pretrained(tmp_path)
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+        transformers.CLIPTextModel.from_pretrained(tmp_path)
+    part = transformers.CLIPTextModel.from_pretrained(
+        tmp_path, quantization_config=xgemm.hf.XgemmConfig(group_size=128)
+    )
+    assert len(quantized_names(part)) == 12
+    assert part.config.quantization_config.group_size == 32
+    assert_same(part, whole.text_model)
 
 
 def test_nothing_is_missing_or_unexpected(directories) -> None:

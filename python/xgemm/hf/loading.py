@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from safetensors import safe_open
 from transformers import PreTrainedModel
 
 from xgemm.formats.fill import FORMAT_BUFFER, packed_parts, plan_replacements
 from xgemm.formats.guard import HINT
-from xgemm.formats.manifest import CONFIG_FILE, parse_quantization_config
+from xgemm.formats.manifest import CONFIG_FILE, parse_quantization_config, read_json
 from xgemm.hf.config import XgemmConfig
 from xgemm.hf.names import Names, some
 from xgemm.nn import QuantExperts, QuantLinear
+
+
+def packed_config(files: Iterable[str]) -> XgemmConfig | None:
+    """What config.json says beside checkpoint files that hold packed weights; None of others.
+
+    The config of a part of a model (CLIP's text model) is without it when transformers loads the
+    part by itself.
+    """
+    for file in map(Path, files):
+        if file.suffix != ".safetensors":
+            continue
+        with safe_open(file, framework="pt") as opened:
+            if any(name.endswith(FORMAT_BUFFER) for name in opened.keys()):  # noqa: SIM118
+                path = file.parent / CONFIG_FILE
+                section = read_json(path).get("quantization_config")
+                parse_quantization_config(path, {"quantization_config": section})
+                return XgemmConfig.from_dict(cast(dict[str, Any], section))
+    return None
 
 
 class Loading:

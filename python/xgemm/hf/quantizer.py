@@ -11,7 +11,7 @@ from transformers.quantizers.base import HfQuantizer
 from xgemm.hf.back import BackReference
 from xgemm.hf.config import XgemmConfig
 from xgemm.hf.dequantizing import dequantize_modules
-from xgemm.hf.loading import Loading
+from xgemm.hf.loading import Loading, packed_config
 from xgemm.hf.peft_experts import refuse_packed_experts
 from xgemm.hf.quantizing import QuantizeWeights, Quantizing
 from xgemm.hf.state import describe, mark, state_with_guards, unmark
@@ -22,6 +22,7 @@ class XgemmHfQuantizer(HfQuantizer):
 
     requires_calibration = False
     quantization_config: XgemmConfig
+    pre_quantized: bool
 
     def __init__(self, quantization_config: XgemmConfig, **kwargs: Any) -> None:
         super().__init__(quantization_config, **kwargs)
@@ -62,6 +63,10 @@ class XgemmHfQuantizer(HfQuantizer):
     def _process_model_before_weight_loading(
         self, model: PreTrainedModel, dtype: torch.dtype | None = None, **kwargs: Any
     ) -> None:
+        if not self.pre_quantized:
+            packed = packed_config(kwargs.get("checkpoint_files") or ())
+            if packed is not None:
+                self.quantization_config, self.pre_quantized = packed, True
         if self.pre_quantized:
             Loading(model, self.quantization_config, dtype or torch.get_default_dtype())
         else:
@@ -119,9 +124,8 @@ class XgemmHfQuantizer(HfQuantizer):
     def _dequantize(
         self, model: PreTrainedModel, dtype: torch.dtype | str | None = None
     ) -> PreTrainedModel:
-        if isinstance(dtype, str):  # save_pretrained leaves a name as config.dtype
-            dtype = getattr(torch, dtype)
-        dequantize_modules(model, dtype)
+        # save_pretrained leaves a name as config.dtype.
+        dequantize_modules(model, getattr(torch, dtype) if isinstance(dtype, str) else dtype)
         return model
 
     def remove_quantization_config(self, model: PreTrainedModel) -> None:
