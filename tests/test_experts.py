@@ -231,6 +231,53 @@ def test_compiles_without_a_break(mixtral: nn.Module) -> None:
         close(got, grad)
 
 
+def test_exported_and_without_data() -> None:
+    pytest.importorskip("transformers")
+    module = make("gpt_oss", "GptOssExperts")
+    experts = QuantExperts.from_experts(module, group_size=32)
+    arguments = (randn((5, HIDDEN), torch.float32), *routing(5))
+    exported = torch.export.export(experts, arguments, strict=False)
+    assert torch.equal(exported.module()(*arguments), experts(*arguments))
+    empty = QuantExperts(module, experts.formats, device="meta").to("meta")
+    y = empty(*(argument.to("meta") for argument in arguments))
+    assert (y.shape, y.device.type) == ((5, HIDDEN), "meta")
+
+
+def test_gradients_of_gradients(mixtral: nn.Module) -> None:
+    experts = QuantExperts.from_experts(mixtral, group_size=32)
+    index, weights = routing(7)
+    results = []
+    for module in (experts, experts.to_experts()):
+        x = randn((7, HIDDEN), torch.float32).requires_grad_()
+        (grad,) = torch.autograd.grad(module(x, index, weights).pow(2).sum(), x, create_graph=True)
+        results.append(torch.autograd.grad(grad.sum(), x)[0])
+    assert float((results[0] - results[1]).norm()) <= 1e-5 * float(results[1].norm())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["mixtral", "gpt_oss", "nemotron_h"])
+def test_on_a_gpu(name: str) -> None:
+    pytest.importorskip("transformers")
+    experts = QuantExperts.from_experts(make(name, FAMILIES[name]), group_size=32)
+    index, weights = routing(33)
+    index[3, 1] = EXPERTS  # no expert
+    results = []
+    for device in ("cpu", "cuda", "cuda"):
+        x = randn((33, HIDDEN), torch.float32).to(device).requires_grad_()
+        own = weights.to(device).requires_grad_()
+        y = experts.to(device)(x, index.to(device), own)
+        grads = torch.autograd.grad(y.square().sum(), (x, own))
+        results.append([tensor.detach().cpu() for tensor in (y, *grads)])
+    for on_cpu, on_gpu, again in zip(*results, strict=True):
+        assert torch.equal(on_gpu, again)
+        assert float((on_gpu - on_cpu).norm()) <= 1e-4 * float(on_cpu.norm())
+    graph = torch.cuda.CUDAGraph()
+    x = randn((33, HIDDEN), torch.float32).cuda()
+    arguments = (x, index.cuda(), weights.cuda())
+    with pytest.raises(RuntimeError, match="cannot be captured"), torch.cuda.graph(graph):
+        experts(*arguments)
+
+
 # ---- state ----
 
 

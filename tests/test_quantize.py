@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import typing
 
 import pytest
 import torch
@@ -15,6 +16,9 @@ import xgemm
 from xgemm.formats.packed import GROUP_SIZES
 from xgemm.quantize import QuantizationReport
 from xgemm.quantize.rtn import quantize_rtn
+
+# Most models here are too small for a share of 80 % in 4 bits; the warning has tests of its own.
+pytestmark = pytest.mark.filterwarnings("ignore:quantize. 4 bits hold:UserWarning")
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -375,6 +379,17 @@ def test_progress_is_reported(model: Model) -> None:
 def test_bad_arguments_are_refused(model: Model, arguments: dict, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         xgemm.quantize(**{"model": model, **arguments})
+
+
+def test_types_keep_the_models_class() -> None:
+    hints = typing.get_type_hints(xgemm.quantize)
+    assert isinstance(hints["model"], typing.TypeVar)
+    assert hints["model"] is hints["return"]
+    assert hints["model"].__bound__ is nn.Module
+    if sys.version_info < (3, 11):
+        return  # get_overloads is new there
+    loads = [typing.get_type_hints(overload) for overload in typing.get_overloads(xgemm.load)]
+    assert [hints["return"] for hints in loads] == [nn.Module, loads[1]["model"]]
 
 
 def test_quantize_is_a_function_and_a_package() -> None:

@@ -204,7 +204,7 @@ class Own(nn.Linear):
 
 def test_include_takes_what_is_left_by_default_and_no_more() -> None:
     model = nn.Sequential(nn.Linear(32, 32), Own(32, 32), nn.Linear(32, 32))
-    model[2].register_forward_hook(lambda *_: None)
+    model[2].register_full_backward_hook(lambda *_: None)
     with pytest.raises(ValueError, match="include: 2 cannot be quantized: it has hooks"):
         quantized(model, include="2")
     with pytest.raises(ValueError, match="include: '3' matches no linear layer"):

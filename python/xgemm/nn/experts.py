@@ -362,8 +362,9 @@ class QuantExperts(nn.Module):
 
     def _compute(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """[S, H] of rows x sorted by their expert `ids`; 0 where the id is num_experts or more."""
-        if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
-            x = x.to(torch.get_autocast_dtype(x.device.type))
+        device = x.device.type  # of "meta" torch knows no autocast
+        if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+            x = x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(device))
         experts = torch.arange(self.num_experts + 1, device=ids.device, dtype=ids.dtype)
         bounds = torch.searchsorted(ids, experts)
         up_name, down_name = self.formats
@@ -374,9 +375,9 @@ class QuantExperts(nn.Module):
         return x if norm is None else norm(x)
 
     def _linear(self, name: str, x: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
-        bias = self._parameters.get(f"{name}_bias")
+        bias: torch.Tensor | None = getattr(self, f"{name}_bias", None)
         if bias is not None and bias.dtype != x.dtype:
-            bias = bias.to(x.dtype)  # type: ignore[assignment]
+            bias = bias.to(x.dtype)
         qweight, perm = getattr(self, f"{name}_qweight"), getattr(self, f"{name}_perm")
         return experts_linear(x, qweight, bounds, bias, perm, self.formats[name])
 

@@ -134,7 +134,11 @@ def _impossible(
         elsewhere = [use for use in uses[id(weight)] if use != f"{names[0]}.{key}"]
         if elsewhere:
             return f"its weight is tied to {', '.join(dict.fromkeys(elsewhere))}"
-    if layer._forward_hooks or layer._forward_pre_hooks or has_foreign_forward(layer):
+    hooks = (
+        *(layer._forward_hooks, layer._forward_pre_hooks),
+        *(layer._backward_hooks, layer._backward_pre_hooks),
+    )
+    if any(hooks) or has_foreign_forward(layer):
         return "it has hooks"
     return next((why for name in names if (why := around.reads_weight(name)) is not None), None)
 
