@@ -113,7 +113,6 @@ def test_a_loaded_model_computes_in_the_dtype_that_was_saved(name: str, tmp_path
         assert compute_dtypes(loaded) == {dtype}, options
     loaded = xgemm.load(tmp_path / "out")
     inputs = architecture.inputs()
-    got, expected = output(loaded, inputs), output(model, inputs)
-    assert got.dtype == expected.dtype
-    # .bfloat16() has rounded the rotary tables too, which no checkpoint holds.
-    assert (got - expected).float().norm() <= 0.02 * expected.float().norm()
+    if name == "Mixtral":  # .bfloat16() has rounded the rotary tables, which no checkpoint holds
+        model.model.rotary_emb = loaded.model.rotary_emb
+    assert torch.equal(output(loaded, inputs), output(model, inputs))
