@@ -10,11 +10,12 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from fusing import X, block
 from helpers import randn, random_weight
 from torch import nn
 
 import xgemm
-from xgemm.nn import QuantExperts, QuantLinear
+from xgemm.nn import FusedLinear, QuantExperts, QuantLinear
 from xgemm.onnx import MatMulNBits
 
 pytestmark = [
@@ -207,3 +208,14 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ImportError, match=r"needs onnx and onnxscript: pip install 'xgemm\[onnx\]'"
     ):
         xgemm.onnx.export(nn.Sequential(layer()), (torch.zeros(2, 100),))
+
+
+def test_fused_layers_are_written_apart(tmp_path: Path) -> None:
+    model = xgemm.fuse(block()).eval()
+    assert any(type(module) is FusedLinear for module in model.modules())
+    xgemm.onnx.export(model, (X,), tmp_path / "fused.onnx")
+    layers = [module for module in model.modules() if isinstance(module, QuantLinear)]
+    assert len(nodes_of(tmp_path / "fused.onnx")) == len(layers)
+    (y,) = run(tmp_path / "fused.onnx", X)
+    with torch.no_grad():
+        torch.testing.assert_close(y, model(X), rtol=1e-4, atol=1e-5)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from xgemm.activations import activate
-from xgemm.nn import QuantExperts, QuantLinear
+from xgemm.nn import FusedLinear, QuantExperts, QuantLinear
 
 __all__ = ["MatMulNBits", "export", "prepare"]
 
@@ -41,7 +41,7 @@ class MatMulNBits(nn.Module):
 
     def __init__(self, layer: QuantLinear, name: str = "QuantLinear") -> None:
         super().__init__()
-        if type(layer).forward is not QuantLinear.forward:
+        if type(layer).forward not in (QuantLinear.forward, FusedLinear.forward):
             raise TypeError(
                 f"{name}: cannot be written to ONNX: {type(layer).__name__} computes something "
                 "else than QuantLinear does"
