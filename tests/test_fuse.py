@@ -246,6 +246,23 @@ def test_nothing_is_held_between_calls(attention: Any) -> None:
         gc.enable()
 
 
+def test_inputs_that_need_care_and_mistakes(attention: Any) -> None:
+    nested = torch.nested.nested_tensor([X[0], X[1]], layout=torch.jagged)
+    with torch.no_grad():
+        expected = attention(nested)
+        xgemm.fuse(attention)
+        equal([t.values() for t in attention(nested)], [t.values() for t in expected])
+        messages = []
+        for fused in (True, False):
+            if not fused:
+                xgemm.unfuse(attention)
+            with pytest.raises((ValueError, RuntimeError)) as error:
+                attention(torch.randn(2, 95))
+            messages.append(str(error.value).splitlines()[0])
+    assert messages[0] == messages[1]
+    assert "95" in messages[0]
+
+
 def test_threads_have_products_of_their_own(attention: Any) -> None:
     xgemm.fuse(attention)
     gate = threading.Barrier(2)

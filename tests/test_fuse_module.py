@@ -240,3 +240,20 @@ def test_quantize_fuses() -> None:
         "attention.q": ["attention.q", "attention.k", "attention.v"],
     }
     assert products(model, X) == 3
+
+
+def test_save_pretrained_writes_the_unfused_model(tmp_path: Any) -> None:
+    transformers = pytest.importorskip("transformers")
+    from architectures import ARCHITECTURES
+
+    import xgemm.hf
+
+    model: Any = next(a for a in ARCHITECTURES if a.name == "Qwen2").make_tiny()
+    xgemm.quantize(model, group_size=32, fuse=True)
+    tokens = torch.arange(3, 13)[None]
+    model.save_pretrained(tmp_path / "out")
+    plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert products(plain, tokens) == 14
+    assert products(model, tokens) == products(xgemm.load(tmp_path / "out", fuse=True), tokens) == 8
+    with torch.no_grad():
+        equal(plain(tokens).logits, model(tokens).logits)

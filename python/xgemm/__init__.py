@@ -23,6 +23,7 @@ from xgemm import (  # noqa: E402
 )
 from xgemm.formats.checkpoint import load, save  # noqa: E402
 from xgemm.formats.packed import PackedWeight, pack, unpack  # noqa: E402
+from xgemm.nn.swap import swap, unswap  # noqa: E402
 from xgemm.ops import linear  # noqa: E402
 
 # `xgemm.quantize` is a package and, on this module, the function of that name: the import of the
@@ -42,6 +43,8 @@ __all__ = [
     "quantize",
     "quantize_weight",
     "save",
+    "swap",
     "unfuse",
     "unpack",
+    "unswap",
 ]

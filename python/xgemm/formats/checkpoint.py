@@ -172,7 +172,8 @@ def load(
         if verify:
             _check_section(path, config, manifest)
     elif model is None:
-        return load_pretrained(path, config, device, dtype)
+        loaded = load_pretrained(path, config, device, dtype)
+        return _fused(loaded) if fuse else loaded
     else:
         manifest, verify = read_headers(safetensors, path), False
     made_here = model is None
@@ -185,11 +186,13 @@ def load(
     if made_here:
         finish_transformers_model(model, path, config)
     attach(model)
-    if fuse:
-        from xgemm.quantize.fuse import fuse as join  # its package imports this one
+    return _fused(model) if fuse else model
 
-        join(model)
-    return model
+
+def _fused(model: nn.Module) -> nn.Module:
+    from xgemm.quantize.fuse import fuse  # its package imports this one
+
+    return fuse(model)
 
 
 # ---- what is saved ----

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from xgemm.nn.dense import Linear
+
 __all__ = ["float_weight", "is_conv1d", "is_plain", "linear_shape"]
 
 # Subclasses of nn.Linear whose forward is x W^T + b, by module and name.
@@ -28,6 +30,8 @@ def is_plain(module: nn.Module) -> bool:
     cls = type(module)
     if is_conv1d(module):
         return cls.__name__ == "Conv1D"
+    if cls is Linear:  # of xgemm.swap
+        return module.activation == "none"
     return cls is nn.Linear or (cls.__module__, cls.__name__) in _PLAIN
 
 

@@ -229,7 +229,11 @@ class FusedLinear(QuantLinear):
         if product is None:
             if not isinstance(input, torch.Tensor):  # a proxy of torch.fx, or a mistake
                 return QuantLinear.forward(self, input)
-            products[joined] = product = joined.multiply(input)
+            try:
+                products[joined] = product = joined.multiply(input)
+            except (RuntimeError, TypeError):  # a nested tensor, or an error that the layer names
+                products[joined] = _NOTHING
+                return QuantLinear.forward(self, input)
         seen, state, outputs = product
         if index not in outputs:
             return QuantLinear.forward(self, input)
