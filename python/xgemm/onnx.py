@@ -1,7 +1,7 @@
 """Export of models with packed weights to ONNX.
 
 Each QuantLinear becomes ONNX Runtime's com.microsoft::MatMulNBits over the same codes, scales and
-zero points. Needs the extra: pip install 'xgemm[onnx]'; nothing of it is imported before a call.
+zero points. Needs the extra `onnx`; nothing of it is imported before a call.
 """
 
 from __future__ import annotations
@@ -181,6 +181,6 @@ def export(
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "xgemm.onnx.export needs onnx and onnxscript: pip install 'xgemm[onnx]'"
+            "xgemm.onnx.export needs onnx and onnxscript: pip install onnx onnxscript"
         ) from error
     return cast("torch.onnx.ONNXProgram", torch.onnx.export(prepare(model), args, path, **options))

@@ -299,9 +299,7 @@ def _safetensors(where: str) -> Any:
         import safetensors
         import safetensors.torch
     except ImportError:
-        raise ImportError(
-            f"{where} needs safetensors: pip install safetensors (or xgemm[hf])"
-        ) from None
+        raise ImportError(f"{where} needs safetensors: pip install safetensors") from None
     return safetensors
 
 

@@ -73,8 +73,8 @@ def _class(path: Path, config: dict[str, Any]) -> Any:
         import transformers
     except ImportError:
         raise ImportError(
-            "load needs transformers and accelerate to make the model: pip install xgemm[hf], "
-            "or pass the module to fill as model="
+            "load needs transformers and accelerate to make the model: pip install transformers "
+            "accelerate, or pass the module to fill as model="
         ) from None
     name = architectures[0] if architectures else None
     cls = getattr(transformers, name, None) if isinstance(name, str) else None

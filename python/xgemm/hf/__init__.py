@@ -1,4 +1,4 @@
-"""Hugging Face models on xgemm's kernels. Needs the extra: pip install 'xgemm[hf]'.
+"""Hugging Face models on xgemm's kernels. Needs the extra `hf`.
 
 Importing this package tells transformers of the quantization method "xgemm": from then on
 `AutoModel.from_pretrained` loads xgemm's checkpoints, and quantizes others with an `XgemmConfig`.
@@ -39,5 +39,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        raise ImportError(f"xgemm.hf.{name} needs transformers: pip install 'xgemm[hf]'")
+        raise ImportError(f"xgemm.hf.{name} needs transformers: pip install transformers")
     raise AttributeError(f"module 'xgemm.hf' has no attribute {name!r}")
