@@ -12,7 +12,7 @@ from torch.compiler import is_compiling
 from xgemm.formats.guard import drop_guards
 from xgemm.formats.packed import Layout, PackedWeight, check_permutation, pack
 from xgemm.formats.packed_format import PackedFormat
-from xgemm.nn.experts_linear import experts_linear
+from xgemm.nn.experts_linear import expert_bounds, experts_linear
 from xgemm.nn.parameter import PackedParameter
 from xgemm.nn.weight import ReadOnlyWeight
 
@@ -365,8 +365,7 @@ class QuantExperts(nn.Module):
         device = x.device.type  # of "meta" torch knows no autocast
         if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
             x = x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(device))
-        experts = torch.arange(self.num_experts + 1, device=ids.device, dtype=ids.dtype)
-        bounds = torch.searchsorted(ids, experts)
+        bounds = expert_bounds(ids, self.num_experts)
         up_name, down_name = self.formats
         x = self._linear(up_name, x, bounds)
         x = self._apply_gate(x) if up_name == "gate_up_proj" else self.act_fn(x)

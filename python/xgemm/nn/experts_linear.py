@@ -1,8 +1,8 @@
 """The linear layer of several experts over rows sorted by expert, opaque to compilers.
 
-Two ops of the namespace `xgemm_experts`, which is not public: a loop over the active experts, each
-a call of `mul_into.w4a16`. Which experts are active is in the data, so the loop reads it back to
-the host, and cannot be captured in a CUDA graph.
+Ops of the namespace `xgemm_experts`, which is not public: a loop over the active experts, each a
+call of `mul_into.w4a16`. Which experts are active is in the data: `expert_bounds` brings it to the
+host, once for all projections, and cannot be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from xgemm.formats.packed import Layout
 from xgemm.formats.packed_format import PackedFormat
 
-__all__ = ["experts_linear"]
+__all__ = ["expert_bounds", "experts_linear"]
 
 Tensor = torch.Tensor
 
@@ -24,6 +24,7 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 _library = torch.library.Library("xgemm_experts", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.cudagraph_unsafe)
+_library.define("bounds(Tensor ids, int experts) -> Tensor", tags=_TAGS)
 _library.define(
     "linear(Tensor a, Tensor qweight, Tensor bounds, Tensor? bias, Tensor? perm, int n, int k, "
     "int group_size, *, bool bf16_scales=False, bool zeros=False) -> Tensor",
@@ -34,8 +35,19 @@ _library.define(
     "int group_size, *, bool bf16_scales=False, bool zeros=False) -> Tensor",
     tags=_TAGS,
 )
+_bounds = torch.ops.xgemm_experts.bounds.default
 _linear = torch.ops.xgemm_experts.linear.default
 _linear_grad_a = torch.ops.xgemm_experts.linear_grad_a.default
+
+
+def expert_bounds(ids: Tensor, experts: int) -> Tensor:
+    """Where the rows of each expert begin among rows sorted by their expert, on the CPU.
+
+    ids: int [S], sorted: the expert of each row; `experts` or more stands for none.
+
+    Returns int64 [experts + 1]: expert e has the rows bounds[e] to bounds[e + 1].
+    """
+    return _bounds(ids, experts)
 
 
 def experts_linear(
@@ -50,8 +62,7 @@ def experts_linear(
 
     a: [S, K] fp16, bf16 or fp32, rows sorted by expert.
     qweight: uint8 [E, rows, row_bytes], each expert's packed weight [N, K].
-    bounds: int64 [E + 1]: expert e has the rows bounds[e] to bounds[e + 1]. The result is 0 in
-        the rows from bounds[E] on; bounds[0] must be 0.
+    bounds: int64 [E + 1] of `expert_bounds`. The result is 0 in the rows from bounds[E] on.
     bias: [E, N] of a's dtype, or None. perm: int32 [E, K] (act-order), or None.
 
     Returns [S, N] of a's dtype. The rows of an expert are one product: what another expert gets
@@ -84,17 +95,29 @@ def _check(
         )
 
 
-def _slices(op: str, bounds: Tensor, rows: int) -> list[tuple[int, int, int]]:
+def _slices(bounds: Tensor) -> list[tuple[int, int, int]]:
     """(expert, first row, row past the last) of each expert that has rows."""
-    if bounds.is_cuda and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(
-            f"{op}: which experts are active is read from the GPU: it cannot be captured in a "
-            "CUDA graph"
-        )
     ends = bounds.tolist()
-    if ends[0] != 0 or ends[-1] > rows:
-        raise ValueError(f"{op}: ids of experts must not be negative")
     return [(e, ends[e], ends[e + 1]) for e in range(len(ends) - 1) if ends[e] < ends[e + 1]]
+
+
+@torch.library.impl(_library, "bounds", "CompositeExplicitAutograd")
+def _bounds_kernel(ids: Tensor, experts: int) -> Tensor:
+    if ids.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "QuantExperts: which experts are active is read from the GPU: it cannot be captured in "
+            "a CUDA graph"
+        )
+    edges = torch.arange(experts + 1, device=ids.device, dtype=ids.dtype)
+    bounds = torch.searchsorted(ids, edges).to("cpu")
+    if int(bounds[0]) != 0:
+        raise ValueError("QuantExperts: ids of experts must not be negative")
+    return bounds
+
+
+@torch.library.register_fake("xgemm_experts::bounds")
+def _bounds_fake(ids: Tensor, experts: int) -> Tensor:
+    return torch.empty(experts + 1, dtype=torch.int64)
 
 
 @torch.library.impl(_library, "linear", "CompositeExplicitAutograd")
@@ -106,7 +129,7 @@ def _linear_kernel(
     _check(op, a, k, qweight, bounds, n, k, group_size, form.get("zeros", False))
     y = a.new_empty(a.shape[0], n)
     end = 0
-    for e, start, end in _slices(op, bounds, a.shape[0]):
+    for e, start, end in _slices(bounds):
         _mul_into(
             y[start:end], a[start:end], qweight[e], n, k, group_size,
             None if bias is None else bias[e], None if perm is None else perm[e], **form,
@@ -125,7 +148,7 @@ def _linear_grad_a_kernel(
     grad = grad.contiguous()
     grad_a = grad.new_empty(grad.shape[0], k)
     end = 0
-    for e, start, end in _slices(op, bounds, grad.shape[0]):
+    for e, start, end in _slices(bounds):
         grad_a[start:end] = _grad_a(
             grad[start:end], qweight[e], n, k, group_size, None if perm is None else perm[e], **form
         )
@@ -165,7 +188,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grad_a = _linear_grad_a(grad, qweight, bounds, perm, *ctx.shape, **ctx.form)
     if ctx.needs_input_grad[3]:
         rest = bounds.new_full((1,), grad.shape[0])
-        lengths = torch.diff(bounds, append=rest)  # the last one: of rows that no expert has
+        # The last one: of rows that no expert has.
+        lengths = torch.diff(bounds, append=rest).to(grad.device)
         # In float32, and in one order: sums by index_add are neither.
         sums = torch.segment_reduce(
             grad.float(), "sum", lengths=lengths, axis=0, initial=0, unsafe=True
