@@ -162,6 +162,18 @@ def test_save_and_load(pair: Pair, writer: str, tmp_path: Path) -> None:
         assert torch.equal(forward(loaded, pair.inputs), expected), reader
 
 
+def test_quantize_while_loading(pair: Pair, tmp_path: Path) -> None:
+    """`from_pretrained` of the float directory gives what `xgemm.quantize` gives."""
+    from xgemm.hf import XgemmConfig
+
+    pair.architecture.make_tiny().save_pretrained(tmp_path)
+    loaded = type(pair.quantized).from_pretrained(
+        tmp_path, quantization_config=XgemmConfig(group_size=32), local_files_only=True
+    )
+    assert packed_modules(loaded) == packed_modules(pair.quantized)
+    assert torch.equal(forward(loaded.eval(), pair.inputs), forward(pair.quantized, pair.inputs))
+
+
 def load(reader: str, model_class: type, path: Path) -> nn.Module:
     if reader == "xgemm.load":
         return xgemm.load(path)
