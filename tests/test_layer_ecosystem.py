@@ -125,6 +125,31 @@ def test_accelerate_load_checkpoint_and_dispatch(saved: Path, device_map: Any) -
     model.requires_grad_(True)
 
 
+@pytest.mark.parametrize("offload_buffers", [False, True])
+def test_accelerate_leaves_no_order_out_in_silence(tmp_path: Path, offload_buffers: bool) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    from safetensors.torch import save_model
+
+    layer, _ = make(act_order=True)
+    file = str(tmp_path / "model.safetensors")
+    save_model(nn.Sequential(layer), file, metadata={"format": "pt"})
+    with accelerate.init_empty_weights():
+        model = nn.Sequential(QuantLinear(200, 70, group_size=32, act_order=True), nn.Identity())
+    model = accelerate.load_checkpoint_and_dispatch(
+        model,
+        file,
+        device_map={"0": "disk", "1": "cpu"},
+        offload_folder=str(tmp_path / "offload"),
+        offload_buffers=offload_buffers,
+    )
+    x = torch.randn(3, 200)
+    if offload_buffers:
+        assert torch.equal(model(x), layer(x))
+    else:
+        with pytest.raises(RuntimeError, match="perm, the order of channels, was never loaded"):
+            model(x)
+
+
 def test_accelerate_dispatch_model(tmp_path: Path) -> None:
     accelerate = pytest.importorskip("accelerate")
     model = accelerate.dispatch_model(

@@ -229,7 +229,23 @@ def test_bytes_assigned_from_any_address_are_aligned() -> None:
 
 
 def test_a_new_layer_is_zero() -> None:
-    layer = QuantLinear(200, 70, act_order=True, has_zeros=True)
+    layer = QuantLinear(200, 70, has_zeros=True)
+    assert bool((layer(inputs(3, 200)) == 0).all())
+
+
+def test_a_layer_without_its_order_does_not_compute() -> None:
+    """Channels in any other order would be wrong results without a word."""
+    layer = QuantLinear(200, 70, act_order=True, group_size=32)
+    for use in (lambda: layer(inputs(3, 200)), layer.dequantize):
+        with pytest.raises(RuntimeError, match="perm, the order of channels, was never loaded"):
+            use()
+    source, w = make(act_order=True)
+    layer.load_state_dict(source.state_dict())
+    check(layer, w, inputs(3, 200))
+    layer.reset_parameters()
+    assert bool((layer(inputs(3, 200)) == 0).all())
+    layer = QuantLinear(200, 70, act_order=True, group_size=32)
+    layer.reset_parameters()
     assert bool((layer(inputs(3, 200)) == 0).all())
 
 

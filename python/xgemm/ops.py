@@ -61,7 +61,7 @@ def linear(
                 return w4a16(x, p.qweight, p.n, p.k, p.group_size)
             return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias)
         return _with_options(w4a16, x, p, bias, activation, batch_invariant)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         check_tensor("linear: x", x)
         raise
 

@@ -59,7 +59,9 @@ class QuantLinear(nn.Linear):
             describes its bytes. Shards along dimension 0 (FSDP2, DTensor Shard(0)) are slices of
             64 output features.
         bias: [out_features] or None, of the activations' dtype.
-        perm: int32 [in_features] or None: act-order, channel j of W multiplies x[..., perm[j]].
+        perm: int32 [in_features] or None: act-order, channel j of W multiplies x[..., perm[j]]. A
+            layer that is made with act_order=True has no order, and does not compute, before it is
+            loaded or reset: a loader that leaves buffers out would give wrong results.
         packed_format: int64 [6], what the bytes do not say: layout version, out_features,
             in_features, group_size, whether scales are bf16, whether there are zeros. It travels
             in state dicts; a state of another layer or layout version is refused before anything
@@ -77,6 +79,7 @@ class QuantLinear(nn.Linear):
     perm: torch.Tensor | None
     packed_format: torch.Tensor
     compute_dtype: torch.dtype
+    _order_missing = False  # perm may still be what __init__ made, which is no order
 
     def __init__(
         self,
@@ -117,7 +120,10 @@ class QuantLinear(nn.Linear):
         shape = (layout.rows, layout.row_bytes)
         qweight = torch.zeros(shape, dtype=torch.uint8, device=device)
         self.qweight = PackedParameter(qweight)
-        perm = torch.arange(in_features, dtype=torch.int32, device=device) if act_order else None
+        perm = None
+        if act_order:
+            perm = torch.full((in_features,), -1, dtype=torch.int32, device=device)
+            self._order_missing = True
         self.register_buffer("perm", perm)
         self.register_buffer("packed_format", self.format.to_tensor(device))
         if bias:
@@ -223,6 +229,7 @@ class QuantLinear(nn.Linear):
         )
         perm = self.perm
         if perm is not None:
+            self._check_order(perm)
             w = torch.empty_like(w).index_copy_(1, perm.long(), w)
         return w.to(dtype)
 
@@ -306,6 +313,8 @@ class QuantLinear(nn.Linear):
         except KeyError:  # a replica's of DataParallel, or a parametrized one, is not there
             bias, qweight = self.bias, self.qweight
         perm = self._buffers["perm"]
+        if self._order_missing:
+            self._check_order(perm)
         n, k, group_size = self.out_features, self.in_features, self.group_size
         try:
             if perm is None and self._zeros_only:
@@ -326,6 +335,19 @@ class QuantLinear(nn.Linear):
                 return w4a16(input, qweight.plain(), n, k, group_size, bias, perm, **options)
             raise
 
+    def _check_order(self, perm: torch.Tensor | None) -> None:
+        """Refuse a perm that was never loaded; looks at it once, and not while it has no values."""
+        if not self._order_missing or perm is None or perm.is_meta or is_compiling():
+            return
+        if _get_current_dispatch_mode() is not None or torch._C._are_functorch_transforms_active():
+            return
+        if self.in_features > 0 and int(perm[0]) < 0:
+            raise RuntimeError(
+                "QuantLinear: perm, the order of channels, was never loaded (accelerate leaves out "
+                "buffers of layers on disk unless offload_buffers=True)"
+            )
+        self._order_missing = False
+
     def __prepare_scriptable__(self) -> nn.Module:
         """What torch.jit.script compiles in this layer's place."""
         return ScriptableQuantLinear(self)
@@ -344,6 +366,7 @@ class QuantLinear(nn.Linear):
                 self.bias.zero_()
             if self.perm is not None:
                 torch.arange(self.in_features, out=self.perm)
+                self._order_missing = False
         self.packed_format = self.format.to_tensor(self.qweight.device)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
