@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.testing
+import torch.nn.functional as F
 from fusing import Attention, Block, X, block, equal, inputs, products
+from torch import nn
 
 import xgemm
 from xgemm.nn import QuantLinear
+from xgemm.nn.fused import sharing
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -164,6 +167,22 @@ def test_export_and_trace(attention: Any) -> None:
             assert set(program.state_dict) == set(attention.state_dict())
             equal(program.module()(X), expected)
         equal(torch.jit.trace(attention, (X,))(X), expected)
+
+
+def test_a_forward_of_one_s_own_shares_as_well() -> None:
+    model = xgemm.fuse(block())
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return model.down(F.silu(model.gate(x)) * model.up(x))
+
+    with torch.no_grad():
+        expected = forward(X)
+        equal(sharing(forward)(X), expected)
+    counted = nn.Module()
+    counted.forward = forward
+    assert products(counted, X) == 3
+    counted.forward = sharing(forward)
+    assert products(counted, X) == 2
 
 
 # ---- adapters, offloading, files ----

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from xgemm.nn.fused import sharing
+
 ATTENTION = "xgemm_decode"  # its name among transformers' attention implementations
 _patching = threading.Lock()  # one model at a time: functions of transformers' modules are replaced
 
@@ -127,7 +129,7 @@ def _gated_mlp(module: Any) -> Forward | None:
     def forward(x: torch.Tensor) -> torch.Tensor:
         return down(silu_mul(gate(x), up(x)))
 
-    return forward
+    return sharing(forward)  # one product, where xgemm.fuse joined gate and up
 
 
 def _patch_rotation(

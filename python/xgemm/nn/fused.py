@@ -315,21 +315,21 @@ def _storage_of_its_own(rows: torch.Tensor) -> torch.Tensor:
 # ---- the parent ----
 
 
-@functools.cache
-def fusing_class(base: Any) -> Any:
-    """`base` with a forward in which sibling layers share their products."""
+def sharing(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, with fused layers that it calls sharing their products.
 
-    run = base.forward
+    Only for a function that calls siblings with one tensor and writes it nowhere between.
+    """
 
     @functools.wraps(run)
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def shared(*args: Any, **kwargs: Any) -> Any:
         if _grad_enabled() or _autocast_enabled() or (is_dynamo_compiling() and is_exporting()):
-            return run(self, *args, **kwargs)  # an exported program has the parts' names only
+            return run(*args, **kwargs)  # an exported program has the parts' names only
         outer = _open.products
         products: dict[Any, Product] = {}
         _open.products = products
         try:
-            result = run(self, *args, **kwargs)
+            result = run(*args, **kwargs)
         finally:
             _open.products = outer
         for joined, (_, _, untaken) in products.items():
@@ -337,13 +337,20 @@ def fusing_class(base: Any) -> Any:
                 joined.same_input = False
         return result
 
+    return shared
+
+
+@functools.cache
+def fusing_class(base: Any) -> Any:
+    """`base` with a forward in which sibling layers share their products."""
+
     def reduce(self: nn.Module, protocol: int) -> Any:  # pickle finds a class by its name: base's
         made_by: Any = base.__reduce_ex__(self, protocol)
         make, arguments, *rest = made_by
         return _restore, (base, make, arguments[1:]), *rest
 
     namespace = {
-        "forward": forward,
+        "forward": sharing(base.forward),
         "__reduce_ex__": reduce,
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
