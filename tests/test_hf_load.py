@@ -317,11 +317,12 @@ def test_importing_again_is_harmless(model, directories) -> None:
     assert_same(AutoModelForCausalLM.from_pretrained(directories["save_pretrained"]), model)
 
 
-def test_an_old_transformers_is_refused(monkeypatch) -> None:
+@pytest.mark.parametrize("version", ["4.57.1", "5.9.0.dev0"])
+def test_an_old_transformers_is_refused(monkeypatch, version: str) -> None:
     from xgemm.hf.registration import register
 
-    monkeypatch.setattr("xgemm.hf.registration.transformers.__version__", "4.57.1")
-    with pytest.raises(ImportError, match=r"needs transformers 5\.0 or later, found 4\.57\.1"):
+    monkeypatch.setattr("xgemm.hf.registration.transformers.__version__", version)
+    with pytest.raises(ImportError, match=rf"needs transformers 5\.12 or later, found {version}"):
         register()
 
 

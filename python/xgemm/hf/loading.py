@@ -50,8 +50,11 @@ class Loading:
         found = self.names.find_all(specs)
         wanted = {here: specs[saved] for saved, here in found.items()}
         self.layers = plan_replacements(model, wanted)
+        self.shapes = {}  # of the tensors of the quantized modules
         for name, layer in self.layers.items():
             model.set_submodule(name, layer)
+            for key, tensor in layer.state_dict().items():
+                self.shapes[f"{name}.{key}"] = tensor.shape
         _keep_in_fp32(model, self.layers, dtype)
         _call_when_loaded(model, self._check)
 
@@ -83,6 +86,13 @@ class Loading:
         if info.mismatched_keys:
             return  # transformers refuses them by name
         for name, layer in self.layers.items():
+            for key, tensor in layer.state_dict().items():
+                expected = self.shapes[f"{name}.{key}"]
+                if tensor.shape != expected:  # older transformers do not look
+                    raise ValueError(
+                        f"from_pretrained: {name}.{key} must be {list(expected)}, "
+                        f"got {list(tensor.shape)}"
+                    )
             verify(name, layer)
 
     def _is_guard(self, key: str) -> bool:
@@ -125,9 +135,13 @@ def _keep_in_fp32(
     model: PreTrainedModel, layers: dict[str, QuantLinear | QuantExperts], dtype: torch.dtype
 ) -> None:
     """The compute dtype of layers whose float weight transformers would keep in fp32."""
-    plan = model._get_dtype_plan(dtype)
-    for pattern, kept in plan.items():
+    patterns: list[str] = []
+    if dtype == torch.float16:
+        patterns += getattr(model, "_keep_in_fp32_modules", None) or ()
+    if dtype in (torch.float16, torch.bfloat16):
+        patterns += getattr(model, "_keep_in_fp32_modules_strict", None) or ()
+    for pattern in patterns:
         compiled = re.compile(pattern.replace("*", ".*"))
         for name, layer in layers.items():
             if compiled.search(f"{name}.weight"):
-                layer.compute_dtype = kept
+                layer.compute_dtype = torch.float32

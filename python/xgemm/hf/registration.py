@@ -6,15 +6,17 @@ import transformers
 
 from xgemm.formats.manifest import QUANT_METHOD
 
-OLDEST_TRANSFORMERS = 5  # the first with ConversionOps, by which weights are quantized as they load
+# In 5.0 the loading of weights is another; tried with 5.12, tested with 5.23.
+OLDEST_TRANSFORMERS = (5, 12)
 
 
 def register() -> None:
     """Make transformers know the method; again and again, it makes no difference."""
     version = transformers.__version__
-    if int(version.partition(".")[0]) < OLDEST_TRANSFORMERS:
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_TRANSFORMERS:
+        oldest = ".".join(map(str, OLDEST_TRANSFORMERS))
         raise ImportError(
-            f"xgemm.hf needs transformers {OLDEST_TRANSFORMERS}.0 or later, found {version}: "
+            f"xgemm.hf needs transformers {oldest} or later, found {version}: "
             "pip install -U transformers"
         )
     from transformers.quantizers import auto

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, core_model_loading
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import PrefixChange, WeightRenaming
+from transformers.core_model_loading import WeightRenaming
 
 from xgemm.formats.describe import describe_modules
 from xgemm.formats.guard import guards
@@ -19,6 +19,7 @@ from xgemm.nn import QuantExperts, QuantLinear
 # Stands in the names of guards until transformers has converted a state to the names and the parts
 # of the original checkpoint: it would take the guard of an experts' weight for that weight.
 _MARK = "xgemm_guard."
+_PrefixChange: Any = getattr(core_model_loading, "PrefixChange", ())  # newer than 5.0
 
 
 def has_quantized_modules(model: nn.Module) -> bool:
@@ -78,7 +79,7 @@ def state_with_guards(model: PreTrainedModel) -> dict[str, Any]:
         conversions = [
             conversion
             for conversion in get_model_conversion_mapping(model, add_legacy=False)
-            if not isinstance(conversion, PrefixChange)
+            if not isinstance(conversion, _PrefixChange)
         ]
     own = [c for c in conversions if not isinstance(c, _UnmarkGuards)]
     model._weight_conversions = [_UnmarkGuards(), *own]
