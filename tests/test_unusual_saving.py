@@ -1,0 +1,138 @@
+"""Quantized models that were changed before they are saved, and loaded as something else."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from architecture import tokens
+from architectures import ARCHITECTURES
+
+import xgemm
+from xgemm.nn import QuantLinear
+
+pytest.importorskip("accelerate")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+BY_NAME = {architecture.name: architecture for architecture in ARCHITECTURES}
+
+
+def make(name: str) -> Any:
+    return xgemm.quantize(BY_NAME[name].make_tiny(), group_size=32)
+
+
+def logits(model: Any, **inputs: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        return model.eval()(**(inputs or {"input_ids": tokens()})).logits
+
+
+def drop_a_layer(model: Any) -> None:
+    model.model.layers = model.model.layers[:1]
+    model.config.num_hidden_layers = 1
+
+
+def put_a_float_layer_back(model: Any) -> None:
+    mlp = model.model.layers[0].mlp
+    mlp.up_proj = mlp.up_proj.to_linear()
+
+
+def add_tokens(model: Any) -> None:
+    model.resize_token_embeddings(160, mean_resizing=False)
+
+
+def quantize_the_rest(model: Any) -> None:
+    xgemm.quantize(model, group_size=64, include=["lm_head"])
+    assert model.lm_head.group_size == 64
+
+
+@pytest.mark.filterwarnings("ignore:quantize. 4 bits hold:UserWarning")
+@pytest.mark.parametrize("save", [xgemm.save, "save_pretrained"], ids=["ours", "theirs"])
+@pytest.mark.parametrize(
+    "change", [drop_a_layer, put_a_float_layer_back, add_tokens, quantize_the_rest]
+)
+def test_a_model_changed_after_it_was_quantized(
+    tmp_path: Path, change: Callable[[Any], None], save: Any
+) -> None:
+    """What is saved is the model as it is, not as it was quantized."""
+    model = make("Llama")
+    change(model)
+    (model.save_pretrained if save == "save_pretrained" else lambda to: save(model, to))(tmp_path)
+    expected = logits(model)
+    for loaded in (
+        xgemm.load(tmp_path),
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path, local_files_only=True),
+    ):
+        assert torch.equal(logits(loaded), expected)
+
+
+@pytest.mark.parametrize("options", [{"max_shard_size": "100KB"}, {"variant": "w4"}])
+def test_options_of_save_pretrained(tmp_path: Path, options: dict[str, str]) -> None:
+    model = make("Llama")
+    model.save_pretrained(tmp_path, **options)
+    variant = options.get("variant")
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, variant=variant, local_files_only=True
+    )
+    assert torch.equal(logits(loaded), logits(model))
+    assert len(list(tmp_path.glob("*.safetensors"))) > (1 if variant is None else 0)
+
+
+def test_parts_of_a_checkpoint(tmp_path: Path) -> None:
+    """The base of a language model, the encoder of T5, and a new head on the base."""
+    llama, t5 = make("Llama"), make("T5")
+    llama.save_pretrained(tmp_path / "llama")
+    t5.save_pretrained(tmp_path / "t5")
+    base = transformers.AutoModel.from_pretrained(tmp_path / "llama")
+    encoder = transformers.T5EncoderModel.from_pretrained(tmp_path / "t5")
+    labelled = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "llama", num_labels=3
+    )
+    with torch.inference_mode():
+        expected = llama.model(tokens()).last_hidden_state
+        assert torch.equal(base.eval()(tokens()).last_hidden_state, expected)
+        assert torch.equal(labelled.eval().model(tokens()).last_hidden_state, expected)
+        states = [part.eval()(tokens()).last_hidden_state for part in (encoder, t5.encoder)]
+        assert torch.equal(*states)
+    assert type(labelled.score) is torch.nn.Linear
+
+
+def test_a_model_made_of_two(tmp_path: Path) -> None:
+    """Encoder and decoder have configs of their own within one directory."""
+    encoder = BY_NAME["Sentence encoder (BERT)"].make_tiny()
+    config = copy.deepcopy(encoder.config)
+    config.is_decoder = config.add_cross_attention = True
+    decoder = transformers.BertLMHeadModel(config)
+    model = transformers.EncoderDecoderModel(encoder=encoder, decoder=decoder)
+    xgemm.quantize(model, group_size=32)
+    model.save_pretrained(tmp_path)
+    loaded = transformers.EncoderDecoderModel.from_pretrained(tmp_path)
+    inputs = {"input_ids": tokens(), "decoder_input_ids": tokens(seed=4)}
+    assert torch.equal(logits(loaded, **inputs), logits(model, **inputs))
+    assert any(isinstance(module, QuantLinear) for module in loaded.decoder.modules())
+
+
+def test_a_transformers_model_within_a_module(tmp_path: Path) -> None:
+    class Labeller(torch.nn.Module):
+        def __init__(self, seed: int) -> None:
+            super().__init__()
+            self.encoder: Any = BY_NAME["Sentence encoder (BERT)"].make_tiny(seed)
+            self.head = torch.nn.Linear(96, 3)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.head(self.encoder(ids).last_hidden_state[:, 0])
+
+    model = xgemm.quantize(Labeller(0), group_size=32)
+    assert "head" in model.xgemm_report.quantized
+    xgemm.save(model, tmp_path / "whole")
+    model.encoder.save_pretrained(tmp_path / "encoder")
+    other = xgemm.load(tmp_path / "whole", model=Labeller(5))
+    encoder = transformers.AutoModel.from_pretrained(tmp_path / "encoder").eval()
+    with torch.inference_mode():
+        assert torch.equal(other(tokens()), model(tokens()))
+        expected = model.encoder(tokens()).last_hidden_state
+        assert torch.equal(encoder(tokens()).last_hidden_state, expected)
