@@ -145,7 +145,7 @@ def test_llama_is_what_transformers_reads(path, theirs):
     tokens = torch.arange(10)[None]
     with torch.inference_mode():
         difference = (ours(tokens).logits - theirs(tokens).logits).abs().max()
-    assert float(difference) < 0.02 * float(theirs(tokens).logits.abs().max())
+    assert float(difference) < 0.02 * float(theirs(tokens).logits.detach().abs().max())
 
 
 def test_layers_that_skip_names_are_dequantized(path, theirs):
@@ -193,7 +193,7 @@ def test_quantize_says_what_was_taken_over(run, path, tmp_path, theirs):
     tokens = torch.arange(10)[None]
     with torch.inference_mode():
         difference = (model(tokens).logits - theirs(tokens).logits).abs().max()
-    assert float(difference) < 0.2 * float(theirs(tokens).logits.abs().max())
+    assert float(difference) < 0.2 * float(theirs(tokens).logits.detach().abs().max())
     tokenizer = transformers.AutoTokenizer.from_pretrained(target)
     assert tokenizer.decode(tokenizer("abcd")["input_ids"]) == "abcd"
 
