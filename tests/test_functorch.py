@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fusing import X, block
 from helpers import randn, small_packed, w4a16_args, w4a16_form
 from torch.autograd import forward_ad
 from torch.func import (
@@ -26,7 +27,9 @@ from torch.func import (
 import xgemm
 from xgemm import reference
 from xgemm.activations import activate
+from xgemm.formats.packed_format import PackedFormat
 from xgemm.nn import QuantLinear
+from xgemm.nn.experts_linear import experts_linear
 
 ops = torch.ops.xgemm
 mul, w4a16, sgemm = ops.mul.default, ops.mul.w4a16, ops.sgemm.default
@@ -116,6 +119,30 @@ CASES = {
     ),
     "sum-scalar": Case(lambda x: ops.sum(x), lambda x: x.sum(), ((),)),
 }
+
+
+EXPERTS = [
+    small_packed(48, 40, group_size=32, zeros="real", act_order=True, seed=i) for i in range(3)
+]
+BOUNDS = torch.tensor([0, 2, 2, 5])  # of 6 rows: the second expert has none, the last row has none
+
+
+def _experts(a, bias):
+    qweight = torch.stack([p.qweight for _, p in EXPERTS])
+    perm = torch.stack([p.perm for _, p in EXPERTS])
+    form = PackedFormat(48, 40, 32, False, True)
+    return experts_linear(a, qweight, BOUNDS, bias, perm, form)
+
+
+def _experts_expected(a, bias):
+    rows = [
+        a[start:end] @ reference.dequantize(q).t() + bias[e]
+        for e, ((q, _), start, end) in enumerate(zip(EXPERTS, BOUNDS[:-1], BOUNDS[1:], strict=True))
+    ]
+    return torch.cat([*rows, a.new_zeros(1, 48)])
+
+
+EXPERTS_CASE = Case(_experts, _experts_expected, ((6, 40), (3, 48)))
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
@@ -478,3 +505,25 @@ def test_vmap_is_one_call() -> None:
         names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
         assert sum(name.startswith("xgemm.") for name in names) == 1
         assert not any("empty" in name or "stack" in name for name in names)
+
+
+def test_experts() -> None:
+    """Without torch.vmap, which takes them one sample after another."""
+    for argnums in ((0,), (1,), (0, 1)):
+        compare(EXPERTS_CASE, lambda op, x, n=argnums: grad(loss(op), n)(*x))
+    case = EXPERTS_CASE
+    compare(case, lambda op, x: jvp(op, x, tangents(x)))
+    compare(case, lambda op, x: jvp(lambda a: op(a, x[1]), x[:1], tangents(x[:1])))
+    compare(case, lambda op, x: jvp(lambda b: op(x[0], b), x[1:], tangents(x[1:])))
+    compare(case, lambda op, x: jvp(grad(loss(op)), x, tangents(x)))
+    compare(case, lambda op, x: grad(lambda *y: jvp(loss(op), y, tangents(y))[1])(*x))
+
+
+def test_fused_layers() -> None:
+    fused, plain = xgemm.fuse(block()), block()
+    for f in (vmap, lambda model: vmap(grad(lambda x: model(x).sin().sum()))):
+        torch.testing.assert_close(f(fused)(X), f(plain)(X), rtol=1e-4, atol=1e-5)
+        with torch.no_grad():
+            torch.testing.assert_close(f(fused)(X), f(plain)(X), rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(jvp(fused, (X,), (X,)), jvp(plain, (X,), (X,)))

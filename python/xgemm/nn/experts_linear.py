@@ -7,8 +7,6 @@ host, once for all projections, and cannot be captured in a CUDA graph.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from xgemm.formats.packed import Layout
@@ -173,48 +171,5 @@ def _linear_grad_a_fake(
     return grad.new_empty(grad.shape[0], k)
 
 
-def _save(
-    ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any
-) -> None:
-    _, qweight, bounds, _, perm, *ctx.shape = inputs
-    ctx.save_for_backward(qweight, bounds, perm)
-    ctx.form = keyword_only_inputs
-
-
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    qweight, bounds, perm = ctx.saved_tensors
-    grad_a = grad_bias = None
-    if ctx.needs_input_grad[0]:
-        grad_a = _linear_grad_a(grad, qweight, bounds, perm, *ctx.shape, **ctx.form)
-    if ctx.needs_input_grad[3]:
-        rest = bounds.new_full((1,), grad.shape[0])
-        # The last one: of rows that no expert has.
-        lengths = torch.diff(bounds, append=rest).to(grad.device)
-        # In float32, and in one order: sums by index_add are neither.
-        sums = torch.segment_reduce(
-            grad.float(), "sum", lengths=lengths, axis=0, initial=0, unsafe=True
-        )
-        grad_bias = sums[:-1].to(grad.dtype)
-    return grad_a, None, None, grad_bias, None, None, None, None
-
-
-def _save_grad(
-    ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any
-) -> None:
-    _, qweight, bounds, perm, *ctx.shape = inputs
-    ctx.save_for_backward(qweight, bounds, perm)
-    ctx.form = keyword_only_inputs
-
-
-def _backward_of_grad(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    qweight, bounds, perm = ctx.saved_tensors
-    y = _linear(grad, qweight, bounds, None, perm, *ctx.shape, **ctx.form)
-    return y, None, None, None, None, None, None
-
-
-torch.library.register_autograd(
-    "xgemm_experts::linear", _backward, setup_context=_save, lib=_library
-)
-torch.library.register_autograd(
-    "xgemm_experts::linear_grad_a", _backward_of_grad, setup_context=_save_grad, lib=_library
-)
+# Registers the derivatives of the ops above.
+from xgemm.nn import experts_autograd  # noqa: E402, F401

@@ -47,6 +47,7 @@ _w4a16_direct = _w4a16_traced._op
 # Its results are no views to autograd: each has a version counter of its own, as a linear's has.
 _split = torch.unsafe_split_with_sizes
 _grad_enabled = torch.is_grad_enabled
+_transforms = torch._C._are_functorch_transforms_active
 _autocast_enabled = torch._C._is_any_autocast_enabled
 _inference_mode = torch.is_inference_mode_enabled
 
@@ -323,7 +324,12 @@ def sharing(run: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(run)
     def shared(*args: Any, **kwargs: Any) -> Any:
-        if _grad_enabled() or _autocast_enabled() or (is_dynamo_compiling() and is_exporting()):
+        if (
+            _grad_enabled()
+            or _autocast_enabled()
+            or _transforms()  # torch.vmap cannot split a product as multiply does
+            or (is_dynamo_compiling() and is_exporting())
+        ):
             return run(*args, **kwargs)  # an exported program has the parts' names only
         outer = _open.products
         products: dict[Any, Product] = {}
