@@ -99,6 +99,19 @@ def test_forward(pair: Pair) -> None:
     assert relative(got, expected) < ROUNDING
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-3), (torch.float16, 0.1)])
+def test_forward_on_a_gpu(pair: Pair, dtype: torch.dtype, bound: float) -> None:
+    """Beside the float model in float32 on the CPU; in float16 a router may choose otherwise."""
+    expected = forward(pair.reference, pair.inputs)
+    quantized = copy.deepcopy(pair.quantized).to(device="cuda", dtype=dtype)
+    inputs = {
+        name: value.to("cuda", dtype if value.is_floating_point() else None)
+        for name, value in pair.inputs.items()
+    }
+    assert relative(forward(quantized, inputs).float().cpu(), expected) < bound
+
+
 def test_report(pair: Pair) -> None:
     """It names every linear layer and every module of experts, and its share is the true one."""
     report = pair.quantized.xgemm_report

@@ -359,6 +359,7 @@ def test_jit_trace() -> None:
         assert torch.equal(traced(x[:2]), model(x[:2]))
 
 
+@pytest.mark.slow
 def test_compile_of_the_whole_model(llama: Any) -> None:
     """Without a graph break, and over more than one length."""
     torch._dynamo.reset()
