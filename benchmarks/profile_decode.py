@@ -1,0 +1,116 @@
+"""Where the host's time of a decode step goes: transformers, torch, or xgemm.
+
+    python benchmarks/profile_decode.py [--layers 32] [--hidden 4096] [--device cuda]
+
+One token of a Llama-3-8B-shaped model (random weights, bf16), eagerly, as `generate` calls it: under
+no_grad, with a growing cache. First the seconds of a step with torch's linears, with 4-bit ones,
+with those fused, and with linears that cost nothing: what is left then is not the linears'. Then
+the shares of a step's Python by package, from cProfile, which makes each call dearer: they are
+shares, not times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import cProfile
+import pstats
+import time
+from statistics import median
+from typing import Any
+
+import torch
+from bench_generate import llama
+from torch import nn
+
+import xgemm
+from xgemm.hf.decode import without_linears
+
+TURNS = 9
+PACKAGES = ("xgemm", "transformers", "torch")
+
+
+class Step:
+    """The next token of one sequence, over and over."""
+
+    def __init__(self, model: Any, device: str) -> None:
+        self.model, self.device = model, device
+        prompt = torch.randint(1, 128000, (1, 128), device=device)
+        self.cache = model(prompt, use_cache=True).past_key_values
+        self.token = torch.ones(1, 1, dtype=torch.long, device=device)
+
+    def __call__(self) -> None:
+        self.model(self.token, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+
+    def seconds(self) -> float:
+        wait(self.device)
+        start = time.perf_counter()
+        self()
+        wait(self.device)
+        return time.perf_counter() - start
+
+
+def wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def package_of(file: str) -> str:
+    for name in PACKAGES:
+        if f"/{name}/" in file:
+            return name
+    return "other"
+
+
+def shares(step: Step) -> dict[str, float]:
+    """The part of a step's time that each package's functions take themselves.
+
+    A function in C is its caller's: torch's when torch's Python called it, xgemm's for its ops.
+    """
+    profile = cProfile.Profile()
+    profile.enable()
+    for _ in range(TURNS):
+        step()
+    profile.disable()
+    wait(step.device)
+    taken: dict[str, float] = {}
+    for (file, _, _), (_, _, own, _, callers) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        if file != "~":
+            taken[package_of(file)] = taken.get(package_of(file), 0.0) + own
+            continue
+        for (caller, _, _), (_, _, part, _) in callers.items():
+            taken[package_of(caller)] = taken.get(package_of(caller), 0.0) + part
+    whole = sum(taken.values())
+    return {name: taken.get(name, 0.0) / whole for name in (*PACKAGES, "other")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--hidden", type=int, default=4096)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    dense = llama(options.layers, options.hidden, options.device)
+    packed = xgemm.quantize(copy.deepcopy(dense), group_size=128)
+    fused = xgemm.fuse(copy.deepcopy(packed))
+    linears = [name for name, m in dense.named_modules() if type(m) is nn.Linear]
+    names = [name for name in linears if name != "lm_head"]
+    free = without_linears(copy.deepcopy(dense), names)
+    models = {"torch bf16": dense, "xgemm W4": packed, "xgemm W4, fused": fused, "linears free": free}
+    with torch.no_grad():
+        steps = {name: Step(model, options.device) for name, model in models.items()}
+        times: dict[str, list[float]] = {name: [] for name in steps}
+        for turn in range(TURNS + 2):
+            for name, step in steps.items():
+                seconds = step.seconds()
+                if turn >= 2:
+                    times[name].append(seconds)
+        print(f"{'a step of':<18}{'ms':>8}   shares of its Python: {', '.join(PACKAGES)}, other")
+        for name, step in steps.items():
+            parts = "  ".join(f"{share:.0%}" for share in shares(step).values())
+            print(f"{name:<18}{median(times[name]) * 1e3:>8.2f}   {parts}")
+
+
+if __name__ == "__main__":
+    main()
