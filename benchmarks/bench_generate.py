@@ -2,15 +2,16 @@
 
     python benchmarks/bench_generate.py [--rows 1,8,16] [--layers 32] [--output times.json]
 
-Random weights in bf16. torch's linears and xgemm's 4-bit ones (RTN, groups of 128), each by plain
-`generate` and after `accelerate_generation`; the ways take turns. Tokens/s count the tokens after
-the first: a call of one token is timed apart, and is the time to the first token. Needs a GPU and
-transformers; `--layers` and `--device cpu` make it small.
+Random weights in bf16. torch's linears, xgemm's 4-bit ones (RTN, groups of 128), and those with q,
+k, v and gate, up fused; each by plain `generate` and after `accelerate_generation`, in turns.
+Tokens/s count the tokens after the first: a call of one token is timed apart, and is the time to
+the first token. Needs a GPU and transformers; `--layers` and `--device cpu` make it small.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import time
 from collections.abc import Callable
@@ -115,17 +116,18 @@ def main() -> None:
     dense = llama(options.layers, options.hidden, options.device)
     packed = llama(options.layers, options.hidden, options.device)
     xgemm.quantize(packed, group_size=128)
-    models = {"torch bf16": dense, "xgemm W4": packed}
+    fused = xgemm.fuse(copy.deepcopy(packed))
+    models = {"torch bf16": dense, "xgemm W4": packed, "xgemm W4 fused": fused}
     records = []
     titles = ("rows", "tokens/s", "x plain torch", "first token, s", "first call, s")
-    print(" " * 28 + "{:>5}{:>10}{:>15}{:>16}{:>15}".format(*titles))
+    print(" " * 30 + "{:>5}{:>10}{:>15}{:>16}{:>15}".format(*titles))
     for rows in map(int, options.rows.split(",")):
         found = measure(models, rows, options.prompt, options.new, options.device)
         base = found["torch bf16, plain"]["tokens_per_s"]
         for name, of in found.items():
             records.append({"name": name, **of})
             print(
-                f"{name:28}{rows:>5}{of['tokens_per_s']:>10.1f}{of['tokens_per_s'] / base:>14.2f}x"
+                f"{name:30}{rows:>5}{of['tokens_per_s']:>10.1f}{of['tokens_per_s'] / base:>14.2f}x"
                 f"{of['first_token_s']:>16.3f}{of['first_call_s']:>15.2f}"
             )
     if options.output:

@@ -2,9 +2,9 @@
 
     python benchmarks/profile_decode.py [--layers 32] [--hidden 4096] [--device cuda]
 
-One token of a Llama-3-8B-shaped model (random weights, bf16), eagerly, as `generate` calls it: under
-no_grad, with a growing cache. First the seconds of a step with torch's linears, with 4-bit ones,
-with those fused, and with linears that cost nothing: what is left then is not the linears'. Then
+One token of a Llama-3-8B-shaped model (random weights, bf16), eagerly, as `generate` calls it:
+under no_grad, with a growing cache. First the time of a step with torch's linears, with 4-bit
+ones, with those fused, and with linears that cost nothing: what is left then is not theirs. Then
 the shares of a step's Python by package, from cProfile, which makes each call dearer: they are
 shares, not times.
 """
@@ -97,7 +97,12 @@ def main() -> None:
     linears = [name for name, m in dense.named_modules() if type(m) is nn.Linear]
     names = [name for name in linears if name != "lm_head"]
     free = without_linears(copy.deepcopy(dense), names)
-    models = {"torch bf16": dense, "xgemm W4": packed, "xgemm W4, fused": fused, "linears free": free}
+    models = {
+        "torch bf16": dense,
+        "xgemm W4": packed,
+        "xgemm W4, fused": fused,
+        "linears free": free,
+    }
     with torch.no_grad():
         steps = {name: Step(model, options.device) for name, model in models.items()}
         times: dict[str, list[float]] = {name: [] for name in steps}

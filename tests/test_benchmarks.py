@@ -67,11 +67,24 @@ def test_generate(
     lines = [
         line for line in capsys.readouterr().out.splitlines() if "W4" in line or "bf16" in line
     ]
-    ways = ["torch bf16, plain", "torch bf16, accelerated", "xgemm W4, plain"]
-    assert [line[:28].strip() for line in lines] == [*ways, "xgemm W4, accelerated"]
+    assert [line[:30].strip() for line in lines] == [
+        f"{linears}, {way}"
+        for linears in ("torch bf16", "xgemm W4", "xgemm W4 fused")
+        for way in ("plain", "accelerated")
+    ]
     records = json.loads(output.read_text())["records"]
     assert all(record["tokens_per_s"] > 0 for record in records)
-    assert [record["rows"] for record in records] == [2] * 4
+    assert [record["rows"] for record in records] == [2] * 6
+
+
+def test_profile_of_a_step(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    run("profile_decode", monkeypatch, "--layers", "1", "--hidden", "128")
+    lines = [line.split("%") for line in capsys.readouterr().out.splitlines()[1:]]
+    assert len(lines) == 4
+    assert all(len(line) == 5 for line in lines)  # a share of each package and of the others
 
 
 def test_packed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
