@@ -1,12 +1,14 @@
 # Everything happens in a virtual environment of the checkout's own, made on the first run.
 #   make demo [QUESTION="..."]   a real language model on xgemm's 4-bit kernels, beside plain torch
-#   make test [ARGS="..."]       build, then pytest
+#   make test [ARGS="..."]       build, then pytest, on all cores
 #   make build                   the op library in place (incremental)
 #   make hub                       what a kernel repository of the Hugging Face Hub holds: dist/hub
 #   make lint | wheel | clean | distclean
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# Processes of pytest: 0 is none but its own.
+WORKERS ?= auto
 export QUESTION ?=
 
 BIN := $(VENV)/bin
@@ -75,7 +77,7 @@ demo: $(STAMPS)/tools
 	@$(BIN)/xgemm demo $(if $(QUESTION),"$$QUESTION")
 
 test: build $(STAMPS)/test $(STAMPS)/model $(STAMPS)/encoder
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 lint: build $(STAMPS)/dev
 	$(BIN)/ruff check .

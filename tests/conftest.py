@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,12 @@ from extensions import TESTING
 # passes once passes again: examples are drawn from a fixed seed.
 hypothesis.settings.register_profile("xgemm", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("xgemm")
+
+
+def pytest_configure() -> None:
+    """Of several processes each has one thread: more of them would wait for one another's cores."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
