@@ -8,6 +8,8 @@ compiler sees both. Every backward calls the library's ops and can be differenti
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ from .derivatives import (
     primals,
     record,
 )
+from .dispatch import FORMULAS
 
 _mul = torch.ops.xgemm.mul.default
 _mul_w4a16 = torch.ops.xgemm.mul.w4a16
@@ -37,6 +40,13 @@ _sgemm_into = torch.ops.xgemm.sgemm_into.default
 _grad_enabled = torch.is_grad_enabled
 
 Tensor = torch.Tensor
+Call = Callable[..., Tensor]  # an op below autograd
+Formula = Callable[..., Tensor]
+
+
+def _summed(grad: Tensor, shape: torch.Size) -> Tensor:
+    """The gradient of what was broadcast from `shape`; mostly nothing was."""
+    return grad if grad.shape == shape else grad.sum_to_size(shape)
 
 
 class _Mul(Function):
@@ -88,16 +98,16 @@ class _Mul(Function):
         if a.dim() == 1:
             grad = grad.unsqueeze(-2)
         if needs_bias:
-            grad_bias = grad.sum_to_size(ctx.bias_shape)
+            grad_bias = _summed(grad, ctx.bias_shape)
         if needs_a:
             product = _mul(grad, columns.mT, **ctx.options)
-            grad_a = product.sum_to_size(rows.shape).reshape(a.shape)
+            grad_a = _summed(product, rows.shape).reshape(a.shape)
         if needs_b:
             if columns.dim() == 2 and rows.dim() > 2:
                 # One GEMM over all rows of the batch, in place of a product for each to be summed.
                 rows, grad = rows.flatten(0, -2), grad.flatten(0, -2)
             product = _mul(rows.mT, grad, **ctx.options)
-            grad_b = product.sum_to_size(columns.shape).reshape(b.shape)
+            grad_b = _summed(product, columns.shape).reshape(b.shape)
         return None, grad_a, grad_b, grad_bias, None
 
 
@@ -139,7 +149,7 @@ class _MulW4A16(Function):
         if ctx.needs_input_grad[1]:
             grad_a = _w4a16_grad_a(grad, qweight, *ctx.shape, perm, **ctx.form)
         if ctx.needs_input_grad[4]:
-            grad_bias = grad.sum_to_size(ctx.bias_shape)
+            grad_bias = _summed(grad, ctx.bias_shape)
         return None, grad_a, None, None, grad_bias, None, None
 
 
@@ -225,32 +235,34 @@ class _Sgemm(Function):
                 grad_a = _sgemm(b, grad, transa=transb, transb=True, **options)
             else:
                 grad_a = _sgemm(grad, b, transb=not transb, **options)
-            grad_a = grad_a.sum_to_size(a.shape)
+            grad_a = _summed(grad_a, a.shape)
         if needs_b:  # d op(b) = op(a)^T dC
             if transb:
                 grad_b = _sgemm(grad, a, transa=True, transb=transa, **options)
             else:
                 grad_b = _sgemm(a, grad, transa=not transa, **options)
-            grad_b = grad_b.sum_to_size(b.shape)
+            grad_b = _summed(grad_b, b.shape)
         if needs_c:
             grad_c = _scaled(grad, ctx.beta)
         return None, grad_a, grad_b, grad_c, None, None, None
 
 
-def _mul_kernel(
-    keys: Any, a: Tensor, b: Tensor, bias: Tensor | None = None, **options: Any
+# ---- the formulas: a call below autograd, and what is recorded on its result ----
+
+
+def _mul_formula(
+    call: Call, a: Tensor, b: Tensor, bias: Tensor | None = None, **options: Any
 ) -> Tensor:
-    activation = options.get("activation", "none")
-    if not needs_derivative(a, b, bias) or activation not in ACTIVATIONS:
-        return _mul.redispatch(keys & BELOW_AUTOGRAD, a, b, bias, **options)
-    options.pop("activation", None)
+    activation = options.pop("activation", "none")
+    if activation not in ACTIVATIONS:
+        return call(a, b, bias, activation=activation, **options)  # which refuses it
     with below_autograd():
-        product = _mul.redispatch(keys & BELOW_AUTOGRAD, a, b, bias, **options)
+        product = call(a, b, bias, **options)
     return activate(record(_Mul, product, a, b, bias, options), activation)
 
 
-def _mul_w4a16_kernel(
-    keys: Any,
+def _mul_w4a16_formula(
+    call: Call,
     a: Tensor,
     qweight: Tensor,
     n: int,
@@ -260,23 +272,19 @@ def _mul_w4a16_kernel(
     perm: Tensor | None = None,
     **options: Any,
 ) -> Tensor:
-    activation = options.get("activation", "none")
-    if not needs_derivative(a, bias) or activation not in ACTIVATIONS:
-        return _mul_w4a16.redispatch(
-            keys & BELOW_AUTOGRAD, a, qweight, n, k, group_size, bias, perm, **options
-        )
-    options.pop("activation", None)
+    activation = options.pop("activation", "none")
+    args = (a, qweight, n, k, group_size, bias, perm)
+    if activation not in ACTIVATIONS:
+        return call(*args, activation=activation, **options)  # which refuses it
     with below_autograd():
-        y = _mul_w4a16.redispatch(
-            keys & BELOW_AUTOGRAD, a, qweight, n, k, group_size, bias, perm, **options
-        )
+        y = call(*args, **options)
     options.pop("batch_invariant", None)  # of the forward product alone
     shape = (n, k, group_size)
     return activate(record(_MulW4A16, y, a, qweight, shape, bias, perm, options), activation)
 
 
-def _w4a16_grad_a_kernel(
-    keys: Any,
+def _w4a16_grad_a_formula(
+    call: Call,
     grad: Tensor,
     qweight: Tensor,
     n: int,
@@ -285,24 +293,32 @@ def _w4a16_grad_a_kernel(
     perm: Tensor | None = None,
     **form: Any,
 ) -> Tensor:
-    args = (grad, qweight, n, k, group_size, perm)
-    if not needs_derivative(grad):
-        return _w4a16_grad_a.redispatch(keys & BELOW_AUTOGRAD, *args, **form)
     with below_autograd():
-        grad_a = _w4a16_grad_a.redispatch(keys & BELOW_AUTOGRAD, *args, **form)
+        grad_a = call(grad, qweight, n, k, group_size, perm, **form)
     return record(_W4A16GradA, grad_a, grad, qweight, (n, k, group_size), perm, form)
 
 
-def _sgemm_kernel(
-    keys: Any, a: Tensor, b: Tensor, c: Tensor | None = None, **options: Any
+def _sgemm_formula(
+    call: Call, a: Tensor, b: Tensor, c: Tensor | None = None, **options: Any
 ) -> Tensor:
-    if not needs_derivative(a, b, c):
-        return _sgemm.redispatch(keys & BELOW_AUTOGRAD, a, b, c, **options)
     with below_autograd():
-        product = _sgemm.redispatch(keys & BELOW_AUTOGRAD, a, b, c, **options)
+        product = call(a, b, c, **options)
     beta = options.pop("beta", 0.0)
     form = {name: options.pop(name) for name in ("transa", "transb") if name in options}
     return record(_Sgemm, product, a, b, c, form, beta, options)
+
+
+def _register(library: torch.library.Library, name: str, op: Any, formula: Formula) -> None:
+    """Make `formula` the op's kernel of the Autograd key, and what dispatch.py calls instead."""
+
+    def kernel(keys: Any, *args: Any, **options: Any) -> Tensor:
+        below = functools.partial(op.redispatch, keys & BELOW_AUTOGRAD)
+        if not needs_derivative(*(arg for arg in args if isinstance(arg, Tensor))):
+            return below(*args, **options)
+        return formula(below, *args, **options)
+
+    library.impl(name, kernel, "Autograd", with_keyset=True)
+    FORMULAS[name] = formula
 
 
 def _register_into(library: torch.library.Library, op: Any) -> None:
@@ -346,9 +362,9 @@ def _register_into(library: torch.library.Library, op: Any) -> None:
 
 
 _library = torch.library.Library("xgemm", "IMPL")
-_library.impl("mul", _mul_kernel, "Autograd", with_keyset=True)
-_library.impl("mul.w4a16", _mul_w4a16_kernel, "Autograd", with_keyset=True)
-_library.impl("w4a16_grad_a", _w4a16_grad_a_kernel, "Autograd", with_keyset=True)
-_library.impl("sgemm", _sgemm_kernel, "Autograd", with_keyset=True)
+_register(_library, "mul", _mul, _mul_formula)
+_register(_library, "mul.w4a16", _mul_w4a16, _mul_w4a16_formula)
+_register(_library, "w4a16_grad_a", _w4a16_grad_a, _w4a16_grad_a_formula)
+_register(_library, "sgemm", _sgemm, _sgemm_formula)
 for _op in (_mul_into, _mul_into_w4a16, _sgemm_into):
     _register_into(_library, _op)

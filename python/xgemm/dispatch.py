@@ -3,10 +3,11 @@
 The kernels of the Autograd key are Python (autograd.py): a call that reaches them takes 5 us more
 of the host, even where there is nothing to differentiate. So each op's callable is one that looks
 first. With plain tensors, of which none requires a gradient (or with gradients off), and with no
-mode and no transform active, it excludes the autograd keys and calls the op. Everything else, and
-every tensor of another class, takes the way of any op. The ops behave as before, by whatever name
-they are called: this holds for `torch.ops.xgemm.mul`, `torch.ops.xgemm.mul.default` and what calls
-them; Dynamo and TorchScript see the ops themselves.
+mode and no transform active, it excludes the autograd keys and calls the op. Where one requires a
+gradient it calls autograd.py's formula without the detour through the dispatcher. Everything else,
+and every tensor of another class, takes the way of any op. The ops behave as before, by whatever
+name they are called: this holds for `torch.ops.xgemm.mul`, `torch.ops.xgemm.mul.default` and what
+calls them; Dynamo and TorchScript see the ops themselves.
 
 Where the dispatcher refuses a call for an argument's type, the callables of all ops say which.
 """
@@ -36,6 +37,12 @@ _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing = torch._C._get_tracing_state  # torch.jit.trace compares the lines that call an op
 
+_autocast = torch._C._is_any_autocast_enabled
+_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded  # within another op's autograd kernel
+_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+
+# Of an overload, by its name: what records the gradient of a call, given the op and its arguments.
+FORMULAS: dict[str, Callable[..., Any]] = {}
 # Classes whose tensors have no behaviour of their own; xgemm.nn adds that of packed weights.
 PLAIN_TENSORS: set[type] = {torch.Tensor, torch.nn.Parameter}
 _VALUES = frozenset({int, float, bool, str, type(None), list, tuple})  # lists are of dimensions
@@ -43,6 +50,8 @@ _VALUES = frozenset({int, float, bool, str, type(None), list, tuple})  # lists a
 
 def _skipping_autograd(op: Callable[..., Any], schemas: list[Any]) -> Callable[..., Any]:
     """`op`, called below autograd where autograd has nothing to do."""
+    # A packet has several overloads; which one is called is the dispatcher's to say.
+    name = _full_name(schemas[0]) if len(schemas) == 1 else ""
 
     def call(*args: Any, **options: Any) -> Any:
         try:
@@ -55,17 +64,19 @@ def _skipping_autograd(op: Callable[..., Any], schemas: list[Any]) -> Callable[.
                 or _tracing()
                 or forward_ad._current_level >= 0
             ):
-                grad = _grad_enabled()
+                grad, needed = _grad_enabled(), False
                 for argument in (*args, *options.values()) if options else args:
                     kind = type(argument)
                     if kind in PLAIN_TENSORS:
-                        if grad and argument.requires_grad:
-                            break
+                        needed = needed or (grad and argument.requires_grad)
                     elif kind not in _VALUES:
                         break
                 else:
-                    with _below_autograd():
-                        return op(*args, **options)
+                    if not needed:
+                        with _below_autograd():
+                            return op(*args, **options)
+                    if name in FORMULAS and not (_autocast() or _excluded(_AUTOGRAD)):
+                        return FORMULAS[name](op, *args, **options)
             return op(*args, **options)
         except RuntimeError:
             wrong = type_error(schemas, args, options)
@@ -74,6 +85,11 @@ def _skipping_autograd(op: Callable[..., Any], schemas: list[Any]) -> Callable[.
             raise wrong from None
 
     return call
+
+
+def _full_name(schema: Any) -> str:
+    name: str = schema.name.partition("::")[2]
+    return f"{name}.{schema.overload_name}" if schema.overload_name else name
 
 
 def _saying_what_is_wrong(op: Callable[..., Any], schemas: list[Any]) -> Callable[..., Any]:

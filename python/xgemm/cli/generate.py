@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+import xgemm
 from xgemm.cli.models import check_options, describe, load_language_model, load_tokenizer
 from xgemm.cli.output import log, out, print_json, printable
 
@@ -59,6 +60,10 @@ def run(
     prompt_tokens = inputs["input_ids"].shape[1]
     if prompt_tokens == 0:
         raise ValueError("generate: the prompt must hold at least one token, got none")
+    if torch.device(device).type == "cuda":
+        from xgemm.hf import accelerate_generation
+
+        accelerate_generation(xgemm.fuse(model))
     if sampling.seed is not None:
         torch.manual_seed(sampling.seed)
     streamer = _stream(tokenizer, show=not as_json)
