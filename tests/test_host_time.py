@@ -1,6 +1,8 @@
-"""Host time under inference_mode, against torch's own ops in the same run.
+"""Host time of a call, against torch's own ops in the same run.
 
-The problems are one row by one 64-wide block, so that the call is what is timed.
+Under inference_mode the problems are one row by one 64-wide block, so that the call is what is
+timed. Where autograd might have to look, they are 64 rows: what a small layer costs a user. The
+limits leave a quarter for noise (docs/measurements/generate.md has what was measured).
 """
 
 from __future__ import annotations
@@ -27,3 +29,32 @@ def test_linear_is_within_2_of_f_linear(form):
     linear, f_linear = xgemm.linear, torch.nn.functional.linear
     with num_threads(1):
         assert_host_time(2.0, lambda: linear(x, p, bias), lambda: f_linear(x, w, bias))
+
+
+MODES = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_calls_that_need_no_gradient(mode):
+    """No Python runs below the op, in whichever mode."""
+    a, b = randn((64, 64), torch.float32), randn((64, 64), torch.float32, 1)
+    mul = torch.ops.xgemm.mul.default
+    dense = torch.nn.Linear(64, 64).requires_grad_(False)
+    packed = xgemm.nn.QuantLinear.from_linear(dense, group_size=32)
+    with num_threads(1):
+        assert_host_time(1.5, lambda: mul(a, b), lambda: torch.matmul(a, b), MODES[mode])
+        assert_host_time(1.5, lambda: packed(a), lambda: dense(a), MODES[mode])
+
+
+def test_calls_that_need_a_gradient():
+    x = randn((64, 64), torch.float32).requires_grad_()
+    ones = torch.ones(64, 64)
+    dense = torch.nn.Linear(64, 64).requires_grad_(False)
+    packed = xgemm.nn.QuantLinear.from_linear(dense, group_size=32)
+    grad, autocast = torch.enable_grad, lambda: torch.autocast("cpu")
+    with num_threads(1):
+        assert_host_time(2.5, lambda: packed(x), lambda: dense(x), grad)
+        assert_host_time(
+            2.0, lambda: packed(x).backward(ones), lambda: dense(x).backward(ones), grad
+        )
+        assert_host_time(1.5, lambda: packed(ones), lambda: dense(ones), autocast)

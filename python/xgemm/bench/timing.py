@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 
@@ -111,14 +113,18 @@ def _host_seconds(call: Call) -> float:
     return 1.5 * min(times)
 
 
-def time_host(calls: Mapping[str, Call], repeats: int = HOST_REPEATS) -> dict[str, float]:
-    """Median seconds that the host needs for each call under inference_mode; the calls alternate.
+def time_host(
+    calls: Mapping[str, Call],
+    repeats: int = HOST_REPEATS,
+    mode: Callable[[], AbstractContextManager[Any]] = torch.inference_mode,
+) -> dict[str, float]:
+    """Median seconds that the host needs for each call, within `mode`; the calls alternate.
 
     It is the thread's own CPU time, which does not grow while others have the core. On CUDA the
     calls of a sample are queued and not waited for.
     """
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    with torch.inference_mode():
+    with mode():
         for repeat in range(repeats + 1):
             for name, call in calls.items():
                 sample = _host_sample(call)
