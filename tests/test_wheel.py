@@ -27,6 +27,10 @@ TOOLCHAIN_SYMBOLS = {
 STABLE_SHIM = re.compile(r"(aoti_torch|torch)_[a-z]")
 
 
+# One process: two would build in the same folder at once.
+pytestmark = pytest.mark.xdist_group("wheel")
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built as a user would, from the objects that the checkout's build has left."""
