@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -46,6 +47,26 @@ def one_thread() -> Iterator[None]:
 def cpp() -> ModuleType:
     """The device-free C++ (index maps, tables, heuristics), through pybind11: tests/cpp."""
     return TESTING.load()
+
+
+@pytest.fixture
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command xgemm in this process: (exit code, stdout, stderr)."""
+    from xgemm import cli
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["xgemm", *map(str, arguments)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as exit:
+            code = exit.code if isinstance(exit.code, int) else 1
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
 
 
 @pytest.fixture

@@ -21,23 +21,6 @@ from xgemm.bench.record import Record
 from xgemm.cli import doctor, selftest
 
 
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Runs the command in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["xgemm", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as exit:
-            code = exit.code if isinstance(exit.code, int) else 1
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
 def test_layout_json(run):
     code, out, _ = run("layout", "576", "576", "32", "--zeros", "--json")
     facts = json.loads(out)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import xgemm
-from xgemm import cli
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
@@ -54,23 +52,6 @@ def tiny(name: str, directory: Path, **changes: object) -> Path:
     config = type(TINY[name]).from_dict({**TINY[name].to_dict(), **changes})
     getattr(transformers, name)(config).save_pretrained(directory)
     return directory
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Runs the command in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["xgemm", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as exit:
-            code = exit.code if isinstance(exit.code, int) else 1
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.mark.parametrize("name", list(TINY))

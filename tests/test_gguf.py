@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 import xgemm
-from xgemm import cli
 from xgemm.nn import QuantLinear
 
 gguf = pytest.importorskip("gguf")
@@ -86,23 +84,6 @@ def theirs(path) -> torch.nn.Module:
     return transformers.AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32
     ).eval()
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Runs the command in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["xgemm", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as exit:
-            code = exit.code if isinstance(exit.code, int) else 1
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def test_q4_0_is_exact():
