@@ -77,7 +77,7 @@ demo: $(STAMPS)/tools
 	@$(BIN)/xgemm demo $(if $(QUESTION),"$$QUESTION")
 
 test: build $(STAMPS)/test $(STAMPS)/model $(STAMPS)/encoder
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 lint: build $(STAMPS)/dev
 	$(BIN)/ruff check .

@@ -34,6 +34,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
+@pytest.fixture(autouse=True)
+def compilers() -> Iterator[None]:
+    """peft's BOFT sets CC and CXX to gcc for good: a build in a later test would link by it."""
+    before = {name: os.environ.get(name) for name in ("CC", "CXX")}
+    yield
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+
+
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """torch's own threads, who wait awake, off: for many small operations between other work."""

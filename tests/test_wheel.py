@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -27,14 +28,21 @@ TOOLCHAIN_SYMBOLS = {
 STABLE_SHIM = re.compile(r"(aoti_torch|torch)_[a-z]")
 
 
-# One process: two would build in the same folder at once.
-pytestmark = pytest.mark.xdist_group("wheel")
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built as a user would, from the objects that the checkout's build has left."""
-    folder = tmp_path_factory.mktemp("wheel")
+    """Built as a user would, from the objects that the checkout's build has left.
+
+    Once for all of pytest's processes: what they share is the parent of their own folders.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "wheel"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return next(folder.glob("*.whl"), None) or _build(folder)
+
+
+def _build(folder: Path) -> Path:
     # A fresh build base: files of an earlier build must not slip into the wheel.
     config = folder / "extra.cfg"
     config.write_text(f"[build]\nbuild_base = {folder / 'build'}\n")
@@ -55,9 +63,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def library(wheel: Path) -> Path:
+def library(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(wheel) as archive:
-        return Path(archive.extract(LIBRARY, wheel.parent / "content"))
+        return Path(archive.extract(LIBRARY, tmp_path_factory.mktemp("content")))
 
 
 @pytest.fixture(scope="module")
