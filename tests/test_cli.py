@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ import xgemm
 from xgemm import cli
 from xgemm.bench import peers, shapes, timing
 from xgemm.bench.record import Record
-from xgemm.cli import doctor, selftest
+from xgemm.cli import app, doctor, output, selftest
 
 
 def test_layout_json(run):
@@ -362,3 +363,11 @@ def test_time_cpu_gives_each_call_its_turns():
 def test_speedup_leaves_ourselves_out():
     record = Record("case", "1x1x1", {"xgemm": 1.0, "torch": 2.0}, 1.0, 1.0, 0.0)
     assert record.speedup() == {"torch": 2.0}
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(0, "cpu"), (1, "cuda")])
+def test_the_device_auto_is_the_gpu_if_there_is_one(monkeypatch, gpus, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    assert output.choose_device("generate", "auto") == expected
+    for command in (app.generate, app.evaluate):
+        assert inspect.signature(command).parameters["device"].default == "auto"

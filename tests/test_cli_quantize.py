@@ -216,7 +216,7 @@ def test_bad_options_are_refused_before_anything_is_read(run, tmp_path):
     source.mkdir()
     for arguments, text in (
         (("--scale-dtype", "float8"), "--scale-dtype must be one of auto, float16, bfloat16"),
-        (("--device", "tpu"), "--device must be cpu, cuda or cuda:N, got 'tpu'"),
+        (("--device", "tpu"), "--device must be auto, cpu, cuda or cuda:N, got 'tpu'"),
         (("--device", "cuda:77"), "torch sees no such GPU here"),
         (("--method", "magic"), "method must be one of"),
         ((), "holds no config.json: not a model's directory"),

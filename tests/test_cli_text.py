@@ -41,7 +41,8 @@ def greedy(model: torch.nn.Module, ids: list[int], count: int) -> list[int]:
 def test_generate_is_greedy_by_default(run, directories, kind):
     directory = directories[kind]
     code, out, err = run(
-        "generate", directory, "Hello", "--no-chat", "--max-new-tokens", 6, "--json"
+        *("generate", directory, "Hello", "--no-chat", "--max-new-tokens", 6, "--json"),
+        *("--device", "cpu"),
     )
     assert code == 0, err
     facts = json.loads(out)
@@ -103,7 +104,7 @@ def test_generate_samples_by_seed_and_temperature(run, directories):
 
 def test_generate_in_another_dtype(run, directories):
     code, out, err = run("generate", directories[1], "Hi", "--dtype", "bfloat16", "--json",
-                         "--max-new-tokens", 2)  # fmt: skip
+                         "--max-new-tokens", 2, "--device", "cpu")  # fmt: skip
     assert code == 0, err
     assert json.loads(out)["model"] == "LlamaForCausalLM, bfloat16, cpu"
     assert "--dtype must be one of" in run("generate", directories[1], "Hi", "--dtype", "int8")[2]

@@ -22,7 +22,7 @@ Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's c
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run model code that the directory holds.")
 ]
-Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto: the GPU, if torch sees one.")]
 Dtype = Annotated[str, typer.Option(help="auto (the checkpoint's), float32, float16 or bfloat16.")]
 Plot = Annotated[Path | None, typer.Option(dir_okay=False, help="Write a PNG plot here.")]
 
@@ -123,7 +123,9 @@ def quantize(
     scale_dtype: Annotated[
         str, typer.Option(help="float16, bfloat16, or auto: bfloat16 where float16 lacks range.")
     ] = "auto",
-    device: Annotated[str, typer.Option(help="Where to quantize: cpu, cuda or cuda:N.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="Where to quantize: cpu, cuda, cuda:N or auto.")
+    ] = "cpu",
     drop: Annotated[
         list[str] | None,
         typer.Option(help="Weights in SRC's files that the model may leave out; repeatable."),
@@ -164,7 +166,7 @@ def generate(
         float, typer.Option(min=0.0, max=1.0, help="Sample among the likeliest of this share.")
     ] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Of sampling; fresh if absent.")] = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     dtype: Dtype = "auto",
     chat: Annotated[
         bool | None,
@@ -215,7 +217,7 @@ def evaluate(
         int | None, typer.Option(min=1, help="Tokens from window to window; half of one if absent.")
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=2, help="Read no more of the text.")] = 8192,
-    device: Device = "cpu",
+    device: Device = "auto",
     dtype: Dtype = "auto",
     trust_remote_code: TrustRemoteCode = False,
     threads: Threads = None,

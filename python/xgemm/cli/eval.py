@@ -76,7 +76,7 @@ def run(
     trust_remote_code: bool,
     as_json: bool,
 ) -> None:
-    check_options("eval", device, dtype)
+    device = check_options("eval", device, dtype)
     content = text.read()
     scored: list[Scored] = []
     tokens: torch.Tensor | None = None

@@ -48,7 +48,7 @@ def run(
     trust_remote_code: bool,
     as_json: bool,
 ) -> None:
-    check_options("generate", device, dtype)
+    device = check_options("generate", device, dtype)
     if sampling.temperature == 0 and (sampling.top_p < 1 or sampling.seed is not None):
         raise ValueError(
             "generate: --top-p and --seed are of sampling: give a --temperature above 0"

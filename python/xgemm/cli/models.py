@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from xgemm.cli.output import check_device
+from xgemm.cli.output import choose_device
 from xgemm.cli.progress import import_transformers, step
 from xgemm.formats.directory import quantized_by, read_config
 
@@ -19,10 +19,12 @@ DTYPES = {
 }
 
 
-def check_options(command: str, device: str, dtype: str) -> None:
-    check_device(command, device)
+def check_options(command: str, device: str, dtype: str) -> str:
+    """The device to run on; refuses a --device or --dtype that cannot be."""
+    device = choose_device(command, device)
     if dtype not in DTYPES:
         raise ValueError(f"{command}: --dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    return device
 
 
 def load_language_model(

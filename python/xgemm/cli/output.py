@@ -49,16 +49,19 @@ def check_writable(option: str, path: Path) -> None:
         raise PermissionError(f"{option}: {path} may not be written")
 
 
-def check_device(command: str, device: str) -> None:
-    """A device that torch knows, and sees here."""
+def choose_device(command: str, device: str) -> str:
+    """The device that --device names, if torch sees it here; "auto" is the GPU, if there is one."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         found = torch.device(device)
     except RuntimeError:
         found = torch.device("meta")
     if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"{command}: --device must be cpu, cuda or cuda:N, got {device!r}")
+        raise ValueError(f"{command}: --device must be auto, cpu, cuda or cuda:N, got {device!r}")
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"{command}: --device {device}: torch sees no such GPU here")
+    return device
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:

@@ -7,14 +7,14 @@ import os
 import shutil
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import xgemm
-from xgemm.cli.output import check_device, log, out, print_json, printable
+from xgemm.cli.output import choose_device, log, out, print_json, printable
 from xgemm.cli.progress import import_transformers, step
 from xgemm.quantize.weight import check_method
 
@@ -61,6 +61,7 @@ SCALE_DTYPES = {"auto": None, "float16": torch.float16, "bfloat16": torch.bfloat
 
 def run(source: Source, destination: Path, recipe: Recipe, as_json: bool) -> None:
     started = time.perf_counter()
+    source = replace(source, device=choose_device("quantize", source.device))
     _check_arguments(source, destination, recipe)
     import_transformers()
     model, taken = _load(source, recipe)
@@ -91,7 +92,6 @@ def _check_arguments(source: Source, destination: Path, recipe: Recipe) -> None:
         raise ValueError(
             f"quantize: --scale-dtype must be one of {allowed}, got {recipe.scale_dtype!r}"
         )
-    check_device("quantize", source.device)
     if destination.exists() and any(destination.iterdir()):
         raise FileExistsError(f"quantize: DST must be new or empty, got {destination}")
     parent = next(p for p in destination.resolve().parents if p.exists())
