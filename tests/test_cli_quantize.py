@@ -242,3 +242,27 @@ def test_companions_are_copied(run, tmp_path):
     assert all((target / name).is_file() for name in [*kept, "1_Pooling/config.json"])
     assert not (target / "own.py").exists()
     assert not (tmp_path / "outside").exists()
+
+
+def test_report_and_plot(run, tmp_path):
+    pytest.importorskip("matplotlib")
+    source = tiny("BertForMaskedLM", tmp_path / "source")
+    files = ("--report", tmp_path / "report.json", "--plot", tmp_path / "errors.png")
+    code, out, err = run("quantize", source, tmp_path / "target", "--group-size", 32, *files)
+    assert code == 0, err
+    assert "relative error by kind of layer" in out
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["errors"].keys() == set(report["quantized"])
+    assert all(0.01 < error["weights"] < 0.2 for error in report["errors"].values())
+    assert report["error"]["bits_per_weight"] == 4.5
+    assert (tmp_path / "errors.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("option", ["--report", "--plot"])
+def test_a_report_without_a_place_is_refused_first(run, tmp_path, option):
+    source = tiny("BertForMaskedLM", tmp_path / "source")
+    code, _, err = run("quantize", source, tmp_path / "target", option, tmp_path / "no" / "file")
+    assert code == 1
+    assert f"quantize: {option}: " in err
+    assert "its directory does not exist" in err
+    assert not (tmp_path / "target").exists()

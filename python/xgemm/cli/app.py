@@ -131,10 +131,15 @@ def quantize(
         typer.Option(help="Weights in SRC's files that the model may leave out; repeatable."),
     ] = None,
     trust_remote_code: TrustRemoteCode = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Write the report here, as JSON: errors by layer."),
+    ] = None,
+    plot: Plot = None,
     json: Json = False,
 ) -> None:
     """Quantize a transformers directory or a GGUF file SRC to an xgemm directory DST."""
-    from xgemm.cli.quantize import Recipe, Source, run
+    from xgemm.cli.quantize import Output, Recipe, Source, run
 
     recipe = Recipe(
         method=method,
@@ -146,7 +151,8 @@ def quantize(
         lm_head=lm_head,
         scale_dtype=scale_dtype,
     )
-    run(Source(source, device, trust_remote_code, tuple(drop or ())), destination, recipe, json)
+    model = Source(source, device, trust_remote_code, tuple(drop or ()))
+    run(model, destination, recipe, Output(json, report, plot))
 
 
 @app.command()

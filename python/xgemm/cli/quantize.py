@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
 import shutil
 import time
@@ -12,9 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.markup import escape
+from rich.table import Table
 
 import xgemm
-from xgemm.cli.output import choose_device, log, out, print_json, printable
+from xgemm.cli.output import (
+    check_writable,
+    choose_device,
+    log,
+    out,
+    print_json,
+    printable,
+    table,
+)
 from xgemm.cli.progress import import_transformers, step
 from xgemm.quantize.weight import check_method
 
@@ -56,13 +67,23 @@ class Source:
         return self.path.is_file()
 
 
+@dataclass(frozen=True)
+class Output:
+    """What the command writes beside DST."""
+
+    as_json: bool = False
+    report: Path | None = None  # JSON
+    plot: Path | None = None  # PNG
+
+
 SCALE_DTYPES = {"auto": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-def run(source: Source, destination: Path, recipe: Recipe, as_json: bool) -> None:
+def run(source: Source, destination: Path, recipe: Recipe, output: Output) -> None:
     started = time.perf_counter()
     source = replace(source, device=choose_device("quantize", source.device))
     _check_arguments(source, destination, recipe)
+    _check_output(output)
     import_transformers()
     model, taken = _load(source, recipe)
     _quantize(model, recipe, taken)
@@ -71,9 +92,17 @@ def run(source: Source, destination: Path, recipe: Recipe, as_json: bool) -> Non
         xgemm.save(model, destination)
         copied = _copy_companions(source, destination)
     facts = _facts(source, destination, report, taken, copied, time.perf_counter() - started)
-    if as_json:
+    if output.report is not None:
+        output.report.write_text(json.dumps(facts, indent=2, allow_nan=False) + "\n")
+    if output.plot is not None and report.errors:
+        from xgemm.quantize.plot import plot_errors
+
+        plot_errors(report, output.plot)
+    if output.as_json:
         print_json(facts)
         return
+    if report.errors:
+        out.print(_error_table(report))
     out.print(printable(str(report)), markup=False, soft_wrap=True)
     if source.gguf:
         out.print(
@@ -111,6 +140,31 @@ def _check_arguments(source: Source, destination: Path, recipe: Recipe) -> None:
             f"quantize: {source.path} is already quantized, by {method}: quantize the float model "
             "that it was made from"
         )
+
+
+def _check_output(output: Output) -> None:
+    if output.report is not None:
+        check_writable("quantize: --report", output.report)
+    if output.plot is not None:
+        check_writable("quantize: --plot", output.plot)
+        from xgemm.bench.plot import load_pyplot
+
+        load_pyplot()
+
+
+def _error_table(report: Any) -> Table:
+    known = report.error.outputs is not None
+    columns = ["layers", "", "weights", *(["outputs"] if known else []), "bits", "largest error"]
+    rows = []
+    for kind, names in report.layers_by_kind().items():
+        error = report.error_of(names)
+        worst = report.worst(names)
+        outputs = [f"{error.outputs:.2%}"] if known else []
+        largest = f"{report.errors[worst].shown:.2%} {worst}"
+        row = [kind, str(len(names)), f"{error.weights:.2%}", *outputs]
+        rows.append([*row, f"{error.bits_per_weight:.2f}", largest])
+    safe = [[escape(printable(cell)) for cell in row] for row in rows]
+    return table("relative error by kind of layer", columns, safe)
 
 
 def _load(source: Source, recipe: Recipe) -> tuple[Any, list[str]]:
@@ -179,8 +233,6 @@ def _copy_companions(source: Source, destination: Path) -> list[str]:
 
 def _module_folders(directory: Path) -> list[str]:
     """The folders of a sentence-transformers directory: pooling and what follows the model."""
-    import json
-
     path = directory / "modules.json"
     modules = json.loads(path.read_text()) if path.is_file() else []
     names = [str(module.get("path", "")) for module in modules if isinstance(module, dict)]

@@ -44,6 +44,16 @@ class QuantizedWeight:
             self.group_size,
         )
 
+    def rows(self, rows: slice) -> QuantizedWeight:
+        """The output columns `rows` of the weight, sharing its tensors."""
+        return QuantizedWeight(
+            self.codes[rows],
+            self.scales[:, rows],
+            None if self.zeros is None else self.zeros[:, rows],
+            self.g_idx,
+            self.group_size,
+        )
+
     def group_of_channel(self) -> torch.Tensor:
         """The group of each channel, int64 [K]."""
         if self.g_idx is not None:

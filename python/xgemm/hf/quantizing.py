@@ -13,8 +13,9 @@ from transformers.core_model_loading import ConversionOps
 from xgemm.formats.packed import PackedWeight, pack
 from xgemm.hf.config import XgemmConfig
 from xgemm.nn import QuantExperts, QuantLinear
-from xgemm.nn.experts import experts_projections, pack_experts
+from xgemm.nn.experts import expert_weights, experts_projections, pack_experts
 from xgemm.nn.float_linear import is_conv1d
+from xgemm.quantize.errors import experts_error, layer_error
 from xgemm.quantize.plan import plan, refuse_nothing
 from xgemm.quantize.report import QuantizationReport
 from xgemm.quantize.weight import quantize_weight
@@ -63,13 +64,19 @@ class Quantizing:
         projections = experts_projections(module)
         if projections is None:
             weight = value.t() if is_conv1d(module) else value
-            packed = pack(quantize_weight(weight, **self._options))
+            quantized = quantize_weight(weight, **self._options)
+            self.report.errors[owner] = layer_error(weight, quantized)
+            packed = pack(quantized)
             self.report.bytes_after += packed.nbytes
             new = QuantLinear.from_packed(packed, module.bias, dtype=value.dtype)
             new.train(module.training)
         else:
             come = self._experts.setdefault(owner, {})
-            come[name.rpartition(".")[2]] = pack_experts(module, value, **self._options)
+            packed_experts = pack_experts(module, value, **self._options)
+            come[name.rpartition(".")[2]] = packed_experts
+            error = experts_error(expert_weights(module, value), packed_experts)
+            before = self.report.errors.get(owner)
+            self.report.errors[owner] = error if before is None else before + error
             if come.keys() != projections.keys():
                 return {}
             self._experts.pop(owner)

@@ -67,6 +67,12 @@ def _is_transposed(module: nn.Module) -> bool | None:
     return transposed
 
 
+def expert_weights(module: nn.Module, weights: torch.Tensor) -> list[torch.Tensor]:
+    """Each expert's weight [N, K] of `weights`, 3-D as a parameter of `module` holds them."""
+    transposed = _is_transposed(module)
+    return [w.mT if transposed else w for w in weights.detach()]
+
+
 def pack_experts(
     module: nn.Module, weights: torch.Tensor, method: str = "rtn", **options: Any
 ) -> list[PackedWeight]:
@@ -76,8 +82,7 @@ def pack_experts(
     """
     from xgemm.quantize.weight import quantize_weight  # its package imports this module
 
-    transposed = _is_transposed(module)
-    floats = [w.mT if transposed else w for w in weights.detach()]
+    floats = expert_weights(module, weights)
     packed = [pack(quantize_weight(w, method, **options)) for w in floats]
     if len({p.bf16_scales for p in packed}) > 1:
         wide = {**options, "scale_dtype": torch.bfloat16}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterable
+from functools import reduce
+from operator import add
 from typing import Any, TypeVar
 
 import torch
@@ -14,8 +16,9 @@ from torch.nn.parameter import is_lazy
 from xgemm.attach import attach
 from xgemm.formats.packed import check_group_size, pack
 from xgemm.nn import QuantExperts, QuantLinear
-from xgemm.nn.experts import experts_projections
+from xgemm.nn.experts import expert_weights, experts_projections
 from xgemm.nn.float_linear import float_weight
+from xgemm.quantize.errors import LayerError, experts_error, layer_error
 from xgemm.quantize.fuse import fuse as join
 from xgemm.quantize.offload import is_offloaded, move_hook, weights_in_place
 from xgemm.quantize.plan import plan, refuse_nothing
@@ -59,8 +62,9 @@ def quantize(
       the weight; what is 4-bit already.
 
     `model.xgemm_report` names each of them with the reason, every large parameter that stays in
-    float, and the share of the model that is in 4 bits; it is logged (logger "xgemm", level INFO).
-    Below a share of 80 % a UserWarning says what stays. ValueError where no layer can be quantized.
+    float, the share of the model that is in 4 bits, and the error of each layer; it is logged
+    (logger "xgemm", level INFO). Below a share of 80 % a UserWarning says what stays. ValueError
+    where no layer can be quantized.
 
     accelerate's hooks (device_map, cpu_offload, disk offload) move to the new layers; an offloaded
     weight is brought by its hook, and the packed one takes its place in memory or on disk. A
@@ -98,10 +102,11 @@ def quantize(
         try:
             # A caller's inference mode would make tensors that autograd refuses ever after.
             with torch.inference_mode(False), torch.no_grad(), weights_in_place(where[0], layer):
-                new = _packed(layer, method, options, report)
+                new, lost = _packed(layer, method, options, report)
         except ValueError as error:
             raise ValueError(f"quantize: {where[0]}: {error}") from error
         report.quantized += where
+        report.errors.update(dict.fromkeys(where, lost))
         report.experts += where if isinstance(new, QuantExperts) else []
         replacements.append((layer, new.to("cpu") if offloaded else new))
     for layer, new in replacements:
@@ -144,21 +149,23 @@ def _patterns(names: Iterable[str]) -> list[str]:
 
 def _packed(
     layer: Any, method: str, options: dict[str, Any], report: QuantizationReport
-) -> nn.Module:
+) -> tuple[nn.Module, LayerError]:
     """The packed layer for a float one whose weights are in place; adds its bytes to the report."""
     projections = experts_projections(layer)
     if projections is not None:
+        experts = QuantExperts.from_experts(layer, method, **options)
+        errors = []
         for name in projections:
             weights = layer._parameters[name]
+            packed_experts = experts.to_packed(name)
             report.bytes_before += weights.numel() * weights.element_size()
-        experts = QuantExperts.from_experts(layer, method, **options)
-        report.bytes_after += sum(
-            packed.nbytes for name in projections for packed in experts.to_packed(name)
-        )
-        return experts
+            report.bytes_after += sum(packed.nbytes for packed in packed_experts)
+            errors.append(experts_error(expert_weights(layer, weights), packed_experts))
+        return experts, reduce(add, errors)
     weight = float_weight(layer)
-    packed = pack(quantize_weight(weight, method, **options))
+    quantized = quantize_weight(weight, method, **options)
+    packed = pack(quantized)
     report.bytes_before += weight.numel() * weight.element_size()
     report.bytes_after += packed.nbytes
     new = QuantLinear.from_packed(packed, layer.bias, dtype=weight.dtype)
-    return new.train(layer.training)
+    return new.train(layer.training), layer_error(weight, quantized)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -14,6 +17,7 @@ from torch import nn
 from xgemm.formats.manifest import RECIPE
 from xgemm.nn import QuantExperts, QuantLinear
 from xgemm.nn.float_linear import linear_shape
+from xgemm.quantize.errors import LayerError
 
 # Parameters in float are named, the largest first, until the rest is less than this.
 UNNAMED_SHARE = 0.01
@@ -53,15 +57,51 @@ class QuantizationReport:
     parameters: int = 0  # of the whole model
     share_quantized: float = 0.0  # of the parameters: those in 4 bits now, from before as well
     kept: list[KeptParameter] = field(default_factory=list)  # the large ones, the largest first
+    errors: dict[str, LayerError] = field(default_factory=dict)  # of each of `quantized`, in order
 
     @property
     def recipe(self) -> dict[str, Any]:
         """How `quantize` was called, as config.json holds it."""
         return {name: getattr(self, name) for name in RECIPE}
 
+    @property
+    def error(self) -> LayerError | None:
+        """Of all layers together; None where nothing was quantized."""
+        return self.error_of(self.errors) if self.errors else None
+
     def as_dict(self) -> dict[str, Any]:
-        """Everything, as JSON takes it."""
-        return asdict(self)
+        """Everything, as JSON takes it; `error` is of all layers together."""
+        return {
+            **asdict(self),
+            "errors": {name: error.as_dict() for name, error in self.errors.items()},
+            "error": None if self.error is None else self.error.as_dict(),
+        }
+
+    def to_json(self) -> str:
+        """`as_dict` as a JSON document."""
+        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
+
+    def layers_by_kind(self) -> dict[str, list[str]]:
+        """The quantized layers, those together whose names differ by an index (then *) alone."""
+        kinds: dict[str, list[str]] = {}
+        for name in self.errors:
+            kinds.setdefault(_pattern(name), []).append(name)
+        return kinds
+
+    def error_of(self, names: Iterable[str]) -> LayerError:
+        """The error of the layers `names` together."""
+        return reduce(add, (self.errors[name] for name in names))
+
+    def worst(self, names: Iterable[str]) -> str:
+        """The layer of the largest error among `names`: of its outputs, where they are known."""
+        return max(names, key=lambda name: self.errors[name].shown)
+
+    @property
+    def title(self) -> str:
+        return (
+            f"{self.method}, group_size {self.group_size}, "
+            f"{'symmetric' if self.symmetric else 'asymmetric'}"
+        )
 
     def __str__(self) -> str:
         linears = len(self.quantized) - len(self.experts)
@@ -69,16 +109,26 @@ class QuantizationReport:
         if self.experts:
             parts.append(_count(len(self.experts), "module of experts", "modules of experts"))
         lines = [
-            f"quantized {' and '.join(parts)} ({self.method}, group_size {self.group_size}, "
-            f"{'symmetric' if self.symmetric else 'asymmetric'}): "
+            f"quantized {' and '.join(parts)} ({self.title}): "
             f"{self.bytes_before / 1e6:.1f} MB -> {self.bytes_after / 1e6:.1f} MB; "
             f"left {len(self.left)}",
             f"4 bits hold {self.share_quantized:.1%} of {millions(self.parameters)} parameters",
         ]
+        if self.error is not None:
+            lines.append(self._error_text(self.error))
         for name, names, reason in _grouped(self.left.items()):
             lines.append(f"  left {name}{_times(names)}: {reason}")
         lines += [f"  in float {text}" for text in self.kept_texts()]
         return "\n".join(lines)
+
+    def _error_text(self, error: LayerError) -> str:
+        worst = self.worst(self.errors)
+        outputs = "" if error.outputs is None else f", of outputs {error.outputs:.2%}"
+        return (
+            f"relative error of weights {error.weights:.2%}{outputs}, "
+            f"{error.bits_per_weight:.2f} bits a weight; "
+            f"the largest {self.errors[worst].shown:.2%}: {worst}"
+        )
 
     def kept_texts(self) -> list[str]:
         """A line for each kind of parameter of `kept`: those whose names differ by digits alone."""
@@ -162,12 +212,16 @@ def _grouped(entries: Iterable[tuple[str, str]]) -> list[tuple[str, list[str], s
     """(Name, names, reason) of names that differ by an index alone and have the same reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, reason in entries:
-        pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
-        groups.setdefault((pattern, reason), []).append(name)
+        groups.setdefault((_pattern(name), reason), []).append(name)
     return [
         (names[0] if len(names) == 1 else pattern, names, reason)
         for (pattern, reason), names in groups.items()
     ]
+
+
+def _pattern(name: str) -> str:
+    """The name with each index as *."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
 def millions(count: int) -> str:
