@@ -15,11 +15,16 @@ these checks.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
+import functools
 import json
 import os
+import re
 import shutil
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -28,6 +33,7 @@ from torch import nn
 
 from xgemm.attach import attach
 from xgemm.formats import atomic
+from xgemm.formats.collect import tensors_of, to_cpu
 from xgemm.formats.describe import quantization_config
 from xgemm.formats.fill import FillPlan
 from xgemm.formats.guard import guards
@@ -47,7 +53,6 @@ from xgemm.formats.manifest import (
     parse_quantization_config,
     read_json,
 )
-from xgemm.formats.offloaded import offloaded_tensor
 from xgemm.formats.packed import check_int
 from xgemm.formats.pretrained import (
     finish_transformers_model,
@@ -58,6 +63,8 @@ from xgemm.formats.pretrained import (
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
 DEFAULT_SHARD_BYTES = 4 << 30
+# What a save replaces, or removes: the other files of a directory are kept.
+OURS = re.compile(rf"{SHARD_NAME.pattern}|{CONFIG_FILE}|{MANIFEST_FILE}|{INDEX_FILE}")
 # What a tokenizer or processor leaves in a transformers directory; copied from the directory that
 # the model came from.
 TOKENIZER_FILES = (
@@ -73,45 +80,34 @@ def save(
 ) -> None:
     """Write `model` to `directory`, as a whole or not at all.
 
-    The files are written to a sibling directory, synced, and swapped in: an interrupted save leaves
-    an older checkpoint as it was. Files of the old directory that are not a checkpoint's (a
-    tokenizer's, a README) are kept. A directory that holds something else than an xgemm checkpoint
-    is refused. Needs safetensors.
+    The files are written to a folder inside `directory`, synced, and then moved out: an interrupted
+    or failed save leaves an older checkpoint as it was. Of several saves at a time the last one
+    stands. Files of the directory that are not a checkpoint's (a tokenizer's, a README) are kept. A
+    directory that holds something else than an xgemm checkpoint is refused. The directory and the
+    files that are replaced keep their owner, group, mode and access list as far as this process may
+    set them; other files follow the umask. Needs safetensors.
 
     max_shard_bytes: bytes of tensors in one file; a larger tensor has a file of its own.
+
+    Raises TypeError or ValueError for a tensor that a file cannot hold (sparse, quantized, complex
+    other than complex64, without data), and OSError where the directory cannot be written.
     """
-    save_file = _safetensors("save").torch.save_file
+    _safetensors("save")
     if not isinstance(model, nn.Module):
         raise TypeError(f"save: model must be a torch.nn.Module, got {type(model).__name__}")
     check_int("save: max_shard_bytes", max_shard_bytes, 1, 2**62)
-    target = Path(os.path.realpath(directory))
-    _refuse_foreign(target)
-    tensors, tied = _tensors_of(model)
-    save_id = uuid.uuid4().hex
+    tensors, tied = tensors_of(model, _storable)
     tensors.update(guards(tensors))
+    target = Path(os.path.realpath(directory))
+    save_id = uuid.uuid4().hex
     section = {**quantization_config(model), "save_id": save_id}
-    with atomic.replacing(target, save_id) as staging:
-        _keep_other_files(target, staging)
-        _write_model_files(model, staging, section)
-        specs: dict[str, TensorSpec] = {}
-        shards = _plan_shards(tensors, max_shard_bytes)
-        for file, names in shards.items():
-            # A copy of each: safetensors refuses tensors that share memory, and views of others do.
-            shard = {name: _to_cpu(tensors[name]) for name in names}
-            for name, tensor in shard.items():
-                dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
-                specs[name] = TensorSpec(file, dtype, shape, hash_tensor(tensor))
-            save_file(shard, staging / file, metadata={"format": "pt", SAVE_ID_KEY: save_id})
-        if len(shards) > 1:
-            total = sum(t.numel() * t.element_size() for t in tensors.values())
-            weight_map = {name: file for file, names in shards.items() for name in names}
-            metadata = {"total_size": total, SAVE_ID_KEY: save_id}
-            _write_json(staging / INDEX_FILE, {"metadata": metadata, "weight_map": weight_map})
-        files = {file: (staging / file).stat().st_size for file in shards}
-        for file in shards:  # safetensors makes files that only their owner may read
-            shutil.copymode(staging / CONFIG_FILE, staging / file)
-        manifest = Manifest(save_id, files, specs, tied, hash_json(section))
-        _write_json(staging / MANIFEST_FILE, dataclasses.asdict(manifest))
+    with _errors_that_name(target):
+        _refuse_foreign(target)
+        with atomic.replacing(target, save_id, OURS, CONFIG_FILE) as staging:
+            _write_model_files(model, staging, section)
+            files, specs = _write_tensors(tensors, staging, save_id, max_shard_bytes)
+            manifest = Manifest(save_id, files, specs, tied, hash_json(section))
+            _write_json(staging / MANIFEST_FILE, dataclasses.asdict(manifest))
 
 
 @overload
@@ -198,34 +194,66 @@ def _fused(model: nn.Module) -> nn.Module:
 # ---- what is saved ----
 
 
-def _tensors_of(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """The model's tensors by name, each once, and the names of the same tensor elsewhere."""
-    from torch.distributed.tensor import DTensor
-
-    tensors: dict[str, torch.Tensor] = {}
-    tied: dict[str, str] = {}
-    seen: dict[tuple[Any, ...], str] = {}
-    for name, value in model.state_dict().items():
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(f"save: {name} must be a tensor, got {type(value).__name__}")
-        if isinstance(value, DTensor):
-            raise TypeError(f"save: {name} is a DTensor: gather the model's full tensors first")
-        if value.is_meta:
-            offloaded = offloaded_tensor(model, name)
-            if offloaded is None or offloaded.is_meta:
-                raise ValueError(f"save: {name} has no data (it is on the meta device)")
-            value = offloaded
-        key = (value.data_ptr(), value.dtype, value.shape, value.stride(), value.device)
-        if value.numel() > 0 and key in seen:
-            tied[name] = seen[key]
-            continue
-        seen[key] = name
-        tensors[name] = value
-    return tensors, tied
+@contextlib.contextmanager
+def _errors_that_name(target: Path) -> Iterator[None]:
+    """Errors of the file system as "save: ...", of the same class and errno."""
+    try:
+        yield
+    except OSError as error:
+        if str(error).startswith("save: "):
+            raise
+        where = f": {error.filename}" if error.filename is not None else ""
+        reason = f"save: {target} cannot be written: {error.strerror or error}{where}"
+        named = type(error)(reason)
+        named.errno = error.errno
+        raise named from error
 
 
-def _to_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+@functools.cache
+def _storable(dtype: torch.dtype) -> bool:
+    """Whether this version of safetensors writes tensors of `dtype`."""
+    try:
+        _safetensors("save").torch.save({"x": torch.empty(0, dtype=dtype)})
+    except KeyError:
+        return False
+    return True
+
+
+def _write_tensors(
+    tensors: dict[str, torch.Tensor], staging: Path, save_id: str, max_shard_bytes: int
+) -> tuple[dict[str, int], dict[str, TensorSpec]]:
+    """Writes the shards, and an index where there are several; returns sizes and specs."""
+    safetensors = _safetensors("save")
+    files: dict[str, int] = {}
+    specs: dict[str, TensorSpec] = {}
+    shards = _plan_shards(tensors, max_shard_bytes)
+    for file, names in shards.items():
+        shard = {name: to_cpu(tensors[name]) for name in names}
+        for name, tensor in shard.items():
+            dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+            specs[name] = TensorSpec(file, dtype, shape, hash_tensor(tensor))
+        try:
+            safetensors.torch.save_file(
+                shard, staging / file, metadata={"format": "pt", SAVE_ID_KEY: save_id}
+            )
+        except safetensors.SafetensorError as error:
+            raise _as_os_error(error, staging / file) from error
+        files[file] = (staging / file).stat().st_size
+        # safetensors makes files that only their owner may read
+        shutil.copymode(staging / CONFIG_FILE, staging / file)
+    if len(shards) > 1:
+        total = sum(t.numel() * t.element_size() for t in tensors.values())
+        weight_map = {name: file for file, names in shards.items() for name in names}
+        metadata = {"total_size": total, SAVE_ID_KEY: save_id}
+        _write_json(staging / INDEX_FILE, {"metadata": metadata, "weight_map": weight_map})
+    return files, specs
+
+
+def _as_os_error(error: Exception, file: Path) -> OSError:
+    """safetensors tells of a full disk in words: "... I/O error: ... (os error 28)"."""
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    code = int(number[1]) if number else errno.EIO
+    return OSError(code, os.strerror(code) if number else str(error), os.fspath(file))
 
 
 def _plan_shards(tensors: dict[str, torch.Tensor], max_bytes: int) -> dict[str, list[str]]:
@@ -251,22 +279,10 @@ def _refuse_foreign(target: Path) -> None:
         return
     if not target.is_dir():
         raise NotADirectoryError(f"save: {target} is a file, not a directory")
-    if (target / MANIFEST_FILE).is_file() or not any(target.iterdir()):
+    if (atomic.recovered(target) / MANIFEST_FILE).is_file():
         return
-    raise FileExistsError(f"save: {target} is neither empty nor an xgemm checkpoint")
-
-
-def _keep_other_files(target: Path, staging: Path) -> None:
-    if not target.is_dir():
-        return
-    ours = (CONFIG_FILE, MANIFEST_FILE, INDEX_FILE)
-    for path in target.iterdir():
-        if path.name in ours or SHARD_NAME.fullmatch(path.name):
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.copytree(path, staging / path.name, symlinks=True)
-        else:
-            shutil.copy2(path, staging / path.name, follow_symlinks=False)
+    if set(target.iterdir()) - set(atomic.folders(target)):
+        raise FileExistsError(f"save: {target} is neither empty nor an xgemm checkpoint")
 
 
 def _write_model_files(model: nn.Module, staging: Path, section: dict[str, Any]) -> None:

@@ -1,0 +1,315 @@
+"""A save that is killed, fails or meets another one leaves the directory whole."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import TOKENS, load_into_new, quantized, same
+from torch import nn
+
+import xgemm
+from xgemm.formats import atomic, checkpoint
+from xgemm.formats.manifest import CONFIG_FILE, SAVE_ID_KEY
+
+safetensors = pytest.importorskip("safetensors")
+TESTS = Path(__file__).parent
+
+
+def files(path: Path) -> dict[str, bytes]:
+    """Every file of a directory and below, and what it holds."""
+    return {
+        p.relative_to(path).as_posix(): p.read_bytes() for p in path.rglob("*") if not p.is_dir()
+    }
+
+
+# ---- killed ----
+
+
+def die_at(point: int, links: bool) -> Callable[[], int]:
+    """SIGKILL before the point-th step that reaches the disk; returns a count of those steps."""
+    calls = 0
+
+    def dying(function: Callable) -> Callable:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == point:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return call
+
+    if not links:
+        os.link = no_links
+    for module, name in (
+        (checkpoint, "_write_json"),
+        (checkpoint, "to_cpu"),
+        (atomic, "sync"),
+        (atomic, "_link"),
+        (atomic, "keep_rights"),
+        (os, "rename"),
+        (os, "unlink"),
+        (os, "mkdir"),
+        (shutil, "copy2"),
+        (shutil, "rmtree"),
+    ):
+        setattr(module, name, dying(getattr(module, name)))
+    return lambda: calls
+
+
+def no_links(*_: Any, **__: Any) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def save_ids(path: Path) -> set[str]:
+    """The saves that the files belong to which a reader sees that knows no folder in `path`."""
+    if not (path / CONFIG_FILE).exists():
+        return set()
+    found = {json.loads((path / CONFIG_FILE).read_text())["quantization_config"]["save_id"]}
+    for shard in path.glob("*.safetensors"):
+        with safetensors.safe_open(shard, framework="pt") as opened:
+            found.add(opened.metadata()[SAVE_ID_KEY])
+    return found
+
+
+def kill_saves(path: Path, links: bool) -> None:
+    """Kills a save over `path` at each of its steps, each in a fork; prints what each one left."""
+    torch.set_num_threads(1)  # no thread that a fork would lose
+    os.fsync = lambda descriptor: None  # the machine stays up
+    old, new = quantized(seed=0), quantized(seed=1)
+    results = []
+    while not results or results[-1]["signal"] == signal.SIGKILL:
+        xgemm.save(old, path)
+        (path / "note").write_text("mine")
+        before = sorted(other.name for other in path.iterdir())
+        child = os.fork()
+        if child == 0:
+            die_at(len(results) + 1, links)
+            xgemm.save(new, path, max_shard_bytes=20000)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        model = load_into_new(path)
+        with torch.inference_mode():
+            equal = [torch.equal(model(TOKENS), other(TOKENS)) for other in (old, new)]
+        results.append(
+            {
+                "signal": status,
+                "before": before,
+                "left": len(atomic.folders(path)),
+                "found": "old" if equal[0] else "new" if equal[1] else "neither",
+                "mixed": len(save_ids(path)) > 1,
+                "note": (path / "note").read_text(),
+            }
+        )
+    print(json.dumps(results))
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_killed_save_leaves_a_whole_checkpoint(tmp_path: Path, links: bool) -> None:
+    path = tmp_path / "out"
+    script = (
+        f"import sys; sys.path.insert(0, {str(TESTS)!r})\n"
+        f"import pathlib, test_save_interrupted\n"
+        f"test_save_interrupted.kill_saves(pathlib.Path({str(path)!r}), {links})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)
+    assert len(results) > 40  # files, tensors, syncs, the rename, the links, the cleaning
+    assert results[-1]["signal"] == 0
+    assert results[-1]["left"] == 0
+    found = [result["found"] for result in results]
+    switch = found.index("new")
+    assert found == ["old"] * switch + ["new"] * (len(found) - switch)
+    assert switch > 20
+    assert not any(result["mixed"] for result in results)
+    assert all(result["note"] == "mine" for result in results)
+    assert any(result["left"] for result in results)  # which the next save cleaned up:
+    clean = ["config.json", "model.safetensors", "note", "xgemm_manifest.json"]
+    assert all(result["before"] == clean for result in results)
+    assert [other.name for other in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_save_under_way_is_not_cleaned_up(saved: Path) -> None:
+    other = saved.parent / "other"
+    xgemm.save(quantized(seed=1), other)
+    with atomic.replacing(saved, "0" * 32, checkpoint.OURS, CONFIG_FILE) as staging:
+        xgemm.save(quantized(seed=2), saved)
+        same(load_into_new(saved), quantized(seed=2))
+        shutil.copytree(other, staging, dirs_exist_ok=True)
+    same(load_into_new(saved), quantized(seed=1))
+    assert atomic.folders(saved) == []
+
+
+# ---- failed ----
+
+
+def check_failed(saved: Path, before: dict[str, bytes], error: BaseException, number: int) -> None:
+    assert str(error).startswith(f"save: {saved} cannot be written: "), error
+    assert error.errno == number
+    assert files(saved) == before
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+@pytest.mark.parametrize("limit", [1000, 10_000])  # of a file's bytes: config.json, the weights
+def test_a_file_that_cannot_be_written(saved: Path, limit: int) -> None:
+    import resource
+
+    before = files(saved)
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, old[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: /.*\.(json|safetensors)$") as caught:
+            xgemm.save(quantized(seed=1), saved)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    check_failed(saved, before, caught.value, errno.EFBIG)
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_a_disk_that_fails_at_any_step(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Until the new files are there; from then on they are what is read."""
+    before = files(saved)
+    calls = 0
+
+    def failing(function: Callable) -> Callable:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == step + 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return function(*args, **kwargs)
+
+        return call
+
+    for module, name in ((atomic, "sync"), (os, "rename"), (atomic, "_link")):
+        monkeypatch.setattr(module, name, failing(getattr(module, name)))
+    try:
+        xgemm.save(quantized(seed=1), saved)
+    except OSError as error:
+        monkeypatch.undo()
+        if error.__cause__ is None or "next save" not in str(error):
+            check_failed(saved, before, error, errno.EIO)
+            return
+    assert calls > 5
+    same(load_into_new(saved), quantized(seed=1))
+    monkeypatch.undo()
+    xgemm.save(quantized(seed=2), saved)
+    same(load_into_new(saved), quantized(seed=2))
+    assert files(saved).keys() == before.keys()
+
+
+def test_a_first_save_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(atomic, "sync", full)
+    with pytest.raises(OSError, match=r"save: .*/a/b/out cannot be written: No space left"):
+        xgemm.save(quantized(), tmp_path / "a" / "b" / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_in_the_place_of_a_file(saved: Path) -> None:
+    (saved / "model.safetensors").unlink()
+    (saved / "model.safetensors").mkdir()
+    (saved / "model.safetensors" / "mine").write_text("work")
+    before = files(saved)
+    with pytest.raises(IsADirectoryError) as caught:
+        xgemm.save(quantized(seed=1), saved)
+    check_failed(saved, before, caught.value, errno.EISDIR)
+
+
+@pytest.fixture
+def as_nobody():
+    """Root may do everything, whatever the rights say."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    yield
+    os.seteuid(0)
+
+
+def test_a_directory_that_may_not_be_written(saved: Path, request: pytest.FixtureRequest) -> None:
+    for path in (saved, *saved.parents):
+        path.chmod(path.stat().st_mode | 0o055)
+    saved.chmod(0o555)
+    before = files(saved)
+    request.getfixturevalue("as_nobody")
+    with pytest.raises(PermissionError) as caught:
+        xgemm.save(quantized(seed=1), saved)
+    check_failed(saved, before, caught.value, errno.EACCES)
+    with pytest.raises(PermissionError, match=r"save: .*/new cannot be written: Permission den"):
+        xgemm.save(quantized(seed=1), saved / "new")
+
+
+# ---- several at a time ----
+
+
+def test_savers_of_one_directory_meet(tmp_path: Path) -> None:
+    models = [quantized(seed=seed) for seed in range(3)]
+    errors: list[BaseException] = []
+
+    def save(model: nn.Module) -> None:
+        try:
+            for shards in (1 << 30, 6000, 20000, 1 << 30, 6000):
+                xgemm.save(model, tmp_path / "out", max_shard_bytes=shards)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=save, args=[model]) for model in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    found = load_into_new(tmp_path / "out")(TOKENS)
+    assert any(torch.equal(found, model(TOKENS)) for model in models)
+    xgemm.save(models[0], tmp_path / "out")
+    names = {"config.json", "model.safetensors", "xgemm_manifest.json"}
+    assert files(tmp_path / "out").keys() == names
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_lock_that_is_never_released(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atomic, "LOCK_TIMEOUT_S", 0.05)
+    before = files(saved)
+    descriptor = os.open(saved, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with pytest.raises(TimeoutError, match=r"save: .*/out has been locked by another process for"):
+        xgemm.save(quantized(seed=1), saved)
+    os.close(descriptor)
+    assert files(saved) == before
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EBADF, errno.ENOLCK])
+def test_a_file_system_without_locks(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with atomic.replacing(saved, "0" * 32, checkpoint.OURS, CONFIG_FILE) as staging:
+        xgemm.save(quantized(seed=1), saved)
+        assert staging.is_dir()  # it cannot know whether somebody writes there
+        shutil.copytree(saved, staging, dirs_exist_ok=True, ignore=lambda *_: [staging.name])
+    same(load_into_new(saved), quantized(seed=1))
+    assert atomic.folders(saved) == []
