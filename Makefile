@@ -1,6 +1,7 @@
 # Everything happens in a virtual environment of the checkout's own, made on the first run.
 #   make demo [QUESTION="..."]   a real language model on xgemm's 4-bit kernels, beside plain torch
 #   make test [ARGS="..."]       build, then pytest, on all cores
+#   make fuzz                    random cases for 20 s a fuzzer; XGEMM_FUZZ_SECONDS=600 for longer
 #   make build                   the op library in place (incremental)
 #   make hub                       what a kernel repository of the Hugging Face Hub holds: dist/hub
 #   make lint | wheel | clean | distclean
@@ -26,7 +27,7 @@ GPU = $(wildcard /dev/nvidia0)$(shell nvidia-smi -L 2> /dev/null)
 CUDA_HALF = $(shell grep -s '"cuda": "' python/xgemm/_build_info.json)
 export DEMO_XGEMM_CUDA = $(if $(GPU)$(CUDA_HALF),1,0)
 
-.PHONY: demo test build lint wheel hub clean distclean
+.PHONY: demo test fuzz build lint wheel hub clean distclean
 .DEFAULT_GOAL := build
 
 $(STAMPS)/venv:
@@ -78,6 +79,9 @@ demo: $(STAMPS)/tools
 
 test: build $(STAMPS)/test $(STAMPS)/model $(STAMPS)/encoder
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+fuzz: build $(STAMPS)/test
+	@for fuzzer in $(sort $(wildcard tests/fuzz_*.py)); do $(BIN)/python $$fuzzer || exit 1; done
 
 lint: build $(STAMPS)/dev
 	$(BIN)/ruff check .
