@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import runpy
 import sys
@@ -98,6 +99,31 @@ def test_host(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     run("bench_host", monkeypatch)
     ops = {line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()[2:]}
     assert ops == {"mul", "linear", "linear, zeros", "QuantLinear", "QuantLinear, zeros"}
+
+
+def test_vllm_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ratios of speeds, and how far the engines' log-probabilities are apart."""
+    found = [
+        {
+            "kernel": "Machete",
+            "tokens_per_s": {"1": 100.0},
+            "first_token_s": {"512": 0.03},
+            "start_s": 60.0,
+            "logprobs": [{"5": -1.0, "6": -2.0}],
+        },
+        {
+            "kernel": "Xgemm",
+            "tokens_per_s": {"1": 170.0},
+            "first_token_s": {"512": 0.02},
+            "start_s": 75.0,
+            "logprobs": [{"5": -1.25, "7": -2.0}],
+        },
+    ]
+    options = argparse.Namespace(rows="1", prompts="512")
+    load("bench_vllm")["_table"](options, ["machete", "xgemm"], found)
+    out = capsys.readouterr().out
+    for said in ("170 (1.700x)", "20 (1.500x)", "75 (0.800x)", "50% of the log", "gap 0.250"):
+        assert said in out
 
 
 def test_qlora(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,222 @@
+"""The quantization method "xgemm": vLLM serves what `xgemm.save` and `save_pretrained` wrote.
+
+Imports vLLM. A fused layer of vLLM's (qkv_proj) holds the packed rows of its linears one below the
+other.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm import envs
+from vllm.model_executor.layers.fused_moe import RoutedExperts
+from vllm.model_executor.layers.linear import (
+    LinearBase,
+    LinearMethodBase,
+    UnquantizedLinearMethod,
+    register_weight_loader_v2_supported_method,
+)
+from vllm.model_executor.layers.quantization import register_quantization_config
+from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.parameter import BasevLLMParameter, PackedvLLMParameter
+
+from xgemm.formats.guard import HINT
+from xgemm.formats.manifest import (
+    CONFIG_FILE,
+    QUANT_METHOD,
+    ExpertsSpec,
+    ModuleSpec,
+    parse_quantization_config,
+)
+from xgemm.formats.packed import ROW_COLUMNS, UNIT_K, Layout
+from xgemm.formats.packed_format import FIELDS, PackedFormat
+from xgemm.vllm.parts import channels, check_parts, join, multiply
+
+
+@register_quantization_config(QUANT_METHOD)
+class XgemmConfig(QuantizationConfig):
+    """Which linears of an xgemm directory are packed, and how."""
+
+    def __init__(self, modules: dict[str, ModuleSpec | ExpertsSpec]) -> None:
+        super().__init__()
+        self.names = tuple(modules)  # as the files have them
+        self.modules = modules  # by vLLM's names
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> XgemmConfig:
+        return cls(parse_quantization_config(Path(CONFIG_FILE), {"quantization_config": config}))
+
+    @classmethod
+    def get_name(cls) -> str:
+        return QUANT_METHOD
+
+    @classmethod
+    def get_supported_act_dtypes(cls) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16]
+
+    @classmethod
+    def get_min_capability(cls) -> int:
+        return 80
+
+    @staticmethod
+    def get_config_filenames() -> list[str]:
+        return []
+
+    def apply_vllm_mapper(self, hf_to_vllm_mapper: Any) -> None:
+        self.modules = hf_to_vllm_mapper.apply_dict(self.modules)
+
+    def get_checkpoint_weight_mapper(self) -> Any:
+        """Drops the guards, which are for readers that do not know the format."""
+        # It imports all that models need; vLLM has it by now, but not when it loads plugins.
+        from vllm.model_executor.models.utils import WeightsMapper
+
+        packed = "|".join(re.escape(name) for name in self.names)
+        guards = re.compile(rf"^(?:{packed})\.weight$")
+        return WeightsMapper(orig_to_new_regex={guards: None, re.compile(re.escape(HINT)): None})
+
+    def get_quant_method(self, layer: Any, prefix: str) -> Any:
+        if isinstance(layer, RoutedExperts) and any(
+            isinstance(spec, ExpertsSpec) for spec in self.modules.values()
+        ):
+            raise ValueError(f"xgemm: {prefix}: vLLM cannot serve packed experts of xgemm's yet")
+        if not isinstance(layer, LinearBase | ParallelLMHead):
+            return None
+        specs = self._specs(prefix)
+        if specs and isinstance(layer, ParallelLMHead) and specs[0].n % ROW_COLUMNS != 0:
+            raise ValueError(
+                f"xgemm: {prefix}: vLLM pads an output head, which must have a multiple of "
+                f"{ROW_COLUMNS} columns, got {specs[0].n}"
+            )
+        if specs:
+            return XgemmLinearMethod(prefix, specs)
+        return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
+
+    def _specs(self, prefix: str) -> list[ModuleSpec]:
+        """Of the packed linears that vLLM's layer `prefix` is made of; none where it is float."""
+        parent, _, leaf = prefix.rpartition(".")
+        names = [prefix]
+        if prefix not in self.modules:  # a file may hold as one layer what vLLM joins (Phi-3)
+            leaves = self.packed_modules_mapping.get(leaf, [leaf])
+            names = [f"{parent}.{name}" if parent else name for name in leaves]
+        found = {name: self.modules[name] for name in names if name in self.modules}
+        if found and len(found) < len(names):
+            missing = next(name for name in names if name not in found)
+            raise ValueError(
+                f"xgemm: vLLM joins {', '.join(names)} into {prefix}: all of them must be packed, "
+                f"{missing} is not"
+            )
+        return check_parts(prefix, found)
+
+
+@register_weight_loader_v2_supported_method
+class XgemmLinearMethod(LinearMethodBase):
+    """A packed linear, or several that vLLM joins along the output."""
+
+    def __init__(self, prefix: str, specs: list[ModuleSpec]) -> None:
+        self.prefix = prefix
+        self.specs = specs
+
+    def create_weights(
+        self,
+        layer: Any,
+        input_size_per_partition: int,
+        output_partition_sizes: list[int],
+        input_size: int,
+        output_size: int,
+        params_dtype: torch.dtype,
+        **extra_weight_attrs: Any,
+    ) -> None:
+        spec, k = self.specs[0], input_size_per_partition
+        self._check_sizes(k, output_partition_sizes, input_size, output_size)
+        self.k, self.columns = k, output_partition_sizes
+        layout = Layout(sum(output_partition_sizes), k, spec.group_size, spec.zeros)
+        qweight = _PackedWeight(
+            data=torch.empty(layout.rows, layout.row_bytes, dtype=torch.uint8),
+            whole=Layout(output_size, input_size, spec.group_size, spec.zeros),
+            channels=k,
+            input_dim=1,
+            output_dim=0,
+            packed_dim=0,
+            packed_factor=ROW_COLUMNS,
+            weight_loader=extra_weight_attrs["weight_loader"],
+        )
+        layer.register_parameter("qweight", qweight)
+        # Not of the layer's shape: they have loaders of their own.
+        formats = torch.empty(len(FIELDS), dtype=torch.int64)
+        layer.register_parameter(
+            "packed_format", BasevLLMParameter(formats, weight_loader=self._check_format)
+        )
+        if spec.act_order:
+            perm = torch.empty(len(output_partition_sizes), k, dtype=torch.int32)
+            layer.register_parameter("perm", BasevLLMParameter(perm, weight_loader=_load_order))
+
+    def _check_sizes(self, k: int, columns: list[int], input_size: int, output_size: int) -> None:
+        if self.specs[0].act_order and k != input_size:
+            raise ValueError(
+                f"xgemm: {self.prefix}: a weight with an order of channels (act-order) cannot be "
+                f"split along its {input_size} input channels, to {k} a GPU"
+            )
+        if k != input_size and k % UNIT_K != 0:
+            raise ValueError(
+                f"xgemm: {self.prefix}: a GPU's input channels must be a multiple of {UNIT_K}, "
+                f"got {k} of {input_size}"
+            )
+        whole = len(columns) == 1 and columns[0] == output_size
+        if not whole and any(n % ROW_COLUMNS != 0 for n in columns):
+            raise ValueError(
+                f"xgemm: {self.prefix}: output columns of a joined or split layer must be "
+                f"multiples of {ROW_COLUMNS}, got {columns} of {output_size}"
+            )
+
+    def _check_format(self, param: Any, loaded: torch.Tensor, shard_id: Any = None) -> None:
+        """The format that the file's tensor tells must be the one that its config.json tells."""
+        index = _shard_index(shard_id)
+        spec = self.specs[index if index < len(self.specs) else 0]
+        expected = PackedFormat(spec.n, spec.k, spec.group_size, spec.bf16_scales, spec.zeros)
+        expected.check(f"xgemm: {self.prefix}", loaded)
+
+    def process_weights_after_loading(self, layer: Any) -> None:
+        layer.qweight = torch.nn.Parameter(layer.qweight.data, requires_grad=False)
+        del layer.packed_format
+        perms = None
+        if self.specs[0].act_order:
+            perms = list(layer.perm.data.unbind())
+            del layer.perm
+        layer.xgemm_parts = join(self.columns, perms)
+
+    def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        invariant = bool(envs.VLLM_BATCH_INVARIANT)
+        return multiply(x, layer.qweight, layer.xgemm_parts, self.specs[0], self.k, bias, invariant)
+
+
+class _PackedWeight(PackedvLLMParameter):
+    """Rows of 64 output columns; a row parallel layer's GPU takes a range of input channels."""
+
+    def __init__(self, whole: Layout, channels: int, **kwargs: Any) -> None:
+        self.whole = whole
+        self.channels = channels
+        super().__init__(**kwargs)
+
+    def load_row_parallel_weight(self, loaded_weight: torch.Tensor) -> None:
+        start = self.tp_rank * self.channels
+        own = channels(loaded_weight, self.whole, start, self.channels)
+        if own.shape != self.data.shape:
+            raise ValueError(
+                f"xgemm: qweight must be uint8 {list(self.data.shape)} a GPU, got {list(own.shape)}"
+            )
+        self.data.copy_(own)
+
+
+def _load_order(param: Any, loaded: torch.Tensor, shard_id: Any = None) -> None:
+    """The order of channels of one of the linears, or of all where the file holds them as one."""
+    orders = param.data if shard_id is None else param.data[_shard_index(shard_id)]
+    orders.copy_(loaded)
+
+
+def _shard_index(shard_id: Any) -> int:
+    """vLLM calls the linears of a joined layer "q", "k", "v", or by number."""
+    return {"q": 0, "k": 1, "v": 2, None: 0}.get(shard_id, shard_id)

@@ -1,0 +1,46 @@
+"""register: puts xgemm into the vLLM of this process, or says in one warning why it cannot."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+
+import torch
+
+logger = logging.getLogger("xgemm")
+
+SWITCH = "XGEMM_VLLM"
+
+
+def register() -> None:
+    """Put XgemmLinearKernel in front of vLLM's own int4 kernels. A second call changes nothing.
+
+    With `XGEMM_VLLM=0` in the environment nothing is done. A vLLM whose interface differs from the
+    one that xgemm was written for gets one warning with the versions, and keeps its own kernels.
+    """
+    if os.environ.get(SWITCH, "1") == "0":
+        return
+    try:
+        from xgemm.vllm.interface import check_interface
+
+        check_interface()
+        import xgemm.vllm.method  # noqa: F401  (registers the quantization method)
+        from xgemm.vllm.kernel import install
+    except (ImportError, AttributeError, TypeError) as error:
+        logger.warning(
+            "vLLM %s with torch %s is not what xgemm's plugin was written for (%s): vLLM goes on "
+            "with its own kernels",
+            _version("vllm"),
+            torch.__version__,
+            error,
+        )
+        return
+    install()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "(of unknown version)"
