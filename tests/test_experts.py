@@ -306,14 +306,20 @@ def test_a_state_of_another_format_is_refused(mixtral: nn.Module) -> None:
     with pytest.raises(ValueError, match="gate_up_proj: group_size is 32 here, got 64"):
         experts.load_state_dict(other.state_dict())
     assert torch.equal(experts.gate_up_proj_qweight, before)
-    with pytest.raises(ValueError, match="the state holds a float gate_up_proj, the experts are"):
+    with pytest.raises(
+        ValueError, match=r"gate_up_proj must be uint8 without elements, .* got float32 \["
+    ):
         experts.load_state_dict(mixtral.state_dict())
     state = experts.state_dict()
     state["down_proj_qweight"] = state["down_proj_qweight"].float()
     with pytest.raises(ValueError, match="down_proj_qweight must be uint8, got"):
         experts.load_state_dict(state)
-    # Guards of a saved directory are no part of the state.
-    experts.load_state_dict({**experts.state_dict(), **guards(experts.state_dict())})
+    with pytest.raises(RuntimeError, match="QuantExperts: down_proj cannot be assigned: this wei"):
+        experts.down_proj = torch.zeros(1)
+    # A state of before, which has no guards, and one of a directory, which has one tensor more.
+    state = experts.state_dict()
+    experts.load_state_dict({**state, **guards(state)})
+    experts.load_state_dict({name: t for name, t in state.items() if name not in guards(state)})
 
 
 def test_dtype_follows_the_module_and_bytes_do_not() -> None:

@@ -40,8 +40,8 @@ def test_state_is_the_unfused_model_s(attention: Any) -> None:
     assert all(torch.equal(after[name], value) for name, value in before.items())
     assert all(p is parameters[name] for name, p in attention.named_parameters())
     # A storage each: nobody takes them for one tensor, and a file holds what it is to hold.
-    storages = {t.untyped_storage().data_ptr() for t in after.values()}
-    assert len(storages) == len(after)
+    storages = [t.untyped_storage().data_ptr() for t in after.values() if t.numel() > 0]
+    assert len(set(storages)) == len(storages)
     assert after["k.qweight"].untyped_storage().nbytes() == after["k.qweight"].numel()
 
 
@@ -164,7 +164,8 @@ def test_export_and_trace(attention: Any) -> None:
         expected = attention(X)
         for strict in (False, True):
             program = torch.export.export(attention, (X,), strict=strict)
-            assert set(program.state_dict) == set(attention.state_dict())
+            held = {name for name, t in attention.state_dict().items() if t.numel() > 0}
+            assert set(program.state_dict) == held
             equal(program.module()(X), expected)
         equal(torch.jit.trace(attention, (X,))(X), expected)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 
 from xgemm.formats.guard import HINT, guard_names, guarded_name, guards
 from xgemm.nn import QuantLinear
@@ -29,10 +32,24 @@ def test_guards_hold_no_bytes() -> None:
         assert (tensor.dtype, tensor.shape) == (torch.uint8, (0,))
 
 
-def test_a_layer_ignores_its_own_guards_and_no_other_tensor() -> None:
-    layer = QuantLinear(32, 64, group_size=32)
-    state = layer.state_dict()
-    layer.load_state_dict({**state, **guards(state)})
-    for foreign in (torch.empty(0), torch.zeros(64, 32, dtype=torch.uint8)):
-        with pytest.raises(RuntimeError, match=r'Unexpected key\(s\).*"weight"'):
-            layer.load_state_dict({**state, "weight": foreign})
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("foreign", "got"),
+    [
+        (torch.zeros(64, 32), r"float32 \[64, 32\]"),
+        (torch.empty(0), r"float32 \[0\]"),
+        (torch.zeros(64, 32, dtype=torch.uint8), r"uint8 \[64, 32\]"),
+        ([], "list"),
+    ],
+)
+def test_a_layer_takes_guards_and_no_other_weight(foreign: Any, got: str, strict: bool) -> None:
+    model = nn.Sequential(QuantLinear(32, 64, group_size=32))
+    state = model.state_dict()
+    assert "0.weight" in state
+    model.load_state_dict({**state, **guards(state)}, strict=strict)
+    before = {name: tensor for name, tensor in state.items() if name != "0.weight"}
+    model.load_state_dict(before, strict=strict)
+    with pytest.raises(
+        ValueError, match=rf"0\.weight must be uint8 without elements, .* got {got}: load"
+    ):
+        model.load_state_dict({**state, "0.weight": foreign}, strict=strict)

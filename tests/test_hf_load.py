@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("accelerate")
+accelerate = pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
 
 from hf_models import TOKENS, assert_same, clip, llama, mixtral, output, quantized_names  # noqa: E402
@@ -28,7 +28,7 @@ from transformers import (  # noqa: E402
 import xgemm  # noqa: E402
 import xgemm.hf  # noqa: E402
 from xgemm.formats.guard import HINT  # noqa: E402
-from xgemm.nn import QuantLinear  # noqa: E402
+from xgemm.nn import QuantExperts, QuantLinear  # noqa: E402
 
 WRITERS = ["xgemm.save", "save_pretrained"]
 
@@ -299,13 +299,50 @@ def test_a_reader_without_xgemm_fails(directories, tmp_path: Path) -> None:
     experts = xgemm.quantize(mixtral(), group_size=32, skip=["model.layers.0.*", "*_proj"])
     assert quantized_names(experts) == ["model.layers.1.mlp.experts"]
     experts.save_pretrained(tmp_path)
-    paths = [*map(str, directories.values()), str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-c", PLAIN, *paths], capture_output=True, text=True, check=True
-    )
+    done = _read_by_others([*directories.values(), tmp_path])
     assert done.stdout.split() == ["refused"] * 6
     assert done.stderr.count(HINT) == 6  # it tells what to do
     assert "MISMATCH" in done.stderr
+
+
+def _read_by_others(directories: list[Path]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PLAIN, *map(str, directories)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_layers_that_transformers_was_not_told_of(tmp_path: Path) -> None:
+    """Put in by hand and saved without attach: the files say nothing, nobody gets random layers.
+
+    The experts' weights are taken apart by transformers when it saves them.
+    """
+    linears, experts, offloaded = llama(), mixtral(), llama()
+    for model in (linears, offloaded):
+        mlp = model.model.layers[1].mlp
+        mlp.up_proj = QuantLinear.from_linear(mlp.up_proj, group_size=32)
+    block = experts.model.layers[1].mlp
+    block.experts = QuantExperts.from_experts(block.experts, group_size=32)
+    device_map = {"model.embed_tokens": "cpu", "model.layers": "disk", "model.norm": "cpu"}
+    device_map |= {"model.rotary_emb": "cpu", "lm_head": "cpu"}
+    accelerate.dispatch_model(
+        offloaded, device_map, main_device="cpu", offload_dir=tmp_path, force_hooks=True
+    )
+    assert offloaded.model.layers[1].mlp.up_proj.qweight.is_meta
+    directories = [tmp_path / name for name in ("linears", "experts", "offloaded", "by hand")]
+    linears.save_pretrained(directories[0])
+    experts.save_pretrained(directories[1])
+    with pytest.warns(UserWarning, match="offloaded modules"):
+        offloaded.save_pretrained(directories[2])
+    linears.config.save_pretrained(directories[3])
+    torch.save(linears.state_dict(), directories[3] / "pytorch_model.bin")
+    done = _read_by_others(directories)
+    assert done.stdout.split() == ["refused"] * 8
+    for directory in directories:
+        with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+            AutoModelForCausalLM.from_pretrained(directory)
 
 
 # ---- registration, copies ----

@@ -236,7 +236,7 @@ def test_torchscript(tmp_path: Path, act_order: bool, activation: str, bias: boo
             loaded = torch.jit.load(tmp_path / "model.pt")
             assert torch.equal(scripted(x), expected)
             assert torch.equal(loaded(x), expected)
-            assert loaded.state_dict().keys() == model.state_dict().keys()
+            assert loaded.state_dict().keys() == model.state_dict().keys() - {"0.weight"}
             assert torch.equal(loaded(x[:1]), expected[:1])
 
 

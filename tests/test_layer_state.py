@@ -46,6 +46,7 @@ def test_the_state_is_tensors_only() -> None:
         "0.bias": (torch.float32, torch.Tensor),
         "0.perm": (torch.int32, torch.Tensor),
         "0.packed_format": (torch.int64, torch.Tensor),
+        "0.weight": (torch.uint8, torch.Tensor),
     }
     assert state["0.packed_format"].tolist() == FORMAT
     assert state["0.qweight"].data_ptr() != 0

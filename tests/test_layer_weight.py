@@ -32,7 +32,9 @@ def test_the_layer_is_a_linear_without_a_weight_of_its_own() -> None:
     layer, _ = make()
     assert isinstance(layer, nn.Linear)
     assert "weight" not in dict(layer.named_parameters())
-    assert "weight" not in layer.state_dict()
+    assert "weight" not in dict(layer.named_buffers())
+    guard = layer.state_dict()["weight"]
+    assert (guard.dtype, guard.shape) == (torch.uint8, (0,))
 
 
 @pytest.mark.usefixtures("no_dequantization")

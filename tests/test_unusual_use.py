@@ -305,11 +305,15 @@ def test_an_initializer_is_refused(llama: Any) -> None:
             write()
 
 
-def test_functional_call(llama: Any) -> None:
-    state = {**dict(llama.named_parameters()), **dict(llama.named_buffers())}
+@pytest.mark.parametrize("name", ["Llama", "Mixtral"])
+def test_functional_call(name: str) -> None:
+    model, other = make(name), make(name, seed=5)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     with torch.inference_mode():
-        got = torch.func.functional_call(llama, state, (tokens(),)).logits
-        assert torch.equal(got, llama(tokens()).logits)
+        for state in (tensors, model.state_dict()):
+            got = torch.func.functional_call(other, state, (tokens(),)).logits
+            assert torch.equal(got, model(tokens()).logits)
+        assert torch.equal(other(tokens()).logits, make(name, seed=5)(tokens()).logits)
 
 
 # ---- torch's own modules, tracing, compiling ----

@@ -50,11 +50,12 @@ class Loading:
         found = self.names.find_all(specs)
         wanted = {here: specs[saved] for saved, here in found.items()}
         self.layers = plan_replacements(model, wanted)
-        self.shapes = {}  # of the tensors of the quantized modules
         for name, layer in self.layers.items():
             model.set_submodule(name, layer)
-            for key, tensor in layer.state_dict().items():
-                self.shapes[f"{name}.{key}"] = tensor.shape
+        self.shapes = {  # of the tensors of the quantized modules
+            name: {key: tensor.shape for key, tensor in layer.state_dict().items()}
+            for name, layer in self.layers.items()
+        }
         _keep_in_fp32(model, self.layers, dtype)
         _call_when_loaded(model, self._check)
 
@@ -86,12 +87,12 @@ class Loading:
         if info.mismatched_keys:
             return  # transformers refuses them by name
         for name, layer in self.layers.items():
-            for key, tensor in layer.state_dict().items():
-                expected = self.shapes[f"{name}.{key}"]
-                if tensor.shape != expected:  # older transformers do not look
+            state = layer.state_dict()
+            for key, expected in self.shapes[name].items():
+                if state[key].shape != expected:  # older transformers do not look
                     raise ValueError(
                         f"from_pretrained: {name}.{key} must be {list(expected)}, "
-                        f"got {list(tensor.shape)}"
+                        f"got {list(state[key].shape)}"
                     )
             verify(name, layer)
 

@@ -72,6 +72,7 @@ def state_with_guards(model: PreTrainedModel) -> dict[str, Any]:
     """The model's state and its guards, for save_pretrained to convert and write."""
     state = dict(model.state_dict())
     for name, guard in guards(state).items():
+        state.pop(name, None)
         owner, _, leaf = name.rpartition(".")
         state[f"{owner}.{_MARK}{leaf}" if owner else _MARK + leaf] = guard
     conversions = getattr(model, "_weight_conversions", None)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.compiler import is_compiling
 
-from xgemm.formats.guard import drop_guards
+from xgemm.formats.guard import add_guards, drop_guards, is_guard
 from xgemm.formats.packed import Layout, PackedWeight, check_permutation, pack
 from xgemm.formats.packed_format import PackedFormat
 from xgemm.nn.experts_linear import expert_bounds, experts_linear
 from xgemm.nn.parameter import PackedParameter
-from xgemm.nn.weight import ReadOnlyWeight
+from xgemm.nn.weight import ReadOnlyWeight, is_made_by, refuse_assignment
 
 __all__ = ["QuantExperts", "experts_projections"]
 
@@ -90,6 +91,30 @@ def pack_experts(
             if not packed[e].bf16_scales:
                 packed[e] = pack(quantize_weight(w, method, **wide))
     return packed
+
+
+@dataclass(frozen=True)
+class _Dequantize:
+    """Makes the float weights of a projection; equal to another for the same one."""
+
+    experts: QuantExperts
+    name: str
+
+    def __call__(self) -> torch.Tensor:
+        return self.experts.dequantize(self.name)
+
+
+def _read_only_projection(name: str) -> property:
+    def get(self: QuantExperts) -> torch.Tensor:
+        return self._weight(name)
+
+    def set(self: QuantExperts, value: Any) -> None:
+        # functional_call assigns a state's guard, and what was there before.
+        if not is_made_by(value, _Dequantize(self, name)) and not is_guard(value):
+            refuse_assignment(type(self).__name__, name)
+
+    doc = "The float weights in compute_dtype, read-only: see QuantLinear.weight."
+    return property(get, set, doc=doc)
 
 
 class QuantExperts(nn.Module):
@@ -301,23 +326,12 @@ class QuantExperts(nn.Module):
         shape = (form.k, form.n) if self._transposed else (form.n, form.k)
         device = getattr(self, f"{name}_qweight").device
         return ReadOnlyWeight(
-            (self.num_experts, *shape), self.compute_dtype, device, lambda: self.dequantize(name)
+            (self.num_experts, *shape), self.compute_dtype, device, _Dequantize(self, name)
         )
 
-    @property
-    def gate_up_proj(self) -> torch.Tensor:
-        """The float weights in compute_dtype, read-only: see QuantLinear.weight."""
-        return self._weight("gate_up_proj")
-
-    @property
-    def up_proj(self) -> torch.Tensor:
-        """The float weights in compute_dtype, read-only: see QuantLinear.weight."""
-        return self._weight("up_proj")
-
-    @property
-    def down_proj(self) -> torch.Tensor:
-        """The float weights in compute_dtype, read-only: see QuantLinear.weight."""
-        return self._weight("down_proj")
+    gate_up_proj = _read_only_projection("gate_up_proj")
+    up_proj = _read_only_projection("up_proj")
+    down_proj = _read_only_projection("down_proj")
 
     # ---- forward ----
 
@@ -434,6 +448,7 @@ class QuantExperts(nn.Module):
             key = f"{prefix}{name}_qweight"
             if not keep_vars and type(destination[key]) is PackedParameter:
                 destination[key] = destination[key].data  # a plain tensor, as of any parameter
+        add_guards(self, destination, prefix, {name: f"{name}_qweight" for name in self.formats})
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -453,11 +468,6 @@ class QuantExperts(nn.Module):
             qweight = state_dict.get(f"{prefix}{name}_qweight")
             if isinstance(qweight, torch.Tensor) and qweight.dtype != torch.uint8:
                 raise ValueError(f"{where}: {name}_qweight must be uint8, got {qweight.dtype}")
-            if qweight is None and f"{prefix}{name}" in state_dict:
-                raise ValueError(
-                    f"{where}: the state holds a float {name}, the experts are packed: load the "
-                    "state into the float model and quantize that"
-                )
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._own_packed_parameters()
 

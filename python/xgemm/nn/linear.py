@@ -11,7 +11,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from xgemm.activations import ACTIVATIONS
-from xgemm.formats.guard import drop_guards
+from xgemm.formats.guard import add_guards, drop_guards, is_guard
 from xgemm.formats.packed import (
     Layout,
     PackedWeight,
@@ -66,6 +66,9 @@ class QuantLinear(nn.Linear):
             in_features, group_size, whether scales are bf16, whether there are zeros. It travels
             in state dicts; a state of another layer or layout version is refused before anything
             is copied.
+
+    A state dict of a layer that has data also holds `weight`, uint8 [0]: a reader that does not
+    know packed weights stops there. One without it is loaded as well; a float `weight` is refused.
 
     compute_dtype: the dtype of the float weight that the layer stands for; `dtype` sets it, and it
         follows .half(), .bfloat16() and .to(dtype). The packed bytes never change.
@@ -269,7 +272,8 @@ class QuantLinear(nn.Linear):
 
     @weight.setter
     def weight(self, value: Any) -> None:
-        if not is_made_by(value, self.dequantize):  # peft assigns it to itself when it unloads
+        # peft assigns it to itself when it unloads, functional_call a state's guard.
+        if not is_made_by(value, self.dequantize) and not is_guard(value):
             refuse_assignment(type(self).__name__)
 
     @weight.deleter
@@ -397,6 +401,7 @@ class QuantLinear(nn.Linear):
         name = prefix + "qweight"
         if not keep_vars and type(destination[name]) is PackedParameter:
             destination[name] = destination[name].data  # a plain tensor, as of any parameter
+        add_guards(self, destination, prefix, {"weight": "qweight"})
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -417,12 +422,6 @@ class QuantLinear(nn.Linear):
         if isinstance(perm, torch.Tensor) and not perm.is_meta:
             check_permutation(f"{name}: perm", perm, self.in_features)
         qweight = state_dict.get(prefix + "qweight")
-        weight = state_dict.get(prefix + "weight")
-        if qweight is None and isinstance(weight, torch.Tensor) and weight.is_floating_point():
-            raise ValueError(
-                f"{name}: the state holds a float weight, the layer is packed: load the state into "
-                "the float model and quantize that"
-            )
         if isinstance(qweight, torch.Tensor) and qweight.dtype != torch.uint8:
             raise ValueError(f"{name}: qweight must be torch.uint8, got {qweight.dtype}")
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

@@ -177,9 +177,9 @@ def is_made_by(weight: Any, make: Callable[[], torch.Tensor]) -> bool:
     return isinstance(weight, ReadOnlyWeight) and weight._make == make
 
 
-def refuse_assignment(name: str) -> NoReturn:
-    """The error of an assignment to the attribute `weight` of the layer called `name`."""
-    raise RuntimeError(f"{name}: weight cannot be assigned: {_HOW_TO_WRITE}")
+def refuse_assignment(layer: str, name: str = "weight") -> NoReturn:
+    """The error of an assignment to the attribute `name` of a layer."""
+    raise RuntimeError(f"{layer}: {name} cannot be assigned: {_HOW_TO_WRITE}")
 
 
 def _refuse(what: str) -> NoReturn:
