@@ -36,6 +36,7 @@ from xgemm.formats import atomic
 from xgemm.formats.collect import tensors_of, to_cpu
 from xgemm.formats.describe import quantization_config
 from xgemm.formats.fill import FillPlan
+from xgemm.formats.foreign import foreign_section
 from xgemm.formats.guard import guards
 from xgemm.formats.headers import read_headers
 from xgemm.formats.manifest import (
@@ -56,6 +57,7 @@ from xgemm.formats.manifest import (
 from xgemm.formats.packed import check_int
 from xgemm.formats.pretrained import (
     finish_transformers_model,
+    load_foreign,
     load_pretrained,
     make_transformers_model,
 )
@@ -145,6 +147,9 @@ def load(
 ) -> nn.Module:
     """Read what `save`, or save_pretrained of a quantized model, wrote, and return the model.
 
+    Without `model` also a directory of transformers' that another tool quantized to 4-bit integers
+    (formats/foreign): the same codes, scales and zero points.
+
     model: the module to fill, of the architecture that was saved; its linear layers and experts
         become packed ones where the checkpoint says so. None makes a transformers model from
         config.json (never remote code), in eval mode.
@@ -160,6 +165,14 @@ def load(
     safetensors = _safetensors("load")
     path = atomic.recovered(Path(os.path.realpath(directory)))
     config = read_json(path / CONFIG_FILE)
+    if (source := foreign_section(path, config)) is not None:
+        if model is not None:
+            raise ValueError(
+                f"load: {source[0]}: quant_method must be 'xgemm', got "
+                f"{source[1]['quant_method']!r}, where model is given: load it without"
+            )
+        loaded = load_foreign(path, config, source, device, dtype)
+        return _fused(loaded) if fuse else loaded
     specs = parse_quantization_config(path / CONFIG_FILE, config)
     written_by_save = "save_id" in config["quantization_config"]
     if written_by_save or (path / MANIFEST_FILE).is_file():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from xgemm.formats.manifest import (
     read_json,
 )
 
+FOREIGN_FILE = re.compile(r"\w[\w.-]*\.safetensors")  # as other tools call their files
 _ONE_FILE = "model.safetensors"
 _DTYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"},
@@ -23,9 +26,17 @@ _DTYPES = {
 
 def read_headers(safetensors: Any, path: Path) -> Manifest:
     """A manifest of what is in the files, without a save id and hashes."""
+    tensors, sizes = header_specs(safetensors, path, checkpoint_files(path))
+    return Manifest("", sizes, tensors, {}, "")
+
+
+def header_specs(
+    safetensors: Any, path: Path, files: Iterable[str]
+) -> tuple[dict[str, TensorSpec], dict[str, int]]:
+    """(The tensors of the files of a directory, the files' sizes)."""
     tensors: dict[str, TensorSpec] = {}
     sizes: dict[str, int] = {}
-    for file in _files(path):
+    for file in files:
         if not (path / file).is_file():
             raise FileNotFoundError(f"load: {path / file} is missing")
         sizes[file] = (path / file).stat().st_size
@@ -41,18 +52,21 @@ def read_headers(safetensors: Any, path: Path) -> Manifest:
                     tensors[name] = TensorSpec(file, dtype, tuple(part.get_shape()), "")
         except safetensors.SafetensorError as error:
             raise ValueError(f"load: {path / file}: {error}") from None
-    return Manifest("", sizes, tensors, {}, "")
+    return tensors, sizes
 
 
-def _files(path: Path) -> list[str]:
-    """The names of the files with tensors: those of the index, or the one without it."""
+def checkpoint_files(path: Path, names: re.Pattern[str] = SHARD_NAME) -> list[str]:
+    """The names of the files with tensors: those of the index, or the one without it.
+
+    names: what they may be called.
+    """
     if not (path / INDEX_FILE).is_file():
         return [_ONE_FILE]
     weight_map = read_json(path / INDEX_FILE).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ValueError(f"load: {path / INDEX_FILE}: weight_map must name the files of tensors")
     for name in set(map(str, weight_map.values())):
-        if not SHARD_NAME.fullmatch(name):  # it could be a path to anywhere
+        if not names.fullmatch(name):  # it could be a path to anywhere
             raise ValueError(
                 f"load: {path / INDEX_FILE}: {name!r} is not the name of a checkpoint file"
             )

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from xgemm.formats.foreign import foreign_format
+from xgemm.formats.headers import FOREIGN_FILE, checkpoint_files
+
 
 def make_transformers_model(path: Path, config: dict[str, Any]) -> nn.Module:
     """The model that a transformers config.json describes, its parameters on the meta device.
@@ -59,6 +62,24 @@ def load_pretrained(
         path, local_files_only=True, trust_remote_code=False, dtype=dtype or "auto", **placed
     )
     return model
+
+
+def load_foreign(
+    path: Path,
+    config: dict[str, Any],
+    source: tuple[Path, dict[str, Any]],
+    device: torch.device | str | int | None,
+    dtype: torch.dtype | None,
+) -> nn.Module:
+    """The model of a directory that another tool quantized; `source`: see foreign_section."""
+    foreign_format(*source)  # an unknown method is refused before anything is imported
+    for file in checkpoint_files(path, FOREIGN_FILE):
+        if not (path / file).is_file():
+            raise FileNotFoundError(f"load: {path / file} is missing")
+    cls = _class(path, config)
+    from xgemm.hf import foreign
+
+    return foreign.load_foreign(cls, path, source, device, dtype)
 
 
 def _class(path: Path, config: dict[str, Any]) -> Any:

@@ -23,16 +23,19 @@ if find_spec("transformers") is not None:
         unmerge_adapter,
     )
     from xgemm.hf.quantizer import XgemmHfQuantizer
+    from xgemm.hf.takeover import give_back, take_over
 
 __all__ = [
     "XgemmConfig",
     "XgemmHfQuantizer",
     "accelerate_generation",
     "attach",
+    "give_back",
     "merge_adapter",
     "merge_and_unload",
     "plain_generation",
     "prepare_for_training",
+    "take_over",
     "unmerge_adapter",
 ]
 

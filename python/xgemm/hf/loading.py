@@ -56,7 +56,7 @@ class Loading:
             name: {key: tensor.shape for key, tensor in layer.state_dict().items()}
             for name, layer in self.layers.items()
         }
-        _keep_in_fp32(model, self.layers, dtype)
+        keep_in_fp32(model, self.layers, dtype)
         _call_when_loaded(model, self._check)
 
     def _check(self, model: PreTrainedModel, info: Any) -> None:
@@ -132,7 +132,7 @@ def _call_when_loaded(model: PreTrainedModel, check: Any) -> None:
     model.__dict__["_adjust_missing_and_unexpected_keys"] = adjust_and_check
 
 
-def _keep_in_fp32(
+def keep_in_fp32(
     model: PreTrainedModel, layers: dict[str, QuantLinear | QuantExperts], dtype: torch.dtype
 ) -> None:
     """The compute dtype of layers whose float weight transformers would keep in fp32."""

@@ -43,13 +43,18 @@ class Names:
                 absent.append(name)
             else:
                 found[name] = here
+        self.refuse_absent(absent, bool(found))
+        return found
+
+    def refuse_absent(self, absent: Iterable[str], found_any: bool) -> None:
+        """ValueError for modules of the checkpoint that the model lacks, unless they are heads."""
+        absent = list(absent)
         lost = [name for name in absent if not self._may_be_absent(name)]
-        if lost or (absent and not found):
+        if lost or (absent and not found_any):
             raise ValueError(
                 f"the checkpoint has quantized modules that {type(self._model).__name__} lacks: "
                 f"{some(lost or absent)}"
             )
-        return found
 
     def _candidates(self, name: str) -> Iterable[str]:
         yield name

@@ -11,6 +11,7 @@ from transformers.quantizers.base import HfQuantizer
 from xgemm.hf.back import BackReference
 from xgemm.hf.config import XgemmConfig
 from xgemm.hf.dequantizing import dequantize_modules
+from xgemm.hf.foreign import ForeignConfig, ForeignLoading
 from xgemm.hf.loading import Loading, packed_config
 from xgemm.hf.peft_experts import refuse_packed_experts
 from xgemm.hf.quantizing import QuantizeWeights, Quantizing
@@ -26,7 +27,10 @@ class XgemmHfQuantizer(HfQuantizer):
 
     def __init__(self, quantization_config: XgemmConfig, **kwargs: Any) -> None:
         super().__init__(quantization_config, **kwargs)
+        if isinstance(quantization_config, ForeignConfig):
+            self.pre_quantized = True  # though the model's config does not say so
         self._quantizing: Quantizing | None = None
+        self._foreign: ForeignLoading | None = None
         self._model: BackReference | None = None
 
     # ---- loading ----
@@ -48,6 +52,14 @@ class XgemmHfQuantizer(HfQuantizer):
     ) -> bool:
         return self._quantizing is not None and param_name in self._quantizing.weights
 
+    def param_element_size(
+        self, model: PreTrainedModel, param_name: str, param: torch.Tensor
+    ) -> float:
+        # Of what another tool quantized, device_map="auto" still sees the float weights.
+        if self._foreign is not None and param_name in self._foreign.weights:
+            return self._foreign.element_size
+        return super().param_element_size(model, param_name, param)
+
     def get_quantize_ops(self) -> QuantizeWeights:
         assert self._quantizing is not None  # a parameter needed quantization
         return QuantizeWeights(self._quantizing)
@@ -63,6 +75,14 @@ class XgemmHfQuantizer(HfQuantizer):
     def _process_model_before_weight_loading(
         self, model: PreTrainedModel, dtype: torch.dtype | None = None, **kwargs: Any
     ) -> None:
+        if isinstance(self.quantization_config, ForeignConfig):
+            self._foreign = ForeignLoading(
+                model,
+                self.quantization_config,
+                kwargs.get("checkpoint_files") or (),
+                dtype or torch.get_default_dtype(),
+            )
+            return
         if not self.pre_quantized:
             packed = packed_config(kwargs.get("checkpoint_files") or ())
             if packed is not None:
@@ -78,6 +98,7 @@ class XgemmHfQuantizer(HfQuantizer):
         if self._quantizing is not None:
             model.xgemm_report = self._quantizing.finish(model)
             self._quantizing = None
+        self._foreign = None
         self.bind(model)
         return model
 

@@ -1,0 +1,145 @@
+"""compressed-tensors' format "pack-quantized", as llm-compressor writes it.
+
+    weight_packed       int32 [N, ceil(K / 8)]   code - 8, plus 8, the lowest bits first
+    weight_scale        fp16, bf16 or fp32 [N, G]
+    weight_shape        int64 [2]                N, K
+    weight_zero_point   int32 [ceil(N / 8), G]   zero - 8, plus 8; int8 [N, G] before 0.9
+    weight_g_idx        int32 [K]                the group of each channel (actorder "group")
+
+Which of `config_groups` a layer is of, its `targets` say: names, "re:" and a regular expression, or
+a class. Source: compressed-tensors 0.20, compressors/pack_quantized.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import torch
+
+from xgemm.formats.foreign.layer import SCALES, ForeignLayer, LayerShape
+from xgemm.formats.foreign.nibbles import PER_WORD, unpack_nibbles
+from xgemm.formats.foreign.section import Section
+from xgemm.formats.quantized import QuantizedWeight
+
+_FORMATS = ("pack-quantized", "mixed-precision")
+
+
+class CompressedTensors:
+    method = "compressed-tensors"
+    key = "weight_packed"
+    parts: tuple[str, ...] = (
+        *("weight_packed", "weight_scale", "weight_shape"),
+        *("weight_zero_point", "weight_g_idx"),
+    )
+
+    def __init__(self, section: Section) -> None:
+        layout = section.text("format", default="pack-quantized")
+        if layout not in _FORMATS:
+            raise section.error("format", " or ".join(map(repr, _FORMATS)), layout)
+        self._section = section
+        groups = section.mapping("config_groups")
+        where = section.inside("config_groups", {})
+        self._groups: list[tuple[list[str], Section]] = []
+        for name, group in groups.items():
+            if not isinstance(group, dict):
+                raise where.error(name, "an object", group)
+            inner = where.inside(name, group)
+            targets = group.get("targets")
+            if not isinstance(targets, list) or not all(isinstance(t, str) for t in targets):
+                raise inner.error("targets", "a list of strings", targets)
+            for target in targets:
+                _check_pattern(inner, target)
+            self._groups.append((targets, inner))
+        if not self._groups:
+            raise section.error("config_groups", "an object with a group", groups)
+        if any(group.values.get("input_activations") for _, group in self._groups):
+            warnings.warn(
+                f"{section.where}: config_groups has input_activations: the activations are not "
+                "quantized here",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def shape(self, layer: ForeignLayer) -> LayerShape:
+        group = self._group(layer.name)
+        weights = group.inside("weights", group.mapping("weights"))
+        weights.four_bits("num_bits")
+        if weights.text("type", default="int") != "int":
+            raise weights.error("type", "'int'", weights.values["type"])
+        n, words = layer.size("weight_packed", 0), layer.size("weight_packed", 1)
+        layer.check("weight_shape", ("int64", "int32"), (2,))
+        stated = layer.tensor("weight_shape").tolist()
+        k = stated[1]
+        if stated[0] != n or -(-k // PER_WORD) != words:
+            raise ValueError(
+                f"{layer.where('weight_shape')} must be [{n}, {words * PER_WORD - 7}.."
+                f"{words * PER_WORD}] for the int32 {[n, words]} of weight_packed, got {stated}"
+            )
+        strategy = weights.text("strategy", default="group")
+        if strategy not in ("group", "channel", "tensor"):
+            raise weights.error("strategy", "'group', 'channel' or 'tensor'", strategy)
+        size = weights.group_size("group_size", default=-1) if strategy == "group" else -1
+        shape = LayerShape(n, k, size, zeros=not weights.flag("symmetric", default=True))
+        layer.check("weight_packed", ("int32",), (n, words))
+        if strategy != "tensor":
+            layer.check("weight_scale", SCALES, (n, shape.groups))
+        elif layer.spec("weight_scale").shape not in ((), (1,), (1, 1)):
+            layer.check("weight_scale", SCALES, (1,))
+        if shape.zeros and layer.spec("weight_zero_point").dtype == "int8":
+            layer.check("weight_zero_point", ("int8",), (n, shape.groups))
+        elif shape.zeros:
+            layer.check("weight_zero_point", ("int32",), (-(-n // PER_WORD), shape.groups))
+        if "weight_g_idx" in layer:
+            layer.check("weight_g_idx", ("int32", "int64"), (k,))
+        return shape
+
+    def read(self, layer: ForeignLayer) -> QuantizedWeight:
+        shape = self.shape(layer)
+        scales = layer.scales("weight_scale", transpose=layer.spec("weight_scale").shape != ())
+        if scales.numel() == 1:
+            scales = scales.reshape(1, 1).repeat(1, shape.n)
+        return layer.weight(
+            shape,
+            codes=unpack_nibbles(layer.tensor("weight_packed"), shape.k),
+            scales=scales,
+            zeros=_zeros(layer, shape) if shape.zeros else None,
+            g_idx=layer.g_idx("weight_g_idx", shape),
+        )
+
+    def _group(self, layer: str) -> Section:
+        """The group of a layer: by name or regular expression, else by class, else the only one."""
+        for targets, group in self._groups:
+            if any(_matches(layer, target) for target in targets):
+                return group
+        for targets, group in self._groups:
+            if "Linear" in targets or len(self._groups) == 1:
+                return group
+        raise self._section.error("config_groups", f"a group with a target for {layer}", "none")
+
+
+def _matches(layer: str, target: str) -> bool:
+    if target.startswith("re:"):
+        return re.match(target.removeprefix("re:"), layer) is not None
+    return target == layer
+
+
+def _check_pattern(group: Section, target: str) -> None:
+    try:
+        re.compile(target.removeprefix("re:") if target.startswith("re:") else "")
+    except re.error as error:
+        raise group.error("targets", f"a regular expression after re: ({error})", target) from None
+
+
+def _zeros(layer: ForeignLayer, shape: LayerShape) -> torch.Tensor:
+    """Zero points as numbers of 0..15, [G, N]."""
+    given: Any = layer.tensor("weight_zero_point")
+    if given.dtype != torch.int8:
+        return unpack_nibbles(given.t(), shape.n)
+    low, high = (int(given.min()), int(given.max())) if given.numel() else (0, 0)
+    if low < -8 or high > 7:
+        raise ValueError(
+            f"{layer.where('weight_zero_point')} must be within -8..7, got {low}..{high}"
+        )
+    return (given.t() + 8).to(torch.uint8)

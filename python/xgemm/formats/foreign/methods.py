@@ -1,0 +1,54 @@
+"""Which formats of other tools there are, by the `quant_method` of config.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from xgemm.formats.foreign.awq import Awq
+from xgemm.formats.foreign.compressed_tensors import CompressedTensors
+from xgemm.formats.foreign.gptq import Gptq
+from xgemm.formats.foreign.layer import ForeignLayer, LayerShape
+from xgemm.formats.foreign.section import Section
+from xgemm.formats.quantized import QuantizedWeight
+
+
+class ForeignFormat(Protocol):
+    """A format, with what one checkpoint's config says."""
+
+    method: str
+    key: str  # the tensor that every quantized layer has
+    parts: tuple[str, ...]  # the tensors that a quantized layer may have
+
+    def shape(self, layer: ForeignLayer) -> LayerShape:
+        """From the headers alone; ValueError by file and tensor for what is no such layer."""
+
+    def read(self, layer: ForeignLayer) -> QuantizedWeight:
+        """The layer's canonical weight."""
+
+
+_FORMATS = {form.method: form for form in (Gptq, Awq, CompressedTensors)}
+FOREIGN_METHODS = tuple(_FORMATS)
+# Other names of these in config.json.
+_SAME = {"auto_gptq": "gptq", "compression_config": "compressed-tensors"}
+_HINTS = {
+    "bitsandbytes": "its nf4 codes are no evenly spaced integers, so they would have to be "
+    "quantized again: load the model with transformers, dequantize() it, and xgemm.quantize it",
+}
+
+
+def foreign_format(file: Path, section: dict[str, Any]) -> ForeignFormat:
+    """The format that a `quantization_config`, which lies in `file`, describes.
+
+    ValueError, by file and key, for a method or a value that is not read here.
+    """
+    where = f"{file}: quantization_config"
+    given = section.get("quant_method")
+    method = _SAME.get(str(given), str(given))
+    if method not in _FORMATS:
+        known = ", ".join(map(repr, _FORMATS))
+        hint = f" ({_HINTS[method]})" if method in _HINTS else ""
+        raise ValueError(
+            f"load: {where}: quant_method must be 'xgemm', {known}, got {given!r}{hint}"
+        )
+    return _FORMATS[method](Section(where, section))

@@ -1,0 +1,216 @@
+"""Directories as other tools write them: each format written out from its definition.
+
+What is packed here goes number by number, not by the code of xgemm: the tests compare it with the
+tools' own packing code where that is installed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+import xgemm
+from xgemm.formats.quantized import QuantizedWeight
+
+Tensors = dict[str, torch.Tensor]
+AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def words(numbers: torch.Tensor, order: tuple[int, ...] = tuple(range(8))) -> torch.Tensor:
+    """[R, C] to int32 [R, ceil(C / 8)]: bits 4 i of a word are the column order[i] of its eight."""
+    rows, columns = numbers.shape
+    given = numbers.numpy().astype(np.uint32)
+    packed = np.zeros((rows, -(-columns // 8)), dtype=np.uint32)
+    for word in range(packed.shape[1]):
+        for i, column in enumerate(order):
+            if 8 * word + column < columns:
+                packed[:, word] |= given[:, 8 * word + column] << np.uint32(4 * i)
+    return torch.from_numpy(packed.view(np.int32))
+
+
+def zeros_of(q: QuantizedWeight) -> torch.Tensor:
+    return torch.full_like(q.scales, 8.0) if q.zeros is None else q.zeros
+
+
+def gptq_tensors(q: QuantizedWeight, version: int = 1) -> Tensors:
+    zeros = words(zeros_of(q).int())
+    if version == 1:  # as GPTQModel does: whole words, so that a zero point of 0 borrows
+        zeros = (zeros.long() - 0x11111111).to(torch.int32)
+    return {
+        "qweight": words(q.codes).t().contiguous(),
+        "qzeros": zeros,
+        "scales": q.scales,
+        "g_idx": q.group_of_channel().int(),
+    }
+
+
+def awq_tensors(q: QuantizedWeight) -> Tensors:
+    return {
+        "qweight": words(q.codes.t(), AWQ_COLUMNS),
+        "qzeros": words(zeros_of(q).int(), AWQ_COLUMNS),
+        "scales": q.scales,
+    }
+
+
+def compressed_tensors(q: QuantizedWeight) -> Tensors:
+    tensors = {
+        "weight_packed": words(q.codes),
+        "weight_scale": q.scales.t().contiguous(),
+        "weight_shape": torch.tensor(q.codes.shape),
+    }
+    if q.zeros is not None:
+        tensors["weight_zero_point"] = words(q.zeros.int().t().t()).t().contiguous()
+    if q.g_idx is not None:
+        tensors["weight_g_idx"] = q.g_idx
+    return tensors
+
+
+def gptq_config(version: int = 1, **values: Any) -> dict[str, Any]:
+    return {
+        "quant_method": "gptq",
+        "bits": 4,
+        "group_size": 32,
+        "desc_act": False,
+        "sym": True,
+        "checkpoint_format": ("gptq", "gptq_v2")[version - 1],
+        **values,
+    }
+
+
+def awq_config(**values: Any) -> dict[str, Any]:
+    return {
+        "quant_method": "awq",
+        "bits": 4,
+        "group_size": 32,
+        "zero_point": True,
+        "version": "gemm",
+        **values,
+    }
+
+
+def compressed_config(ignore: tuple[str, ...] = ("lm_head",), **weights: Any) -> dict[str, Any]:
+    scheme = {
+        "num_bits": 4,
+        "type": "int",
+        "symmetric": True,
+        "strategy": "group",
+        "group_size": 32,
+        **weights,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "ignore": list(ignore),
+        "config_groups": {
+            "group_0": {"targets": ["Linear"], "weights": scheme, "input_activations": None}
+        },
+    }
+
+
+def random_weight(
+    n: int,
+    k: int,
+    group_size: int = 32,
+    symmetric: bool = False,
+    act_order: bool = False,
+    dtype: torch.dtype = torch.float16,
+    seed: int = 0,
+) -> QuantizedWeight:
+    """Any codes, scales and integer zero points, 0 and 15 among them."""
+    generator = torch.Generator().manual_seed(seed)
+    size = max(k, 1) if group_size == -1 else group_size
+    groups = -(-k // size)
+    zeros = torch.randint(0, 16, (groups, n), generator=generator).half()
+    order = torch.randperm(k, generator=generator)
+    g_idx = torch.empty(k, dtype=torch.int32)
+    g_idx[order] = (torch.arange(k) // size).int()
+    return QuantizedWeight(
+        torch.randint(0, 16, (n, k), generator=generator, dtype=torch.uint8),
+        (torch.rand(groups, n, generator=generator) / 64 + 0.01).to(dtype),
+        None if symmetric else zeros,
+        g_idx if act_order and groups > 1 else None,
+        group_size,
+    )
+
+
+def is_linear(name: str) -> bool:
+    """Linear layers of a decoder, by the checkpoint's names of their weights."""
+    leaves = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    return name.rpartition(".")[2] in (*leaves, "w1", "w2", "w3")
+
+
+def write_directory(
+    path: Path,
+    model: Any,
+    config: Mapping[str, Any],
+    tensors_of: Callable[[QuantizedWeight], Tensors],
+    *,
+    chosen: Callable[[str], bool] = is_linear,
+    shards: int = 1,
+    same_order: bool = False,
+    **options: Any,
+) -> tuple[dict[str, QuantizedWeight], Path]:
+    """`model` as a tool writes it; (its quantized layers, a directory of the same float weights).
+
+    options: of `random_weight`. same_order: one g_idx for all layers of one K.
+    """
+    reference = path.with_name(f"{path.name}-float")
+    model.save_pretrained(reference)
+    state = load_file(reference / "model.safetensors")
+    layers: dict[str, QuantizedWeight] = {}
+    written: Tensors = {}
+    for index, (name, value) in enumerate(sorted(state.items())):
+        layer = name.removesuffix(".weight")
+        if value.dim() != 2 or layer == name or not chosen(layer):
+            written[name] = value
+            continue
+        seed = value.shape[1] if same_order else index
+        weight = random_weight(*value.shape, **{"seed": seed, **options})
+        layers[layer] = weight
+        state[name] = weight.dequantize(torch.float32)
+        written.update({f"{layer}.{part}": t for part, t in tensors_of(weight).items()})
+    save_file(state, reference / "model.safetensors", metadata={"format": "pt"})
+    path.mkdir()
+    values = json.loads((reference / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**values, "quantization_config": dict(config)}))
+    _write_shards(path, written, shards)
+    return layers, reference
+
+
+def _write_shards(path: Path, tensors: Tensors, count: int) -> None:
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    if count == 1:
+        save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+        return
+    weight_map = {}
+    for i in range(count):
+        file = f"model-{i + 1:05d}-of-{count:05d}.safetensors"
+        shard = {name: tensors[name] for name in sorted(tensors)[i::count]}
+        save_file(shard, path / file, metadata={"format": "pt"})
+        weight_map.update(dict.fromkeys(shard, file))
+    index = {"metadata": {}, "weight_map": weight_map}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def same_weight(found: QuantizedWeight, expected: QuantizedWeight) -> bool:
+    """Bit for bit; a zero point of 8 everywhere may be written out or not."""
+    return (
+        found.group_size == expected.group_size
+        and torch.equal(found.codes, expected.codes)
+        and found.scales.dtype == expected.scales.dtype
+        and torch.equal(found.scales, expected.scales)
+        and torch.equal(zeros_of(found).float(), zeros_of(expected).float())
+        and torch.equal(found.group_of_channel(), expected.group_of_channel())
+    )
+
+
+def unpacked(layer: Any) -> QuantizedWeight:
+    """The canonical weight of a QuantLinear."""
+    return xgemm.unpack(layer.to_packed())

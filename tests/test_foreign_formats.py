@@ -1,0 +1,256 @@
+"""Other tools' formats, tensor by tensor, against the tools' own packing code where it is here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from foreign import (
+    AWQ_COLUMNS,
+    awq_config,
+    awq_tensors,
+    compressed_config,
+    compressed_tensors,
+    gptq_config,
+    gptq_tensors,
+    random_weight,
+    same_weight,
+    words,
+    zeros_of,
+)
+
+import xgemm
+from xgemm.formats.foreign import foreign_format
+from xgemm.formats.foreign.layer import ForeignLayer
+from xgemm.formats.foreign.nibbles import pack_nibbles, unpack_nibbles
+from xgemm.formats.manifest import TensorSpec, dtype_name
+from xgemm.formats.quantized import QuantizedWeight
+
+
+def read(config: dict[str, Any], tensors: dict[str, torch.Tensor], name: str = "layer") -> Any:
+    """The canonical weight of one layer, as Shards reads it."""
+    specs = {
+        part: TensorSpec("model.safetensors", dtype_name(t.dtype), tuple(t.shape), "")
+        for part, t in tensors.items()
+    }
+    layer = ForeignLayer(
+        Path("its"), name, specs, lambda full: tensors[full.removeprefix(f"{name}.")]
+    )
+    form = foreign_format(Path("config.json"), config)
+    return form.read(layer)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 64])
+def test_nibbles_against_a_loop(count: int) -> None:
+    numbers = torch.randint(0, 16, (3, count), dtype=torch.uint8)
+    expected = words(numbers)
+    assert torch.equal(pack_nibbles(numbers), expected)
+    assert torch.equal(unpack_nibbles(expected, count), numbers)
+
+
+# ---- the tools' own code ----
+
+
+def test_the_loop_packs_as_compressed_tensors() -> None:
+    helpers = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers")
+    numbers = torch.randint(0, 16, (40, 50), dtype=torch.uint8)
+    signed = numbers.to(torch.int8) - 8
+    assert torch.equal(words(numbers), helpers.pack_to_int32(signed, 4))
+    assert torch.equal(words(numbers.t()).t(), helpers.pack_to_int32(signed, 4, packed_dim=0))
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("group_size", [32, 128, -1])
+def test_what_compressed_tensors_compresses(group_size: int, symmetric: bool) -> None:
+    """Its compressor's tensors are read to the codes whose product it decompresses."""
+    base = pytest.importorskip("compressed_tensors.compressors.pack_quantized.base")
+    quantization = pytest.importorskip("compressed_tensors.quantization")
+    q = random_weight(48, 256, group_size, symmetric, seed=group_size)
+    strategy = "channel" if group_size == -1 else "group"
+    size = None if group_size == -1 else group_size
+    scheme = quantization.QuantizationScheme(
+        targets=["Linear"],
+        weights=quantization.QuantizationArgs(
+            num_bits=4, symmetric=symmetric, strategy=strategy, group_size=size
+        ),
+    )
+    state = {"weight": q.dequantize(torch.float32), "weight_scale": q.scales.t().float()}
+    if q.zeros is not None:
+        state["weight_zero_point"] = (q.zeros.t() - 8).to(torch.int8)
+    tensors = base.PackedQuantizationCompressor.compress(state, scheme)
+    config = compressed_config(symmetric=symmetric, strategy=strategy, group_size=size)
+    found = read(config, {name: t.contiguous() for name, t in tensors.items()})
+    assert same_weight(found, q)
+    theirs = base.PackedQuantizationCompressor.decompress(tensors, scheme)["weight"]
+    assert torch.equal(found.dequantize(torch.float32), theirs)
+
+
+def test_the_loop_unpacks_as_autoawq() -> None:
+    packing = pytest.importorskip("awq.utils.packing_utils")
+    q = random_weight(64, 96)
+    tensors = awq_tensors(q)
+    found = packing.dequantize_gemm(
+        tensors["qweight"], tensors["qzeros"], tensors["scales"].float(), 4, 32
+    )
+    assert torch.equal(found.t(), q.dequantize(torch.float32))
+
+
+def test_the_loop_unpacks_as_gptqmodel() -> None:
+    torch_linear = pytest.importorskip("gptqmodel.nn_modules.qlinear.torch")
+    q = random_weight(64, 96, act_order=True)
+    layer = torch_linear.TorchLinear(
+        bits=4, group_size=32, sym=False, desc_act=True, in_features=96, out_features=64
+    )
+    layer.load_state_dict(gptq_tensors(q, version=2))
+    layer.post_init()
+    found = layer.dequantize_weight().float().t()
+    assert torch.allclose(found, q.dequantize(torch.float32), rtol=1e-3)
+
+
+# ---- reading ----
+
+SHAPES = [(64, 96, 32), (8, 128, 64), (72, 160, 128), (40, 100, 32), (16, 40, -1)]
+
+
+@pytest.mark.parametrize("act_order", [False, True])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("n", "k", "group_size"), SHAPES)
+def test_gptq(n: int, k: int, group_size: int, symmetric: bool, act_order: bool) -> None:
+    q = random_weight(n, k, group_size, symmetric, act_order)
+    values = {"group_size": group_size, "sym": symmetric, "desc_act": act_order}
+    for version in (1, 2):
+        assert same_weight(read(gptq_config(version, **values), gptq_tensors(q, version)), q)
+
+
+def test_gptq_version_1_holds_zero_points_of_0_and_1() -> None:
+    zeros = torch.tensor([[0, 1, 0, 15, 0, 0, 0, 0]], dtype=torch.float16)
+    q = QuantizedWeight(
+        torch.zeros(8, 32, dtype=torch.uint8), torch.ones(1, 8).half(), zeros, None, 32
+    )
+    assert torch.equal(read(gptq_config(sym=False), gptq_tensors(q)).zeros, zeros)
+
+
+def test_gptq_without_g_idx_and_with_zero_points_that_are_called_symmetric() -> None:
+    q = random_weight(64, 96)
+    tensors = gptq_tensors(q)
+    del tensors["g_idx"]
+    found = read(gptq_config(), tensors)  # "sym": True
+    assert same_weight(found, q)
+    assert found.zeros is not None
+    assert read(gptq_config(), gptq_tensors(random_weight(64, 96, symmetric=True))).zeros is None
+
+
+def test_gptq_dynamic_changes_the_scheme_of_layers() -> None:
+    rules = {
+        "-:.*lm_head": {},
+        r"+:.*\.layers\.0\.": {"group_size": 64},
+        r".*\.mlp\.": {"group_size": -1, "sym": False},
+    }
+    config = gptq_config(dynamic=rules)
+    for name, size in (
+        ("model.layers.0.mlp.up_proj", 64),
+        ("model.layers.1.mlp.up_proj", -1),
+        ("model.layers.1.self_attn.q_proj", 32),
+    ):
+        q = random_weight(64, 128, size)
+        assert same_weight(read(config, gptq_tensors(q), name), q), name
+
+
+@pytest.mark.parametrize(("n", "k", "group_size"), [s for s in SHAPES if s[1] % s[2] == 0])
+def test_awq(n: int, k: int, group_size: int) -> None:
+    q = random_weight(n, k, group_size)
+    assert same_weight(read(awq_config(group_size=group_size), awq_tensors(q)), q)
+
+
+def test_awq_of_older_names() -> None:
+    q = random_weight(64, 128, 64)
+    config = {"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "version": "GEMM"}
+    assert same_weight(read(config, awq_tensors(q)), q)
+
+
+@pytest.mark.parametrize("act_order", [False, True])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("n", "k", "group_size"), SHAPES)
+def test_compressed(n: int, k: int, group_size: int, symmetric: bool, act_order: bool) -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        q = random_weight(n, k, group_size, symmetric, act_order, dtype)
+        strategy = "channel" if group_size == -1 else "group"
+        config = compressed_config(symmetric=symmetric, strategy=strategy, group_size=group_size)
+        assert same_weight(read(config, compressed_tensors(q)), q)
+
+
+def test_compressed_of_older_versions_and_of_one_scale() -> None:
+    q = random_weight(24, 64)
+    tensors = compressed_tensors(q)
+    tensors["weight_zero_point"] = (zeros_of(q).t() - 8).to(torch.int8)  # not packed before 0.9
+    assert same_weight(read(compressed_config(symmetric=False), tensors), q)
+    tensors = compressed_tensors(random_weight(24, 64, -1, symmetric=True))
+    for shape in ((), (1,), (1, 1)):
+        tensors["weight_scale"] = torch.full(shape, 0.5)
+        found = read(compressed_config(strategy="tensor", group_size=None), tensors)
+        assert torch.equal(found.scales, torch.full((1, 24), 0.5).half())
+
+
+def test_compressed_groups_by_name_expression_and_class() -> None:
+    config = compressed_config()
+    weights = config["config_groups"]["group_0"]["weights"]
+    for name, target, size in (
+        ("one", "model.q_proj", 64),
+        ("two", r"re:.*\.mlp\..*", 128),
+    ):
+        scheme = {"targets": [target], "weights": {**weights, "group_size": size}}
+        config["config_groups"] = {**config["config_groups"], name: scheme}
+    for name, size in (("model.q_proj", 64), ("model.mlp.up_proj", 128), ("model.k_proj", 32)):
+        q = random_weight(16, 256, size, symmetric=True)
+        assert same_weight(read(config, compressed_tensors(q), name), q), name
+
+
+def test_activations_that_are_quantized_are_named() -> None:
+    config = compressed_config()
+    config["config_groups"]["group_0"]["input_activations"] = {"num_bits": 8}
+    with pytest.warns(UserWarning, match="the activations are not quantized here"):
+        foreign_format(Path("config.json"), config)
+
+
+@pytest.mark.parametrize("act_order", [False, True])
+@pytest.mark.parametrize(
+    ("k", "size", "expected"), [(512, 256, 128), (96, 96, -1), (384, 192, 64), (500, 160, 32)]
+)
+def test_other_group_sizes_are_the_same_weight(
+    k: int, size: int, expected: int, act_order: bool
+) -> None:
+    q = random_weight(16, k, size, act_order=act_order)
+    found = read(gptq_config(2, group_size=size, sym=False), gptq_tensors(q, version=2))
+    assert found.group_size == expected
+    assert torch.equal(found.dequantize(), q.dequantize())
+    assert torch.equal(xgemm.unpack(xgemm.pack(found)).dequantize(), q.dequantize())
+
+
+def test_group_sizes_that_do_not_fit_are_refused() -> None:
+    q = random_weight(16, 96, 48)
+    with pytest.raises(ValueError, match="its: layer: group_size must be -1 or a multiple of 32"):
+        read(gptq_config(2, group_size=48, sym=False), gptq_tensors(q, version=2))
+
+
+def test_fp32_scales_are_taken_where_they_fit() -> None:
+    q = random_weight(16, 64, dtype=torch.bfloat16)
+    for factor, dtype in ((1.0, torch.float16), (2.0**30, torch.bfloat16)):
+        scales = q.scales.float() * factor
+        tensors = {**compressed_tensors(q), "weight_scale": scales.t().contiguous()}
+        found = read(compressed_config(symmetric=False), tensors)
+        assert found.scales.dtype == dtype
+        assert torch.equal(found.scales.float(), scales)
+
+
+def test_awq_columns_are_those_of_the_kernels() -> None:
+    """Nibble i of a word is column AWQ_COLUMNS[i]: read by hand from one word."""
+    word = sum(column << (4 * i) for i, column in enumerate(AWQ_COLUMNS))
+    tensors = {
+        "qweight": torch.tensor([[word]]).repeat(32, 1).to(torch.int32),
+        "qzeros": torch.zeros(1, 1, dtype=torch.int32),
+        "scales": torch.ones(1, 8).half(),
+    }
+    found = read(awq_config(), tensors)
+    assert found.codes[:, 0].tolist() == list(range(8))

@@ -1,0 +1,121 @@
+"""Checkpoints of other tools into models: the same codes, scales and zero points, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("accelerate")
+transformers = pytest.importorskip("transformers")
+
+from foreign import (  # noqa: E402
+    awq_config,
+    awq_tensors,
+    compressed_config,
+    compressed_tensors,
+    gptq_config,
+    gptq_tensors,
+    same_weight,
+    unpacked,
+    write_directory,
+)
+from hf_models import TOKENS, llama, mixtral, output, quantized_names  # noqa: E402
+
+import xgemm  # noqa: E402
+from xgemm.nn import QuantExperts, QuantLinear  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def v2(q: Any) -> Any:
+    return gptq_tensors(q, version=2)
+
+
+ACT_ORDER = {"act_order": True, "same_order": True}
+CASES: dict[str, tuple[dict, Any, dict]] = {
+    "gptq": (gptq_config(), gptq_tensors, {"symmetric": True}),
+    "gptq-asymmetric": (gptq_config(sym=False), gptq_tensors, {}),
+    "gptq-v2": (gptq_config(2, sym=False), v2, {}),
+    "gptq-act-order": (gptq_config(desc_act=True), gptq_tensors, {"symmetric": True, **ACT_ORDER}),
+    "gptq-channel": (gptq_config(2, group_size=-1, sym=False), v2, {"group_size": -1}),
+    "awq": (awq_config(), awq_tensors, {}),
+    "compressed": (compressed_config(), compressed_tensors, {"symmetric": True}),
+    "compressed-asymmetric": (compressed_config(symmetric=False), compressed_tensors, {}),
+    "compressed-bf16": (
+        compressed_config(),
+        compressed_tensors,
+        {"symmetric": True, "dtype": torch.bfloat16},
+    ),
+    "compressed-g-idx": (
+        compressed_config(actorder="group"),
+        compressed_tensors,
+        {"symmetric": True, **ACT_ORDER},
+    ),
+    "compressed-channel": (
+        compressed_config(strategy="channel", group_size=None),
+        compressed_tensors,
+        {"symmetric": True, "group_size": -1},
+    ),
+}
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert float((found - expected).abs().max()) < 1e-4 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_llama_computes_what_its_dequantized_weights_do(case: str, tmp_path: Path) -> None:
+    config, tensors_of, options = CASES[case]
+    layers, reference = write_directory(tmp_path / "its", llama(), config, tensors_of, **options)
+    model: Any = xgemm.load(tmp_path / "its")
+    assert sorted(quantized_names(model)) == sorted(layers)
+    assert len(layers) == 14
+    for name, weight in layers.items():
+        layer = model.get_submodule(name)
+        assert type(layer) is QuantLinear
+        assert same_weight(unpacked(layer), weight), name
+        assert (layer.perm is not None) == (weight.g_idx is not None)
+    assert type(model.lm_head) is torch.nn.Linear
+    expected = transformers.AutoModelForCausalLM.from_pretrained(reference)
+    close(output(model), output(expected))
+    assert not model.training
+
+
+@pytest.mark.parametrize("case", ["gptq", "gptq-act-order", "awq", "compressed-asymmetric"])
+def test_experts_of_one_module_each_become_quant_experts(case: str, tmp_path: Path) -> None:
+    config, tensors_of, options = CASES[case]
+    layers, reference = write_directory(
+        tmp_path / "its", mixtral(), config, tensors_of, shards=3, **options
+    )
+    model: Any = xgemm.load(tmp_path / "its")
+    experts = model.model.layers[1].mlp.experts
+    assert type(experts) is QuantExperts
+    assert len(quantized_names(model)) == 2 * 5
+    gate, up, down = (
+        [layers[f"model.layers.1.block_sparse_moe.experts.{e}.{w}"] for e in range(4)]
+        for w in ("w1", "w3", "w2")
+    )
+    for e, packed in enumerate(experts.to_packed("gate_up_proj")):
+        found = xgemm.unpack(packed)
+        assert torch.equal(found.codes, torch.cat([gate[e].codes, up[e].codes]))
+        assert torch.equal(found.scales, torch.cat([gate[e].scales, up[e].scales], dim=1))
+    for e, packed in enumerate(experts.to_packed("down_proj")):
+        assert same_weight(xgemm.unpack(packed), down[e])
+    close(output(model), output(transformers.AutoModelForCausalLM.from_pretrained(reference)))
+
+
+def test_the_model_generates_is_saved_and_comes_back(tmp_path: Path) -> None:
+    config, tensors_of, options = CASES["gptq-act-order"]
+    write_directory(tmp_path / "its", mixtral(), config, tensors_of, **options)
+    model: Any = xgemm.load(tmp_path / "its")
+    assert model.generate(TOKENS, max_new_tokens=4, do_sample=False).shape == (1, 24)
+    xgemm.save(model, tmp_path / "saved")
+    model.save_pretrained(tmp_path / "saved-by-transformers")
+    for name in ("saved", "saved-by-transformers"):
+        again = xgemm.load(tmp_path / name)
+        state, other = model.state_dict(), again.state_dict()
+        assert state.keys() == other.keys()
+        assert all(torch.equal(state[key], other[key]) for key in state)
