@@ -101,6 +101,42 @@ def test_module_runs_as_a_process():
         assert command in done.stdout
 
 
+COMMAND = "import _xgemm_command; _xgemm_command.main()"
+
+
+def test_a_terminal_hears_at_once_what_is_waited_for():
+    """The line stands before torch is imported, and is gone when the command speaks."""
+    pty = pytest.importorskip("pty")
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "--version"], stdout=subprocess.PIPE, stderr=slave
+    )
+    assert os.read(master, 4096) == b"importing torch ..."
+    assert process.communicate()[0].decode() == f"xgemm {xgemm.__version__}\n"
+    assert process.returncode == 0
+    os.close(slave)
+    assert os.read(master, 4096) == b"\r\x1b[K"
+
+
+@pytest.mark.parametrize("completion", [False, True])
+def test_a_file_and_a_shell_that_completes_hear_nothing(completion):
+    words = {"COMP_WORDS": "xgemm q", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "xgemm q"}
+    asked = {**words, "_XGEMM_COMPLETE": "complete_zsh"} if completion else {}
+    pty = pytest.importorskip("pty")
+    master, slave = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, "--version"], stdout=subprocess.PIPE,
+        stderr=slave if completion else subprocess.PIPE, env={**os.environ, **asked}, check=False,
+    )  # fmt: skip
+    os.close(slave)
+    assert ("quantize" if completion else xgemm.__version__) in done.stdout.decode()
+    if completion:
+        with pytest.raises(OSError, match="Input/output error"):  # nobody has written
+            os.read(master, 4096)
+    else:
+        assert done.stderr == b""
+
+
 def test_doctor_passes_and_tests_every_op(run):
     code, out, _ = run("doctor", "--json")
     report = json.loads(out)

@@ -102,6 +102,7 @@ def test_holds_the_package_and_nothing_else(wheel: Path) -> None:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     package = ROOT / "python"
     sources = {p.relative_to(package).as_posix() for p in package.glob("xgemm/**/*.py")}
+    sources.add("_xgemm_command.py")  # the console script's
     assert names == sources | {LIBRARY, "xgemm/_build_info.json", "xgemm/py.typed"}
 
 
