@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import strategies as st
+from torch import nn
 
-from xgemm import PackedWeight, QuantizedWeight, pack
+from xgemm import PackedWeight, QuantizedWeight, pack, quantize_weight
 from xgemm.bench.timing import time_host
+from xgemm.nn import QuantExperts
+from xgemm.nn.experts import experts_projections
 from xgemm.reference import error_ratio
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
@@ -132,3 +135,19 @@ def assert_host_time(
             return
     listed = ", ".join(f"{value:.2f}" for value in found)
     pytest.fail(f"took {listed} times torch's host time, expected at most {limit}")
+
+
+def in_act_order(module: nn.Module, group_size: int = 32) -> QuantExperts:
+    """transformers' experts in 4 bits, all but the first in an order of channels of its own."""
+    packed: dict[str, list[PackedWeight]] = {}
+    for name, (_, k) in experts_projections(module).items():
+        packed[name] = []
+        for e, weight in enumerate(getattr(module, name)):
+            q = quantize_weight(weight, group_size=group_size)
+            generator = torch.Generator().manual_seed(e)
+            order = torch.randperm(k, generator=generator)
+            g_idx = (order // group_size).int() if e > 0 else None
+            packed[name].append(
+                pack(QuantizedWeight(q.codes, q.scales, q.zeros, g_idx, group_size))
+            )
+    return QuantExperts.from_packed(module, packed)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import in_act_order
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
@@ -245,6 +247,27 @@ def test_quantize_then_inspect(run, small_llama, tmp_path):
     (small_llama / "config.json").write_text(json.dumps(config))
     assert "is quantized by gptq, not by xgemm" in run("inspect", str(small_llama))[2]
     assert "holds no config.json" in run("inspect", str(tmp_path))[2]
+
+
+def test_inspect_counts_each_expert(run, tmp_path):
+    pytest.importorskip("transformers")
+    from hf_models import mixtral
+
+    model = mixtral()
+    block = model.model.layers[0].mlp
+    block.experts = in_act_order(block.experts)
+    xgemm.save(model, tmp_path / "saved")
+    code, out, _ = run("inspect", str(tmp_path / "saved"), "--json")
+    assert code == 0
+    facts = json.loads(out)
+    experts = "model.layers.0.mlp.experts"
+    assert len(facts["linears"]) == 2 * 4
+    assert facts["linears"][f"{experts}.down_proj.3"] == {
+        **{"n": 64, "k": 96, "group_size": 32, "bf16_scales": False, "zeros": False},
+        **{"bias": False, "act_order": True, "activation": "none", "bytes": 4608},
+    }
+    out = run("inspect", str(tmp_path / "saved"))[1]
+    assert re.search(r"\[192, 64\] . +4 . +32 .* yes ", out)
 
 
 def test_inspect_shows_what_files_say_and_does_not_obey_it(run, saved):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import randn
+from helpers import in_act_order, randn
 from torch import nn
 
 import xgemm
@@ -374,17 +374,7 @@ def test_one_expert_that_needs_bf16_scales_gives_them_to_all(mixtral: nn.Module)
 
 
 def test_act_order(mixtral: nn.Module) -> None:
-    packed: dict[str, list[xgemm.PackedWeight]] = {}
-    for name, (_, k) in experts_projections(mixtral).items():
-        packed[name] = []
-        for e in range(EXPERTS):
-            q = xgemm.quantize_weight(getattr(mixtral, name)[e], group_size=32)
-            generator = torch.Generator().manual_seed(e)
-            g_idx = (torch.randperm(k, generator=generator) // 32).int() if e > 0 else None
-            packed[name].append(
-                xgemm.pack(xgemm.QuantizedWeight(q.codes, q.scales, q.zeros, g_idx, 32))
-            )
-    experts = QuantExperts.from_packed(mixtral, packed)
+    experts = in_act_order(mixtral)
     assert experts.down_proj_perm.shape == (EXPERTS, INNER)
     arguments = (randn((8, HIDDEN), torch.float32), *routing(8))
     close(experts(*arguments), experts.to_experts()(*arguments).detach())

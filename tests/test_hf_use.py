@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import logging
 import weakref
 from pathlib import Path
@@ -14,7 +15,8 @@ import torch
 pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
 
-from hf_models import TOKENS, assert_same, llama, output, quantized_names  # noqa: E402
+from helpers import in_act_order  # noqa: E402
+from hf_models import TOKENS, assert_same, llama, mixtral, output, quantized_names  # noqa: E402
 from torch import nn  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModel,
@@ -194,6 +196,27 @@ def test_cpu_offload_and_dispatch(directory: Path, tmp_path: Path) -> None:
         offload(model)
         assert model.model.layers[1].mlp.up_proj.qweight.is_meta
         assert_same(model, expected)
+
+
+def test_disk_offload_of_experts_in_act_order(tmp_path: Path) -> None:
+    """Also from a folder of before, which has no guards."""
+    from accelerate import disk_offload
+
+    model = mixtral()
+    for layer in model.model.layers:
+        layer.mlp.experts = in_act_order(layer.mlp.experts)
+    xgemm.save(model, tmp_path / "saved")
+    folder = tmp_path / "disk"
+    for without_guards in (False, True):
+        if without_guards:
+            index = json.loads((folder / "index.json").read_text())
+            kept = {name: entry for name, entry in index.items() if 0 not in entry["shape"]}
+            assert len(kept) == len(index) - 4
+            (folder / "index.json").write_text(json.dumps(kept))
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+        disk_offload(loaded, folder, execution_device=torch.device("cpu"))
+        assert loaded.model.layers[1].mlp.experts.down_proj_qweight.is_meta
+        assert_same(loaded, model)
 
 
 # ---- Trainer ----

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import xgemm
 from xgemm.nn import QuantExperts, QuantLinear
@@ -219,16 +220,23 @@ def test_skip_is_stronger_than_include() -> None:
 
 
 def test_computed_weights_are_left() -> None:
-    model = nn.Sequential(*(nn.Linear(32, 32) for _ in range(4)))
+    model = nn.Sequential(*(nn.Linear(32, 32) for _ in range(6)))
     nn.utils.parametrizations.weight_norm(model[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         nn.utils.weight_norm(model[1])
     model[2].weight = None
-    left = quantized(model).xgemm_report.left
-    assert left["0"] == "its weight is computed by a parametrization"
-    assert left["1"] == "its weight is no parameter of its own"
-    assert left["2"] == "its weight is no parameter of its own"
+    nn.utils.spectral_norm(model[3])
+    prune.l1_unstructured(model[4], "weight", amount=0.3)
+    report = quantized(model).xgemm_report
+    assert report.left == {
+        "0": "its weight is computed by a parametrization",
+        "1": "its weight is computed by WeightNorm before each call",
+        "2": "its weight is no parameter of its own",
+        "3": "its weight is computed by SpectralNorm before each call",
+        "4": "its weight is computed by L1Unstructured before each call",
+    }
+    assert report.quantized == ["5"]
 
 
 def test_attentions_projection_is_left_to_attention() -> None:

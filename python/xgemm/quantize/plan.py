@@ -114,6 +114,14 @@ def _parameter_uses(model: nn.Module, tied: Mapping[str, str]) -> dict[int, list
 # ---- what cannot be quantized, whoever asks ----
 
 
+def _hook_that_makes(layer: nn.Module, key: str) -> str | None:
+    """The hook that sets the attribute `key`: of torch.nn.utils' old norms, and of its pruning."""
+    for hook in layer._forward_pre_hooks.values():
+        if key in (getattr(hook, "name", None), getattr(hook, "_tensor_name", None)):
+            return type(hook).__name__
+    return None
+
+
 def _impossible(
     layer: nn.Module, names: list[str], uses: dict[int, list[str]], around: _Surroundings
 ) -> str | None:
@@ -126,6 +134,9 @@ def _impossible(
     for key in own:
         weight: Any = layer._parameters.get(key)
         if weight is None:
+            maker = _hook_that_makes(layer, key)
+            if maker is not None:
+                return f"its weight is computed by {maker} before each call"
             return "its weight is no parameter of its own"
         if type(weight) is not nn.Parameter:
             return f"its weight is a {type(weight).__name__}"
