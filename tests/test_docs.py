@@ -16,6 +16,7 @@ PAGES = sorted((ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
 # Pages whose examples need an extra.
 NEEDS = {
     "README.md": ["transformers", "accelerate"],
+    "checkpoints.md": ["transformers", "accelerate"],
     "generate.md": ["transformers"],
     "finetune.md": ["transformers", "peft"],
     "transformers.md": ["transformers", "accelerate"],

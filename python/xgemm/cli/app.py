@@ -156,6 +156,26 @@ def quantize(
 
 
 @app.command()
+def convert(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            exists=True, file_okay=False, metavar="SRC", help="A 4-bit transformers directory."
+        ),
+    ],
+    destination: Annotated[
+        Path, typer.Argument(file_okay=False, metavar="DST", help="A new or empty directory.")
+    ],
+    to: Annotated[str, typer.Option(help="gptq, awq, compressed-tensors or xgemm.")],
+    json: Json = False,
+) -> None:
+    """Write a GPTQ, AWQ, compressed-tensors or xgemm directory SRC in another of these formats."""
+    from xgemm.cli.convert import run
+
+    run(source, destination, to, json)
+
+
+@app.command()
 def generate(
     directory: Annotated[
         Path,

@@ -90,7 +90,7 @@ def run(source: Source, destination: Path, recipe: Recipe, output: Output) -> No
     report = model.xgemm_report
     with step(f"writing {destination}"):
         xgemm.save(model, destination)
-        copied = _copy_companions(source, destination)
+        copied = copy_companions(source, destination)
     facts = _facts(source, destination, report, taken, copied, time.perf_counter() - started)
     if output.report is not None:
         output.report.write_text(json.dumps(facts, indent=2, allow_nan=False) + "\n")
@@ -211,7 +211,7 @@ def _quantize(model: Any, recipe: Recipe, taken: list[str]) -> None:
         log.print(text, style="yellow", markup=False, soft_wrap=True)
 
 
-def _copy_companions(source: Source, destination: Path) -> list[str]:
+def copy_companions(source: Source, destination: Path) -> list[str]:
     """Tokenizer, processor and the like; of a GGUF file the tokenizer that transformers makes."""
     if source.gguf:
         from transformers import AutoTokenizer

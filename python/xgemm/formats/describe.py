@@ -28,9 +28,9 @@ def describe_modules(model: nn.Module) -> dict[str, dict[str, Any]]:
     modules, experts = {}, {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, QuantLinear):
-            modules[name] = dataclasses.asdict(_linear_spec(module))
+            modules[name] = dataclasses.asdict(linear_spec(module))
         elif isinstance(module, QuantExperts):
-            experts[name] = dataclasses.asdict(_experts_spec(module))
+            experts[name] = dataclasses.asdict(experts_spec(module))
     return {"modules": modules, "experts": experts}
 
 
@@ -45,7 +45,7 @@ def recipe(model: nn.Module) -> dict[str, Any]:
     return {name: known[name] for name in RECIPE if known.get(name) is not None}
 
 
-def _linear_spec(layer: QuantLinear) -> ModuleSpec:
+def linear_spec(layer: QuantLinear) -> ModuleSpec:
     return ModuleSpec(
         n=layer.out_features,
         k=layer.in_features,
@@ -58,7 +58,7 @@ def _linear_spec(layer: QuantLinear) -> ModuleSpec:
     )
 
 
-def _experts_spec(experts: QuantExperts) -> ExpertsSpec:
+def experts_spec(experts: QuantExperts) -> ExpertsSpec:
     projections = {
         name: ModuleSpec(
             n=form.n,

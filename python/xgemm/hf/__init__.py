@@ -15,6 +15,7 @@ if find_spec("transformers") is not None:
 
     from xgemm.hf.attach import attach
     from xgemm.hf.config import XgemmConfig
+    from xgemm.hf.conversion import convert
     from xgemm.hf.generation import accelerate_generation, plain_generation
     from xgemm.hf.peft import (
         merge_adapter,
@@ -30,6 +31,7 @@ __all__ = [
     "XgemmHfQuantizer",
     "accelerate_generation",
     "attach",
+    "convert",
     "give_back",
     "merge_adapter",
     "merge_and_unload",

@@ -19,11 +19,9 @@ from transformers import PreTrainedModel
 from transformers.integrations.accelerate import get_device
 
 from xgemm.formats.foreign import Shards, foreign_format
-from xgemm.formats.foreign.join import joined, with_zeros
 from xgemm.formats.manifest import CONFIG_FILE, RECIPE
-from xgemm.formats.packed import PackedWeight, pack
-from xgemm.formats.quantized import QuantizedWeight
 from xgemm.hf.config import XgemmConfig
+from xgemm.hf.foreign_module import check_shapes, packed_module
 from xgemm.hf.foreign_names import ForeignNames, Source
 from xgemm.hf.loading import keep_in_fp32
 from xgemm.nn import QuantExperts, QuantLinear
@@ -90,23 +88,8 @@ class ForeignLoading:
             4.0 * shape.groups / max(shape.k, 1) for shape in self._shapes.values()
         )
         for source in self._sources:
-            self._check(source)
+            check_shapes(directory, self._shapes, source)
         self._stand_in(model)
-
-    # ---- before a weight is read ----
-
-    def _check(self, source: Source) -> None:
-        """Refuse layers that do not fit the module that they are for."""
-        for leaf, lists in source.parts.items():
-            n, k = source.shapes[leaf]
-            for layers in zip(*lists, strict=True):  # of one expert, or of one linear layer
-                shapes = [self._shapes[layer] for layer in layers]
-                if sum(shape.n for shape in shapes) != n or any(shape.k != k for shape in shapes):
-                    found = " and ".join(str([shape.n, shape.k]) for shape in shapes)
-                    raise ValueError(
-                        f"load: {self._shards.directory}: {', '.join(layers)} must be [{n}, {k}], "
-                        f"as {source.module}.{leaf} is in the model, got {found}"
-                    )
 
     def _stand_in(self, model: PreTrainedModel) -> None:
         """Have the layers filled when transformers looks at what is missing, once, on this model.
@@ -148,47 +131,12 @@ class ForeignLoading:
                 f"load: {source.module} is for the disk (device_map): load the model without "
                 "offloading, save it with xgemm.save, and offload that"
             )
-        old: Any = model.get_submodule(source.module)
-        new: QuantLinear | QuantExperts
-        if source.experts is not None:
-            packed = {leaf: self._experts(lists, device) for leaf, lists in source.parts.items()}
-            new = QuantExperts.from_packed(old, packed)
-        else:
-            layers = [names[0] for names in source.parts["weight"]]
-            weight = self._packed(layers, self._joined(layers), device)
-            new = QuantLinear.from_packed(weight, old.bias, dtype=old.weight.dtype)
-            new.train(old.training)
+        new = packed_module(self._shards, source, model.get_submodule(source.module), device)
         for tensor in (*new.parameters(recurse=False), *new.buffers(recurse=False)):
             if not tensor.is_meta:  # a bias that no file has is still to be initialized
                 _mark_initialized(tensor)
         model.set_submodule(source.module, new)
         return new
-
-    def _experts(self, lists: list[list[str]], device: Any) -> list[PackedWeight]:
-        """Each expert packed; all with zero points where one has them."""
-        asymmetric = any(self._shapes[name].zeros for names in lists for name in names)
-        packed = []
-        for layers in zip(*lists, strict=True):
-            weight = self._joined(layers)
-            weight = with_zeros(weight) if asymmetric else weight
-            packed.append(self._packed(layers, weight, device))
-        return packed
-
-    def _joined(self, layers: Iterable[str]) -> QuantizedWeight:
-        names = list(layers)
-        try:
-            return joined([self._shards.read(name) for name in names])
-        except TypeError as error:
-            raise self._error(names, error) from None
-
-    def _packed(self, layers: Iterable[str], weight: QuantizedWeight, device: Any) -> PackedWeight:
-        try:
-            return pack(weight).to(device)
-        except ValueError as error:
-            raise self._error(layers, error) from None
-
-    def _error(self, layers: Iterable[str], error: Exception) -> ValueError:
-        return ValueError(f"load: {self._shards.directory}: {', '.join(layers)}: {error}")
 
     # ---- what transformers found no place for ----
 

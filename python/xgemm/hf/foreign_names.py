@@ -59,6 +59,15 @@ class ForeignNames:
         self._by_pattern = {p: c for c in self._converters for p in c.source_patterns}
         self._state: dict[str, Any] = dict(model.state_dict(keep_vars=True))
 
+    def in_model(self, key: str) -> str | None:
+        """The name in the model; None where transformers makes a tensor of several."""
+        renamed, pattern = self._renamed(key)
+        return renamed if pattern is None or renamed == key else None
+
+    def has(self, key: str) -> bool:
+        """Whether the model has a place for a tensor of this name."""
+        return self._renamed(key)[0] in self._state
+
     def unexpected(self, key: str) -> set[str]:
         """What transformers calls a tensor that has no place in the model."""
         renamed, pattern = self._renamed(key)

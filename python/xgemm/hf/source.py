@@ -11,8 +11,9 @@ import torch
 import transformers
 from torch import nn
 
-from xgemm.formats.directory import is_xgemm, read_config
-from xgemm.formats.manifest import CONFIG_FILE
+from xgemm.formats.directory import quantized_by, read_config
+from xgemm.formats.foreign import is_read
+from xgemm.formats.manifest import CONFIG_FILE, QUANT_METHOD
 
 SHOWN_NAMES = 5
 
@@ -122,13 +123,14 @@ def load_any(
     dtype: torch.dtype | None = None,
     trust_remote_code: bool = False,
 ) -> nn.Module:
-    """The model of an xgemm directory, or of a float one, in eval mode on `device`.
+    """The model of a directory that `xgemm.load` reads, or of a float one, in eval mode.
 
     dtype: of floating-point tensors; None takes the checkpoint's.
     """
     import xgemm
 
-    if is_xgemm(directory):
+    method = quantized_by(directory, read_config(directory))
+    if method == QUANT_METHOD or is_read(method):
         return xgemm.load(directory, device=device, dtype=dtype)
     return load_float(
         directory, device=device, dtype=dtype or "auto", trust_remote_code=trust_remote_code

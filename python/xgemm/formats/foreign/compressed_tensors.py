@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from xgemm.formats.foreign.layer import SCALES, ForeignLayer, LayerShape
-from xgemm.formats.foreign.nibbles import PER_WORD, unpack_nibbles
+from xgemm.formats.foreign.nibbles import PER_WORD, pack_nibbles, unpack_nibbles
 from xgemm.formats.foreign.section import Section
+from xgemm.formats.foreign.written import Written, usual, whole_zeros
 from xgemm.formats.quantized import QuantizedWeight
 
 _FORMATS = ("pack-quantized", "mixed-precision")
@@ -143,3 +145,56 @@ def _zeros(layer: ForeignLayer, shape: LayerShape) -> torch.Tensor:
             f"{layer.where('weight_zero_point')} must be within -8..7, got {low}..{high}"
         )
     return (given.t() + 8).to(torch.uint8)
+
+
+class CompressedTensorsWriter:
+    def __init__(self, asymmetric: bool) -> None:
+        pass
+
+    def tensors(self, name: str, weight: QuantizedWeight) -> dict[str, torch.Tensor]:
+        tensors = {
+            "weight_packed": pack_nibbles(weight.codes),
+            "weight_scale": weight.scales.t().contiguous(),
+            "weight_shape": torch.tensor([weight.n, weight.k]),
+        }
+        if weight.zeros is not None:
+            zeros = whole_zeros("compressed-tensors", name, weight)
+            tensors["weight_zero_point"] = pack_nibbles(zeros).t().contiguous()
+        if weight.g_idx is not None:
+            tensors["weight_g_idx"] = weight.g_idx.int()
+        return tensors
+
+    def section(self, layers: Mapping[str, Written], floats: list[str]) -> dict[str, Any]:
+        schemes: dict[Written, list[str]] = {}
+        for name, found in layers.items():
+            schemes.setdefault(found, []).append(name)
+        base = usual(layers.values())
+        ordered = sorted(schemes, key=lambda scheme: scheme != base)
+        return {
+            "quant_method": "compressed-tensors",
+            "format": "pack-quantized",
+            "quantization_status": "compressed",
+            "ignore": floats,
+            "config_groups": {
+                f"group_{i}": {
+                    "targets": ["Linear"] if scheme == base else schemes[scheme],
+                    "weights": _arguments(scheme),
+                    "input_activations": None,
+                    "output_activations": None,
+                }
+                for i, scheme in enumerate(ordered)
+            },
+        }
+
+
+def _arguments(scheme: Written) -> dict[str, Any]:
+    """compressed-tensors' QuantizationArgs."""
+    channel = scheme.group_size == -1
+    return {
+        "num_bits": 4,
+        "type": "int",
+        "symmetric": scheme.symmetric,
+        "strategy": "channel" if channel else "group",
+        "group_size": None if channel else scheme.group_size,
+        "actorder": "group" if scheme.act_order else None,
+    }

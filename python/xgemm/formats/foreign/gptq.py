@@ -16,9 +16,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from xgemm.formats.foreign.layer import SCALES, ForeignLayer, LayerShape
-from xgemm.formats.foreign.nibbles import PER_WORD, unpack_nibbles
+from xgemm.formats.foreign.nibbles import PER_WORD, pack_nibbles, unpack_nibbles
 from xgemm.formats.foreign.section import Section
+from xgemm.formats.foreign.written import Written, check_multiples, usual, whole_zeros
 from xgemm.formats.quantized import QuantizedWeight
 
 V1_OFFSET = 0x11111111  # what version 1 takes off each word of zero points
@@ -98,3 +101,42 @@ def _rule(
     if not isinstance(values, dict):
         raise where.error(pattern, "an object", values)
     return compiled, where.inside(pattern, values)
+
+
+class GptqWriter:
+    """Version 2 where a layer has zero points, which older readers of version 1 take one by one;
+    version 1, which every reader knows, where none has."""
+
+    def __init__(self, asymmetric: bool) -> None:
+        self._version = 2 if asymmetric else 1
+
+    def tensors(self, name: str, weight: QuantizedWeight) -> dict[str, torch.Tensor]:
+        check_multiples("gptq", name, weight, n=PER_WORD, k=PER_WORD)
+        zeros = pack_nibbles(whole_zeros("gptq", name, weight))
+        return {
+            "qweight": pack_nibbles(weight.codes).t().contiguous(),
+            "qzeros": zeros - V1_OFFSET if self._version == 1 else zeros,
+            "scales": weight.scales,
+            "g_idx": weight.group_of_channel().int(),
+        }
+
+    def section(self, layers: Mapping[str, Written], floats: list[str]) -> dict[str, Any]:
+        base = usual(layers.values())
+        rules: dict[str, Any] = {rf"-:^{re.escape(name)}$": {} for name in floats}
+        for name, found in layers.items():
+            if (found.group_size, found.symmetric) != (base.group_size, base.symmetric):
+                rules[rf"+:^{re.escape(name)}$"] = {
+                    "group_size": found.group_size,
+                    "sym": found.symmetric,
+                }
+        return {
+            "quant_method": "gptq",
+            "bits": 4,
+            "group_size": base.group_size,
+            "desc_act": any(found.act_order for found in layers.values()),
+            "sym": base.symmetric,
+            "lm_head": "lm_head" in layers,
+            "checkpoint_format": _VERSIONS[self._version - 1],
+            "pack_dtype": "int32",
+            "dynamic": rules,
+        }

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from xgemm.formats.foreign.awq import Awq
-from xgemm.formats.foreign.compressed_tensors import CompressedTensors
-from xgemm.formats.foreign.gptq import Gptq
+import torch
+
+from xgemm.formats.foreign.awq import Awq, AwqWriter
+from xgemm.formats.foreign.compressed_tensors import CompressedTensors, CompressedTensorsWriter
+from xgemm.formats.foreign.gptq import Gptq, GptqWriter
 from xgemm.formats.foreign.layer import ForeignLayer, LayerShape
 from xgemm.formats.foreign.section import Section
+from xgemm.formats.foreign.written import Written
 from xgemm.formats.quantized import QuantizedWeight
 
 
@@ -27,14 +31,36 @@ class ForeignFormat(Protocol):
         """The layer's canonical weight."""
 
 
+class ForeignWriter(Protocol):
+    """Writes a format; asymmetric: whether any layer has zero points."""
+
+    def __init__(self, asymmetric: bool) -> None: ...
+
+    def tensors(self, name: str, weight: QuantizedWeight) -> dict[str, torch.Tensor]:
+        """A layer's tensors by part; ValueError by layer for what the format cannot hold."""
+
+    def section(self, layers: Mapping[str, Written], floats: list[str]) -> dict[str, Any]:
+        """quantization_config; floats: the names of modules with a 2-D float weight."""
+
+
 _FORMATS = {form.method: form for form in (Gptq, Awq, CompressedTensors)}
 FOREIGN_METHODS = tuple(_FORMATS)
+FOREIGN_WRITERS: dict[str, type[ForeignWriter]] = {
+    "gptq": GptqWriter,
+    "awq": AwqWriter,
+    "compressed-tensors": CompressedTensorsWriter,
+}
 # Other names of these in config.json.
 _SAME = {"auto_gptq": "gptq", "compression_config": "compressed-tensors"}
 _HINTS = {
     "bitsandbytes": "its nf4 codes are no evenly spaced integers, so they would have to be "
     "quantized again: load the model with transformers, dequantize() it, and xgemm.quantize it",
 }
+
+
+def is_read(method: str | None) -> bool:
+    """Whether a `quant_method` is one of these formats."""
+    return _SAME.get(str(method), method) in _FORMATS
 
 
 def foreign_format(file: Path, section: dict[str, Any]) -> ForeignFormat:

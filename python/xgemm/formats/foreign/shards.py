@@ -1,11 +1,11 @@
-"""The safetensors files of another tool's checkpoint: its layers, read one at a time."""
+"""The safetensors files of a checkpoint: tensors, and layers of other tools, one at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,22 +14,61 @@ from xgemm.formats.foreign.methods import ForeignFormat
 from xgemm.formats.headers import header_specs
 from xgemm.formats.quantized import QuantizedWeight
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-class Shards:
+
+class TensorFiles:
     """Open files; a tensor is in memory only while the caller holds it.
+
+    tensors: what the headers say, by name.
+    """
+
+    def __init__(self, directory: Path, files: Iterable[str]) -> None:
+        import safetensors
+
+        self.directory = directory
+        self.tensors, _ = header_specs(safetensors, directory, files)
+        self._safetensors = safetensors
+        self._open: dict[str, Any] = {}
+
+    def tensor(self, name: str, index: int | None = None) -> torch.Tensor:
+        """A tensor, or what is at one index of its first dimension."""
+        file = self.tensors[name].file
+        path = self.directory / file
+        try:
+            if file not in self._open:
+                self._open[file] = self._safetensors.safe_open(path, framework="pt")
+            opened = self._open[file]
+            found: torch.Tensor = (
+                opened.get_tensor(name) if index is None else opened.get_slice(name)[index]
+            )
+        except self._safetensors.SafetensorError as error:
+            raise ValueError(f"load: {path}: {name}: {error}") from None
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.clear()
+
+
+class Shards(TensorFiles):
+    """A checkpoint of another tool's format.
 
     layers: name -> the layer that has the format's key tensor there.
     others: names of the tensors that belong to no quantized layer.
     """
 
     def __init__(self, directory: Path, files: Iterable[str], form: ForeignFormat) -> None:
-        import safetensors
-
-        self.directory = directory
+        super().__init__(directory, files)
         self.form = form
-        self.tensors, _ = header_specs(safetensors, directory, files)
-        self._safetensors = safetensors
-        self._open: dict[str, Any] = {}
         suffix = f".{form.key}"
         self.layers: dict[str, ForeignLayer] = {}
         taken: set[str] = set()
@@ -49,25 +88,3 @@ class Shards:
 
     def read(self, layer: str) -> QuantizedWeight:
         return self.form.read(self.layers[layer])
-
-    def tensor(self, name: str) -> torch.Tensor:
-        file = self.tensors[name].file
-        path = self.directory / file
-        try:
-            if file not in self._open:
-                self._open[file] = self._safetensors.safe_open(path, framework="pt")
-            found: torch.Tensor = self._open[file].get_tensor(name)
-        except self._safetensors.SafetensorError as error:
-            raise ValueError(f"load: {path}: {name}: {error}") from None
-        return found
-
-    def __enter__(self) -> Shards:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._open.clear()

@@ -1,0 +1,55 @@
+"""`xgemm convert`: a 4-bit transformers directory in another tool's format, or in xgemm's."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from xgemm.cli.output import out, print_json, printable
+from xgemm.cli.progress import import_transformers, step
+from xgemm.cli.quantize import Source, copy_companions
+
+GENERATION_FILE = "generation_config.json"
+
+
+def run(source: Path, destination: Path, to: str, as_json: bool) -> None:
+    started = time.perf_counter()
+    import_transformers()
+    from xgemm.hf.conversion import convert
+
+    with step(f"converting {source}", total=1) as shown:
+        done = convert(
+            source,
+            destination,
+            to,
+            progress=lambda count, total, name: shown.update(
+                count, total, f"converting {name}".rstrip()
+            ),
+        )
+    copied = copy_companions(Source(source), destination)
+    if (source / GENERATION_FILE).is_file():
+        shutil.copy2(source / GENERATION_FILE, destination / GENERATION_FILE)
+        copied.append(GENERATION_FILE)
+    facts = {
+        "source": str(source),
+        "destination": str(destination),
+        "from": done.source,
+        "to": to,
+        "layers": done.layers,
+        "other_tensors": done.others,
+        "bytes": done.nbytes,
+        "copied": copied,
+        "seconds": time.perf_counter() - started,
+    }
+    if as_json:
+        print_json(facts)
+        return
+    out.print(
+        printable(
+            f"{source} ({done.source}) to {destination} ({to}): {done.layers} layers of 4 bits, "
+            f"{done.others} other tensors, {done.nbytes / 1e6:.1f} MB, in {facts['seconds']:.0f} s"
+        ),
+        markup=False,
+        soft_wrap=True,
+    )
