@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -280,11 +281,26 @@ def test_inspect_shows_what_files_say_and_does_not_obey_it(run, saved):
     assert code == 0
     assert "Evil\\x1b[2J\\x9bm\\u202e[bold]" in out
     assert not {"\x1b", "\x9b", "\u202e"} & set(out)
-    config["quantization_config"]["format"] = "\x1b[31mred"
+    config["architectures"] = ["N" * 10_000]
+    path.write_text(json.dumps(config))
+    assert "N" * 200 in run("inspect", str(saved))[1]
+    assert "N" * 201 not in run("inspect", str(saved))[1]
+    config["quantization_config"]["format"] = "\x1b[31mred" * 10_000
     path.write_text(json.dumps(config))
     code, _, err = run("inspect", str(saved))
     assert code == 1
     assert "\x1b" not in err
+    assert len(err) < 5000
+
+
+def test_a_warning_does_not_steer_the_terminal(run, saved, monkeypatch):
+    """transformers warns of what it finds in a file, in the file's words."""
+    monkeypatch.setattr(
+        "xgemm.cli.inspect.run", lambda *_: warnings.warn("\x1b[2J\u202eboo", stacklevel=1)
+    )
+    code, _, err = run("inspect", str(saved))
+    assert code == 0
+    assert "UserWarning: \\x1b[2J\\u202eboo" in err
 
 
 def test_inspect_reads_a_directory_without_a_manifest(run, saved):

@@ -65,7 +65,7 @@ def test_generate_streams_to_stdout_and_measures_on_stderr(run, directories):
     code, out, err = run(*arguments)
     text = json.loads(run(*arguments, "--json")[1])["text"]
     assert code == 0, err
-    assert out == xgemm.cli.output.printable(text) + "\n"
+    assert out == xgemm.quoting.printable(text) + "\n"
     assert "4 tokens, " in err
     assert "tokens/s after the first; first token after" in err
 

@@ -1,4 +1,4 @@
-"""The dense CPU kernels of each instruction set against float64, and what explain says of them.
+"""The CPU kernels of each instruction set against float64, and what explain says of them.
 
 The instruction set is read once in a process, so each is tried in a process of its own.
 """
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).resolve().parents[1] / "python"
+HERE = Path(__file__).resolve().parent
+SRC = HERE.parent / "python"
 
 # Ragged shapes that meet every way of computing a product: dot, add rows, small, short, blocked.
 CHECK = """
@@ -63,6 +64,21 @@ for m, n, k in shapes:
 print("checked")
 """
 
+INFINITIES = """
+import torch
+import xgemm
+from helpers import random_weight
+
+for group in (32, 64, 128, -1):
+    p = xgemm.pack(random_weight(70, 200, group, "integer"))
+    x = torch.randn(5, 200)
+    x[0, 3], x[3, 199], x[3, 70] = float("inf"), -float("inf"), float("inf")
+    want, y = x.double() @ p.dequantize().double().T, xgemm.linear(x, p).double()
+    assert torch.equal(y.isnan(), want.isnan()), group
+    assert torch.equal(y[want.isinf()], want[want.isinf()]), group
+print("checked")
+"""
+
 EXPLAIN = """
 import torch
 import xgemm
@@ -78,7 +94,7 @@ def run_with(isa: str, script: str) -> str:
     environment = {
         **os.environ,
         "XGEMM_CPU_ISA": isa,
-        "PYTHONPATH": os.pathsep.join([str(SRC), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(SRC), str(HERE), os.environ.get("PYTHONPATH", "")]),
     }
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300
@@ -101,6 +117,11 @@ ISAS = [
 @pytest.mark.parametrize("isa", ISAS)
 def test_ragged_products_match_float64(isa: str) -> None:
     assert run_with(isa, CHECK) == "checked\n"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_infinities_of_4_bit_products(isa: str) -> None:
+    assert run_with(isa, INFINITIES) == "checked\n"
 
 
 @pytest.mark.parametrize("isa", ISAS)

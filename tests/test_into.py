@@ -140,3 +140,35 @@ def test_inference_mode():
         dst = torch.empty(2, 2)
         mul_into(dst, torch.ones(2, 3), torch.ones(3, 2))
     assert torch.equal(dst, torch.full((2, 2), 3.0))
+
+
+@pytest.mark.parametrize("op", ["mul_into", "mul_into.w4a16", "sgemm_into"])
+def test_an_inference_tensor_is_written_in_inference_mode_only(op):
+    """As in torch: nothing counts the writes into one, by which autograd finds what was changed."""
+    p = xgemm.pack(random_weight(4, 32, 32))
+    name = "c" if op == "sgemm_into" else "dst"
+    others = (torch.ones(2, 3), torch.ones(3, 4))
+    if op == "mul_into.w4a16":
+        others = (torch.ones(2, 32), *w4a16_args(p))
+    packet, _, overload = op.partition(".")
+    call = getattr(getattr(torch.ops.xgemm, packet), overload or "default")
+    with torch.inference_mode():
+        dst = torch.full((2, 4), 7.0)
+        inference = tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in others)
+    for args in (others, inference):  # tensors of which autograd knows some, and none
+        for mode in (torch.enable_grad, torch.no_grad):
+            with mode(), pytest.raises(ValueError, match=f"{op}: {name} must not be an inference"):
+                call(dst, *args)
+            assert (dst == 7).all()
+    with torch.inference_mode():
+        call(dst, *others)
+    assert (dst != 7).all()
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_a_write_is_counted_in_every_mode(mode):
+    dst = torch.zeros(2, 4)
+    version = dst._version
+    with mode():
+        mul_into(dst, torch.ones(2, 3), torch.ones(3, 4))
+    assert dst._version == version + 1

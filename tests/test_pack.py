@@ -12,6 +12,7 @@ import torch
 from helpers import random_weight
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import xgemm
 from xgemm import PackedWeight, QuantizedWeight
@@ -201,9 +202,35 @@ def test_bad_packed_weights_are_refused(change: dict, message: str) -> None:
 
 def test_unpack_refuses_what_is_no_permutation() -> None:
     p = xgemm.pack(make())
-    bad = dataclasses.replace(p, perm=torch.zeros(200, dtype=torch.int32))
+    bad = dataclasses.replace(p, perm=torch.arange(200, dtype=torch.int32))
+    bad.perm.zero_()  # later than it was checked
     with pytest.raises(ValueError, match=r"unpack: perm must hold each of 0..199 once"):
         xgemm.unpack(bad)
+
+
+def test_a_weight_with_a_channel_named_twice() -> None:
+    """It is refused where it is made; where perm is changed later, what it lacks is 0."""
+    p = xgemm.pack(make())
+    twice = torch.arange(200, dtype=torch.int32)
+    twice[7] = 8
+    for perm in (twice, twice - 1, twice + 1):
+        with pytest.raises(ValueError, match=r"PackedWeight: perm must hold each of 0\.\.199 once"):
+            dataclasses.replace(p, perm=perm)
+    whole = dataclasses.replace(p, perm=torch.arange(200, dtype=torch.int32))
+    assert whole.perm is not None
+    whole.perm[7] = 8
+    for layer in (whole, xgemm.nn.QuantLinear.from_packed(whole)):
+        torch.use_deterministic_algorithms(True)  # memory that is not set is filled with NaN
+        try:
+            w = layer.dequantize(torch.float32)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert (w[:, 7] == 0).all()
+        others = [k for k in range(200) if k not in (7, 8)]
+        assert torch.equal(w[:, others], p.dequantize()[:, others])
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:  # nothing to look at there
+        fake = dataclasses.replace(p, perm=mode.from_tensor(twice))
+    assert fake.perm is not None
 
 
 def test_packed_weight_moves_copies_and_pickles() -> None:

@@ -149,6 +149,33 @@ def test_non_finite_activations(dtype, value, m):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("group", [32, 64, 128, -1])
+@pytest.mark.parametrize("zeros", ["none", "integer"])
+def test_infinities_are_those_of_the_dequantized_product(dtype, group, zeros):
+    """For any number of rows: NaN where a weight is exactly 0, else the infinity of its sign.
+
+    A code of 0 is not a weight of 0, nor is a zero point subtracted from an infinity.
+    """
+    q = random_weight(70, 200, group, zeros, act_order=group == 64)
+    p = xgemm.pack(q)
+    w = p.dequantize().double()
+    assert (w == 0).any()
+    assert (q.codes == 0).any()
+    for m in (1, 2, 4, 7, 16, 17, 40):
+        x = randn((m, 200), dtype)
+        x[0, 3], x[m - 1, 199] = float("inf"), -float("inf")
+        x[m // 2, [0, 130]] = -float("inf")
+        expected = x.double() @ w.T
+        for batch_invariant in (False, True):
+            y = xgemm.linear(x, p, batch_invariant=batch_invariant).double()
+            infinite = expected.isinf()
+            assert infinite.any()
+            assert torch.equal(y.isnan(), expected.isnan())
+            assert torch.equal(y[infinite], expected[infinite])
+            assert torch.equal(y.isfinite(), expected.isfinite())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("group", [32, 128, -1])
 @pytest.mark.parametrize("act_order", [False, True])
 def test_batch_invariant(dtype, group, act_order):

@@ -62,8 +62,8 @@ class EnumArg {
     for (std::string_view name : EnumNames<Enum>::kNames) {
       allowed += (allowed.empty() ? "'" : ", '") + std::string(name) + "'";
     }
-    value_error(op, ": ", EnumNames<Enum>::kArgument, " must be one of ", allowed, ", got '",
-                unknown_, "'");
+    value_error(op, ": ", EnumNames<Enum>::kArgument, " must be one of ", allowed, ", got ",
+                printable(unknown_));
   }
 
   int8_t index_ = -1;

@@ -26,54 +26,6 @@ const std::array<int32_t, kDTypes>& codes() {
   return table;
 }
 
-// Bytes from the first element to the lowest and to the end of the highest one.
-struct Extent {
-  uintptr_t begin, end;
-  bool intersects(const Extent& other) const { return begin < other.end && other.begin < end; }
-};
-
-int64_t item_size(const TensorView& view) {
-  return static_cast<int64_t>(aoti_torch_dtype_element_size(view.dtype_code));
-}
-
-Extent extent_of(const TensorView& view) {
-  int64_t last = 0;
-  for (int64_t d = 0; d < view.dim; ++d) last += (view.sizes[d] - 1) * view.strides[d];
-  const auto begin = reinterpret_cast<uintptr_t>(view.data());
-  return {begin, begin + static_cast<uintptr_t>((last + 1) * item_size(view))};
-}
-
-// The addresses of a tensor modulo `period` bytes, as an arc: dimensions whose stride is a multiple
-// of the period fall onto one place, the others span its length.
-struct Arc {
-  int64_t begin, length;
-};
-
-Arc arc_of(const TensorView& view, int64_t period) {
-  const int64_t item = item_size(view);
-  int64_t length = item;
-  for (int64_t d = 0; d < view.dim; ++d) {
-    const int64_t bytes = view.strides[d] * item;
-    if (bytes % period != 0) length += (view.sizes[d] - 1) * bytes;
-  }
-  const auto address = reinterpret_cast<uintptr_t>(view.data());
-  return {static_cast<int64_t>(address % static_cast<uintptr_t>(period)), length};
-}
-
-bool arcs_apart(const Arc& a, const Arc& b, int64_t period) {
-  const int64_t from_a_to_b = (b.begin - a.begin + period) % period;
-  return a.length <= from_a_to_b && b.length <= period - from_a_to_b;
-}
-
-// True where some stride of `periods`, taken as a period, shows that no address is shared.
-bool interleaved(const TensorView& periods, const TensorView& a, const TensorView& b) {
-  for (int64_t d = 0; d < periods.dim; ++d) {
-    const int64_t period = periods.strides[d] * item_size(periods);
-    if (period > 0 && arcs_apart(arc_of(a, period), arc_of(b, period), period)) return true;
-  }
-  return false;
-}
-
 // Why torch's last call failed. From 2.13 on it can be asked (by name: the library is built for
 // older ones, too), before that it writes it to stderr.
 std::string torch_error(bool on_cuda) {
@@ -86,13 +38,28 @@ std::string torch_error(bool on_cuda) {
 // A RuntimeError: programs that then try again with less look for "CUDA out of memory." in it.
 [[noreturn, gnu::cold, gnu::noinline]] void allocation_failed(const int64_t* sizes, int64_t dim,
                                                               int32_t dtype_code,
-                                                              const TensorView& like) {
-  const std::string reason = torch_error(like.device_type == aoti_torch_device_type_cuda());
+                                                              const TensorView& like,
+                                                              const std::string& reason) {
   throw std::runtime_error(concat("xgemm: no ", dtype_name(dtype_code), " tensor of shape ",
                                   shape_of(sizes, dim), " on ", device_of(like), ": ", reason));
 }
 
 }  // namespace
+
+void TensorView::require_allocated(const char* op, const char* name) const {
+  int64_t held = 0, first = 0, last = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_size(handle, &held));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_offset(handle, &first));
+  for (int64_t d = 0; d < dim; ++d) last += (sizes[d] - 1) * strides[d];
+  const auto item = static_cast<int64_t>(aoti_torch_dtype_element_size(dtype_code));
+  const int64_t needed = (first + last + 1) * item;
+  // A storage without memory is a null pointer, to which torch adds the offset.
+  const bool null = reinterpret_cast<uintptr_t>(data()) == static_cast<uintptr_t>(first * item);
+  if (held >= needed && !null) return;
+  value_error(op, ": ", name,
+              " has elements, but its data is not allocated yet, or no longer: shape ",
+              shape_of(*this), " needs a storage of ", needed, " bytes, got ", null ? 0 : held);
+}
 
 int32_t torch_code(DType dtype) { return codes()[static_cast<size_t>(dtype)]; }
 
@@ -174,36 +141,6 @@ void require_shape(const char* op, const char* name, const TensorView& view, con
               shape_of(view));
 }
 
-void require_no_self_overlap(const char* op, const char* name, const TensorView& view) {
-  if (view.contiguous()) return;
-  std::vector<int64_t> order;
-  for (int64_t d = 0; d < view.dim; ++d) {
-    if (view.sizes[d] == 0) return;
-    if (view.sizes[d] > 1) order.push_back(d);
-  }
-  std::sort(order.begin(), order.end(),
-            [&](int64_t a, int64_t b) { return view.strides[a] < view.strides[b]; });
-  int64_t reach = 0;  // of the dimensions of smaller strides, in elements
-  for (int64_t d : order) {
-    if (view.strides[d] <= reach) {
-      const std::string strides = shape_of(view.strides, view.dim);
-      value_error(op, ": ", name, " must not overlap itself, got shape ", shape_of(view),
-                  " with strides ", strides);
-    }
-    reach += (view.sizes[d] - 1) * view.strides[d];
-  }
-}
-
-void require_no_overlap(const char* op, const char* name, const TensorView& written,
-                        const char* other_name, const TensorView& other) {
-  if (written.numel() == 0 || other.numel() == 0 || !written.same_device(other)) return;
-  if (!extent_of(written).intersects(extent_of(other))) return;
-  if (interleaved(written, written, other) || interleaved(other, written, other)) return;
-  value_error(op, ": ", name, " must not overlap ", other_name,
-              ", got two views of the same memory, of shapes ", shape_of(written), " and ",
-              shape_of(other));
-}
-
 int64_t wrap_dim(const char* op, int64_t dim, int64_t ndim) {
   const int64_t bound = ndim == 0 ? 1 : ndim;
   if (dim < -bound || dim >= bound) {
@@ -219,15 +156,22 @@ OwnedTensor new_owned(const int64_t* sizes, int64_t dim, int32_t dtype_code,
   int64_t few[kInline];
   std::vector<int64_t> many(dim > kInline ? static_cast<size_t>(dim) : 0);
   int64_t* strides = dim > kInline ? many.data() : few;
-  int64_t stride = 1;
+  int64_t stride = 1, bytes = 0;
+  bool fits = true;
   for (int64_t d = dim - 1; d >= 0; --d) {
     strides[d] = stride;
-    stride *= std::max<int64_t>(sizes[d], 1);
+    fits = !__builtin_mul_overflow(stride, std::max<int64_t>(sizes[d], 1), &stride) && fits;
+  }
+  const auto item = static_cast<int64_t>(aoti_torch_dtype_element_size(dtype_code));
+  if (!fits || __builtin_mul_overflow(stride, item, &bytes)) {
+    allocation_failed(sizes, dim, dtype_code, like,
+                      "its size in bytes is beyond 63 bits of memory");
   }
   AtenTensorHandle handle = nullptr;
   if (aoti_torch_empty_strided(dim, sizes, strides, dtype_code, like.device_type, like.device_index,
                                &handle) != TORCH_SUCCESS) {
-    allocation_failed(sizes, dim, dtype_code, like);
+    const bool on_cuda = like.device_type == aoti_torch_device_type_cuda();
+    allocation_failed(sizes, dim, dtype_code, like, torch_error(on_cuda));
   }
   return OwnedTensor(handle);
 }

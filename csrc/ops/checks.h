@@ -38,6 +38,13 @@ struct ReturnedTensor {
 
 // A tensor's description, read once through the C shim; borrows from the tensor.
 struct TensorView {
+  // An argument of `op`, refused by name where its storage does not hold its elements: a storage
+  // can be freed or shrunk under a tensor (FSDP does that), and torch itself would read on.
+  TensorView(const char* op, const char* name, const Tensor& tensor)
+      : TensorView(op, name, tensor.get()) {}
+  TensorView(const char* op, const char* name, const OwnedTensor& tensor)
+      : TensorView(op, name, tensor.get()) {}
+  // A tensor of the op's own.
   explicit TensorView(const Tensor& tensor) : TensorView(tensor.get()) {}
   explicit TensorView(const OwnedTensor& tensor) : TensorView(tensor.get()) {}
   explicit TensorView(AtenTensorHandle handle) : handle(handle) {
@@ -84,6 +91,12 @@ struct TensorView {
     TORCH_ERROR_CODE_CHECK(torch_get_mutable_data_ptr(handle, &pointer));
     return pointer;
   }
+
+ private:
+  TensorView(const char* op, const char* name, AtenTensorHandle handle) : TensorView(handle) {
+    if (numel() != 0) require_allocated(op, name);
+  }
+  void require_allocated(const char* op, const char* name) const;
 };
 
 // "[2, 3]", "float32", "cuda:0"
@@ -108,7 +121,7 @@ inline void require_shape(const char* op, const char* name, const TensorView& vi
 }
 
 // A destination that an op writes: no two of its elements share an address, and it shares none
-// with an input. Interleaved views of one buffer (its left and right columns) are told apart.
+// with an input. Views that interleave in one buffer without a common element are taken.
 void require_no_self_overlap(const char* op, const char* name, const TensorView& view);
 void require_no_overlap(const char* op, const char* name, const TensorView& written,
                         const char* other_name, const TensorView& other);

@@ -15,12 +15,12 @@ DType parse_dtype(const std::string& text) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     if (text == name_of(dtype)) return dtype;
   }
-  value_error(kOp, ": dtype must be 'float32', 'float16' or 'bfloat16', got '", text, "'");
+  value_error(kOp, ": dtype must be 'float32', 'float16' or 'bfloat16', got ", printable(text));
 }
 
 Tensor dequantize_w4(const Tensor& qweight, int64_t n, int64_t k, int64_t group_size,
                      bool bf16_scales, bool zeros, const StringArg& dtype_arg) {
-  const TensorView view(qweight);
+  const TensorView view(kOp, "qweight", qweight);
   const w4::Layout layout = require_layout(kOp, n, k, group_size, zeros);
   const PackedBytes packed(kOp, view, layout, bf16_scales);
   const DType dtype = parse_dtype(dtype_arg.text);

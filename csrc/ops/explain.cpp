@@ -21,7 +21,8 @@ DType parse_dtype(const std::string& op, const std::string& text) {
     if (text == name_of(dtype) && (dtype == DType::kF32 || !fp32_only)) return dtype;
   }
   value_error(kOp, ": dtype of ", op, " must be ",
-              fp32_only ? "'float32'" : "'float32', 'float16' or 'bfloat16'", ", got '", text, "'");
+              fp32_only ? "'float32'" : "'float32', 'float16' or 'bfloat16'", ", got ",
+              printable(text));
 }
 
 void require_extent(const char* name, int64_t value) {
@@ -51,11 +52,12 @@ std::string explain(const StringArg& op, int64_t m, int64_t n, int64_t k, const 
   const std::string& name = op.text;
   const bool quantized = name == "mul.w4a16";
   if (!quantized && name != "mul" && name != "sgemm") {
-    value_error(kOp, ": op must be 'mul', 'mul.w4a16' or 'sgemm', got '", name, "'");
+    value_error(kOp, ": op must be 'mul', 'mul.w4a16' or 'sgemm', got ", printable(name));
   }
   const bool on_cuda = device.text == "cuda";
   if (device.text != "cpu" && !on_cuda) {
-    value_error(kOp, ": device of ", name, " must be 'cpu' or 'cuda', got '", device.text, "'");
+    value_error(kOp, ": device of ", name, " must be 'cpu' or 'cuda', got ",
+                printable(device.text));
   }
   require_extent("m", m);
   require_extent("n", n);

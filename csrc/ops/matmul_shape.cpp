@@ -106,9 +106,10 @@ void MatmulShape::fill_batch(cpu::GemmProblem& problem, const TensorView& d,
   for (int64_t i = 0; i < batch; ++i) {
     const int64_t size = result_.data()[i];
     if (size == 1) continue;
+    // Strides of operands without elements (K == 0) may have any value: they are not looked at.
     const cpu::BatchDim dim = {.size = size,
-                               .a = batch_stride(a_, a_matrix, batch, i),
-                               .b = batch_stride(b_, b_matrix, batch, i),
+                               .a = k_ == 0 ? 0 : batch_stride(a_, a_matrix, batch, i),
+                               .b = k_ == 0 ? 0 : batch_stride(b_, b_matrix, batch, i),
                                .c = c != nullptr ? c->strides[i] : 0,
                                .d = d.strides[i]};
     if (!problem.batch.empty() && continues(problem.batch.back(), dim)) {

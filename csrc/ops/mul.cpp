@@ -21,13 +21,13 @@ struct Operands {
   Operands(const char* op, const OwnedTensor& a_tensor, const OwnedTensor& b_tensor,
            const MaybeTensor& bias_tensor, const ActivationArg& activation_arg,
            const PrecisionArg& precision_arg)
-      : a(a_tensor),
-        b(b_tensor),
+      : a(op, "a", a_tensor),
+        b(op, "b", b_tensor),
         dtype(check_dtypes(op, precision_arg)),
         precision(precision_arg.value(op)),
         activation(activation_arg.value(op)),
         shape(op, a, b) {
-    if (bias_tensor) check_bias(op, bias.emplace(*bias_tensor));
+    if (bias_tensor) check_bias(op, bias.emplace(op, "bias", *bias_tensor));
   }
 
   void run(const char* op, const TensorView& d) const {
@@ -86,7 +86,7 @@ void mul_into(const OwnedTensor& dst, const OwnedTensor& a, const OwnedTensor& b
               const PrecisionArg& precision) {
   constexpr const char* kOp = "mul_into";
   const Operands operands(kOp, a, b, bias, activation, precision);
-  const TensorView view(dst);
+  const TensorView view(kOp, "dst", dst);
   require_same_dtype(kOp, "dst", view, "a", operands.a);
   require_same_device(kOp, "dst", view, "a", operands.a);
   operands.shape.require_result(kOp, "dst", view);

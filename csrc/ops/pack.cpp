@@ -33,9 +33,9 @@ void require_finite(const char* op, const char* name, const uint16_t* values,
 Tensor pack_w4(const Tensor& codes, const Tensor& scales, const std::optional<Tensor>& zeros,
                int64_t group_size) {
   constexpr const char* kOp = "pack_w4";
-  const TensorView codes_view(codes), scales_view(scales);
+  const TensorView codes_view(kOp, "codes", codes), scales_view(kOp, "scales", scales);
   std::optional<TensorView> zeros_view;
-  if (zeros) zeros_view.emplace(*zeros);
+  if (zeros) zeros_view.emplace(kOp, "zeros", *zeros);
   const w4::Layout layout = require_pack_inputs(kOp, codes_view, scales_view,
                                                 zeros_view ? &*zeros_view : nullptr, group_size);
 
@@ -61,7 +61,7 @@ Tensor pack_w4(const Tensor& codes, const Tensor& scales, const std::optional<Te
 std::tuple<Tensor, Tensor, Tensor> unpack_w4(const Tensor& qweight, int64_t n, int64_t k,
                                              int64_t group_size, bool bf16_scales, bool zeros) {
   constexpr const char* kOp = "unpack_w4";
-  const TensorView view(qweight);
+  const TensorView view(kOp, "qweight", qweight);
   const w4::Layout layout = require_layout(kOp, n, k, group_size, zeros);
   const PackedBytes packed(kOp, view, layout, bf16_scales);
   const Unpacked out = new_unpacked(layout, bf16_scales, view);

@@ -62,9 +62,9 @@ void require_sound(const w4::Layout& layout, const cuda::W4Canonical& weight, bo
 
 Tensor pack_w4(const Tensor& codes, const Tensor& scales, const std::optional<Tensor>& zeros,
                int64_t group_size) {
-  const TensorView codes_view(codes), scales_view(scales);
+  const TensorView codes_view(kPack, "codes", codes), scales_view(kPack, "scales", scales);
   std::optional<TensorView> zeros_view;
-  if (zeros) zeros_view.emplace(*zeros);
+  if (zeros) zeros_view.emplace(kPack, "zeros", *zeros);
   const w4::Layout layout = require_pack_inputs(kPack, codes_view, scales_view,
                                                 zeros_view ? &*zeros_view : nullptr, group_size);
   const torch::stable::accelerator::DeviceGuard guard(codes_view.device_index);
@@ -89,7 +89,7 @@ Tensor pack_w4(const Tensor& codes, const Tensor& scales, const std::optional<Te
 std::tuple<Tensor, Tensor, Tensor> unpack_w4(const Tensor& qweight, int64_t n, int64_t k,
                                              int64_t group_size, bool bf16_scales, bool zeros) {
   constexpr const char* kOp = "unpack_w4";
-  const TensorView view(qweight);
+  const TensorView view(kOp, "qweight", qweight);
   const w4::Layout layout = require_layout(kOp, n, k, group_size, zeros);
   const torch::stable::accelerator::DeviceGuard guard(view.device_index);
   const PackedBytes packed(kOp, view, layout, bf16_scales);

@@ -83,7 +83,7 @@ void run_on_gpu(const ReduceProblem& problem, const TensorView& like) {
 
 Tensor reduce(ReduceOp op, const Tensor& x, const int64_t* dims, size_t count, bool keepdim,
               double p = 2.0) {
-  const TensorView view(x);
+  const TensorView view(name_of(op), "x", x);
   const DType dtype = require_input(op, view);
   const uint64_t mask = reduced_dims(op, dims, count, view.dim);
 
@@ -93,6 +93,8 @@ Tensor reduce(ReduceOp op, const Tensor& x, const int64_t* dims, size_t count, b
   problem.p = p;
   int64_t sizes[ReduceDims::kMaxDims];
   int64_t out_dim = 0;
+  const bool empty = view.numel() == 0;
+  bool no_output = false;
   for (int64_t d = 0; d < view.dim; ++d) {
     const bool reduced = mask >> d & 1;
     if (reduced && view.sizes[d] == 0 && !has_identity(op, p)) {
@@ -100,25 +102,30 @@ Tensor reduce(ReduceOp op, const Tensor& x, const int64_t* dims, size_t count, b
                   op == ReduceOp::kNorm ? concat(" with p=", p) : "", ", got x of shape ",
                   shape_of(view));
     }
-    (reduced ? problem.reduced : problem.kept).push({view.sizes[d], view.strides[d], 0});
+    // An empty tensor's sizes may have a product beyond int64, and its strides any value.
+    const ReduceDim extent = {view.sizes[d], empty ? 0 : view.strides[d], 0};
+    if (!reduced) problem.kept.push(extent);
+    if (reduced && !empty) problem.reduced.push(extent);
+    no_output = no_output || (!reduced && view.sizes[d] == 0);
     if (!reduced || keepdim) sizes[out_dim++] = reduced ? 1 : view.sizes[d];
   }
+  if (empty) problem.reduced.push({0, 1, 0});
   // The norm of one number, of whatever order but 0, is its magnitude.
   if (op == ReduceOp::kNorm && problem.reduced.elements() == 1 && (p < 0 || p > 0)) {
     problem.p = std::numeric_limits<double>::infinity();
   }
-  int64_t stride = 1;
-  for (int d = problem.kept.count - 1; d >= 0; --d) {
-    problem.kept[d].out_stride = stride;
-    stride *= problem.kept[d].size;
-  }
-
 #ifdef XGEMM_WITH_CUDA
   std::optional<CurrentDevice> device;
   const bool on_gpu = view.device_type == aoti_torch_device_type_cuda();
   if (on_gpu) device.emplace(name_of(op), view.device_index);
 #endif
   Tensor out = new_output(sizes, out_dim, torch_code(reduce_output_dtype(op, dtype)), view);
+  if (no_output) return out;
+  int64_t stride = 1;
+  for (int d = problem.kept.count - 1; d >= 0; --d) {
+    problem.kept[d].out_stride = stride;
+    stride *= problem.kept[d].size;
+  }
   problem.in = view.data();
   problem.out = out.mutable_data_ptr();
 #ifdef XGEMM_WITH_CUDA

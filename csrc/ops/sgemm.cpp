@@ -14,7 +14,7 @@ namespace {
 using PrecisionArg = EnumArg<Precision>;
 
 TensorView require_operand(const char* op, const char* name, const OwnedTensor& tensor) {
-  const TensorView view(tensor);
+  const TensorView view(op, name, tensor);
   require_dtype(op, name, view, {DType::kF32});
   if (view.dim < 2) {
     value_error(op, ": ", name, " must have at least 2 dimensions, got ", shape_of(view));
@@ -67,7 +67,7 @@ ReturnedTensor sgemm(const OwnedTensor& a, const OwnedTensor& b, const std::opti
   constexpr const char* kOp = "sgemm";
   const Operands operands(kOp, a, b, transa, transb, alpha, beta, precision);
   std::optional<TensorView> c_view;
-  if (c) operands.require_c(kOp, c_view.emplace(*c));
+  if (c) operands.require_c(kOp, c_view.emplace(kOp, "c", *c));
   if (operands.beta != 0.0f && !c) {
     value_error(kOp, ": c must be given when beta is not 0, got None with beta=", beta);
   }
@@ -81,7 +81,7 @@ void sgemm_into(const OwnedTensor& c, const OwnedTensor& a, const OwnedTensor& b
                 bool transb, double alpha, double beta, const PrecisionArg& precision) {
   constexpr const char* kOp = "sgemm_into";
   const Operands operands(kOp, a, b, transa, transb, alpha, beta, precision);
-  const TensorView view(c);
+  const TensorView view(kOp, "c", c);
   operands.require_c(kOp, view);
   require_no_self_overlap(kOp, "c", view);
   require_no_overlap(kOp, "c", view, "a", operands.a);

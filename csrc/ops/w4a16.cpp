@@ -20,12 +20,14 @@ using MaybeTensor = std::optional<Tensor>;
 // A tensor [..., cols] as rows: all with one stride, or (row_stride empty) at leading dimensions
 // that have none in common.
 struct Rows {
-  explicit Rows(const TensorView& view) {
+  Rows(const char* op, const char* name, const TensorView& view) {
     const int64_t leading = view.dim - 1;
     int64_t inner = -1;  // the last leading dimension that counts
     bool even = true;
     for (int64_t d = leading - 1; d >= 0; --d) {
-      count *= view.sizes[d];
+      if (__builtin_mul_overflow(count, view.sizes[d], &count)) {
+        value_error(op, ": ", name, " must have fewer than 2^63 rows, got ", shape_of(view));
+      }
       if (view.sizes[d] == 1) continue;
       even = even && (inner < 0 || view.strides[d] == reach);
       if (inner < 0) row_stride = view.strides[d];
@@ -53,20 +55,20 @@ struct Checked {
   Checked(const char* op, const char* name, const OwnedTensor& x_tensor,
           const OwnedTensor& qweight_tensor, const WeightArgs& args, const MaybeTensor& perm_tensor,
           bool gradient)
-      : x(x_tensor), rows(x), channels(gradient ? args.n : args.k) {
+      : x(op, name, x_tensor), rows(op, name, x), channels(gradient ? args.n : args.k) {
     const w4::Layout layout = require_layout(op, args.n, args.k, args.group_size, args.zeros);
     dtype = require_dtype(op, name, x, {DType::kF32, DType::kF16, DType::kBF16});
     if (x.dim == 0 || x.size(-1) != channels) {
       value_error(op, ": the last dimension of ", name, " must be ",
                   gradient ? "n=" : "k=", channels, ", got ", name, " ", shape_of(x));
     }
-    const TensorView qweight(qweight_tensor);
+    const TensorView qweight(op, "qweight", qweight_tensor);
     const PackedBytes& bytes = packed.emplace(op, qweight, layout, args.bf16_scales);
     require_same_device(op, "qweight", qweight, name, x);
     on_cpu = x.device_type == aoti_torch_device_type_cpu();
     weight = {.data = bytes.data(), .layout = layout, .bf16_scales = args.bf16_scales};
     if (perm_tensor) {
-      const TensorView view(*perm_tensor);
+      const TensorView view(op, "perm", *perm_tensor);
       require_perm(op, view, args.k, name, x);
       perm = static_cast<const int32_t*>(view.data());
       if (on_cpu) require_perm_values(op, perm, args.k);  // the CUDA kernels look at each value
@@ -129,7 +131,7 @@ struct Operands : Checked {
         activation(activation_arg.value(op)),
         batch_invariant(batch_invariant) {
     if (bias_tensor) {
-      const TensorView& view = bias.emplace(*bias_tensor);
+      const TensorView& view = bias.emplace(op, "bias", *bias_tensor);
       require_same_dtype(op, "bias", view, "a", x);
       require_same_device(op, "bias", view, "a", x);
       require_shape(op, "bias", view, {args.n});
@@ -248,7 +250,7 @@ void mul_into_w4a16(const OwnedTensor& dst, const OwnedTensor& a, const OwnedTen
   constexpr const char* kOp = "mul_into.w4a16";
   const Operands operands(kOp, a, qweight, {n, k, group_size, bf16_scales, zeros}, bias, perm,
                           activation, batch_invariant);
-  const TensorView view(dst);
+  const TensorView view(kOp, "dst", dst);
   require_same_dtype(kOp, "dst", view, "a", operands.x);
   require_same_device(kOp, "dst", view, "a", operands.x);
   const Sizes sizes = sizes_with(operands.x, n);
@@ -260,7 +262,7 @@ void mul_into_w4a16(const OwnedTensor& dst, const OwnedTensor& a, const OwnedTen
   if (perm) require_no_overlap(kOp, "dst", view, "perm", TensorView(*perm));
   if (operands.empty()) return;
 
-  const Rows rows(view);
+  const Rows rows(kOp, "dst", view);
   if (rows.row_stride) {
     operands.run(kOp, a, view.mutable_data(), *rows.row_stride, view.stride(-1));
     return;

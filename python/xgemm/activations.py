@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from .quoting import shown
+
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 
 
@@ -19,4 +21,4 @@ def activate(x: torch.Tensor, activation: str) -> torch.Tensor:
         return torch.nn.functional.gelu(x, approximate="tanh")
     if activation == "silu":
         return torch.nn.functional.silu(x)
-    raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {shown(activation)}")

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from .quoting import MOST, printable, shown
+
 _RULES = {
     "Tensor": "a torch.Tensor",
     "Optional[Tensor]": "a torch.Tensor or None",
@@ -48,11 +50,11 @@ def _fits(kind: str, value: Any) -> bool:
 
 
 def _described(value: Any) -> str:
-    name = type(value).__name__
+    name = printable(type(value).__name__[:MOST])
     if value is None or isinstance(value, torch.Tensor):
         return name
-    text = repr(value)
-    return f"{name} {text}" if len(text) <= 40 and "\n" not in text else name
+    text = shown(value)
+    return f"{name} {text}" if len(text) <= 40 else name
 
 
 def _takes(schema: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bool:

@@ -38,6 +38,7 @@ _mul_into_w4a16 = torch.ops.xgemm.mul_into.w4a16
 _sgemm_into = torch.ops.xgemm.sgemm_into.default
 
 _grad_enabled = torch.is_grad_enabled
+_BELOW_VERSIONS = torch._C._after_ADInplaceOrView_keyset
 
 Tensor = torch.Tensor
 Call = Callable[..., Tensor]  # an op below autograd
@@ -355,10 +356,22 @@ def _register_into(library: torch.library.Library, op: Any) -> None:
                         f"torch.autograd.forward_ad), as an op that writes {written} has none: "
                         f"call {functional}"
                     )
-        op.redispatch(keys & BELOW_AUTOGRAD, *args, **options)
+        write(keys, *args, **options)
+
+    def write(keys: Any, *args: Any, **options: Any) -> None:
+        # Where no argument has a kernel of autograd's (inference tensors have none, and inference
+        # mode takes it from all), this is the first to be asked.
+        if args[0].is_inference() and not torch.is_inference_mode_enabled():
+            raise ValueError(
+                f"{full_name}: {written} must not be an inference tensor outside of inference "
+                "mode, as writes into one are not counted: call it under torch.inference_mode(), "
+                f"or clone {written}"
+            )
+        op.redispatch(keys & _BELOW_VERSIONS, *args, **options)
         torch.autograd.graph.increment_version(args[0])
 
     library.impl(full_name, kernel, "Autograd", with_keyset=True)
+    library.impl(full_name, write, "ADInplaceOrView", with_keyset=True)
 
 
 _library = torch.library.Library("xgemm", "IMPL")

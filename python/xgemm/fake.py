@@ -14,6 +14,7 @@ import torch
 from .activations import ACTIVATIONS
 from .formats.packed import GROUP_SIZES, MAX_FEATURES, ROW_COLUMNS, UNIT_K, Layout
 from .onnx_guard import refuse_onnx_export
+from .quoting import shown
 
 PRECISIONS = ("ieee", "tf32x3", "tf32")
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -72,7 +73,7 @@ def _check_shape(op: str, name: str, tensor: Tensor, shape: Sequence[Size]) -> N
 def _check_name(op: str, argument: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         names = ", ".join(f"'{name}'" for name in allowed)
-        raise ValueError(f"{op}: {argument} must be one of {names}, got '{value}'")
+        raise ValueError(f"{op}: {argument} must be one of {names}, got {shown(value)}")
 
 
 def _broadcast(op: str, a: Tensor, b: Tensor) -> list[Size]:
@@ -140,7 +141,7 @@ def mul_shape(
     if precision != "ieee" and a.dtype != torch.float32:
         raise ValueError(
             f"{op}: precision must be 'ieee' for {_name(a.dtype)} operands, as it chooses how"
-            f" float32 ones are multiplied, got '{precision}'"
+            f" float32 ones are multiplied, got {shown(precision)}"
         )
     _check_name(op, "activation", activation, ACTIVATIONS)
     shape = _matmul_shape(op, a, b)
@@ -467,4 +468,4 @@ def _dequantize_w4(
     for known in _FLOATS:
         if dtype == _name(known):
             return qweight.new_empty([n, k], dtype=known)
-    raise ValueError(f"{op}: dtype must be 'float32', 'float16' or 'bfloat16', got '{dtype}'")
+    raise ValueError(f"{op}: dtype must be 'float32', 'float16' or 'bfloat16', got {shown(dtype)}")

@@ -25,7 +25,9 @@ mul.w4a16(a, qweight, n, k, group_size, bias=None, perm=None, *, bf16_scales=Fal
     bias: [N], a's dtype. perm: int32 [K], act-order: channel j of W multiplies a[..., perm[j]].
     bf16_scales: scales are bfloat16, else float16. zeros: zero points are stored, else 8.
     batch_invariant: a row's bits do not depend on the number of rows.
-    Returns [..., N] in a's dtype.
+    Returns [..., N] in a's dtype. Where a row of a is not finite, no element of its product is, and
+        other rows are as ever. The CPU gives the infinities and NaN of the product with the
+        dequantized W (float32), for any number of rows; on CUDA an infinity may be NaN there.
 
 Numbers: float32 accumulation, bias and activation in float32, one rounding to the result's dtype.
 Gradients: in a, b and bias (W has none), of any order, backward and forward (torch.func.jvp); there
@@ -44,8 +46,8 @@ mul_into(dst, a, b, bias=None, *, activation="none", precision="ieee") -> None
 mul_into.w4a16(dst, a, qweight, n, k, group_size, bias=None, perm=None, *, bf16_scales=False,
                zeros=False, activation="none", batch_invariant=False) -> None
 
-    dst: the shape, dtype and device that mul would return, any strides; overwritten. It must
-        overlap neither itself nor an input.
+    dst: the shape, dtype and device that mul would return, any strides; overwritten. It must share
+        no element with itself or an input. An inference tensor is written in inference mode only.
     The other arguments are mul's.
 
 Numbers: mul's. Gradients: none; ValueError where dst or an operand requires one in grad mode or has
@@ -74,8 +76,9 @@ _SGEMM_INTO = """sgemm that overwrites C, as BLAS has it: c = alpha op(a) op(b) 
 
 sgemm_into(c, a, b, *, transa=False, transb=False, alpha=1.0, beta=0.0, precision="ieee") -> None
 
-    c: float32 [..., M, N], any strides (a leading dimension is a stride); it must overlap neither
-        itself, a nor b. Not read where beta is 0.
+    c: float32 [..., M, N], any strides (a leading dimension is a stride); it must share no element
+        with itself, a or b. Not read where beta is 0. An inference tensor is written in inference
+        mode only.
     The other arguments are sgemm's.
 
 Gradients: none; ValueError where c, a or b requires one in grad mode or has a tangent.

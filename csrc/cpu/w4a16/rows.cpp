@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
 #include "cpu/isa/convert.h"
+#include "cpu/isa/isa.h"
 #include "cpu/w4a16/dequant.h"
 
 namespace xgemm::cpu::w4a16 {
@@ -54,16 +56,20 @@ void load_row(const W4Problem& problem, int64_t row, float* values) {
   std::fill(values + layout.k, values + padded_k(problem), 0.0f);
 }
 
-// The power of two that brings a row of very large or very small finite values into the range where
-// neither 2^28 times a code overflows nor 2^-24 of a value underflows; 1 for all others.
-float safe_power(const float* values, int64_t count) {
-  uint32_t largest = 0;  // magnitudes compare as integers
+// Inf or NaN where one of the values is. Magnitudes compare as integers.
+float largest_magnitude(const float* values, int64_t count) {
+  uint32_t largest = 0;
   for (int64_t i = 0; i < count; ++i) {
     largest = std::max(largest, std::bit_cast<uint32_t>(values[i]) & 0x7fffffff);
   }
-  const float bound = std::bit_cast<float>(largest);
-  if (largest < 0x7f800000 && bound > 0x1p80f) return 0x1p-60f;
-  return bound != 0.0f && bound < 0x1p-60f ? 0x1p60f : 1.0f;
+  return std::bit_cast<float>(largest);
+}
+
+// The power of two that brings a row of very large or very small finite values into the range where
+// neither 2^28 times a code overflows nor 2^-24 of a value underflows; 1 for all others.
+float safe_power(float largest) {
+  if (std::isfinite(largest) && largest > 0x1p80f) return 0x1p-60f;
+  return largest != 0.0f && largest < 0x1p-60f ? 0x1p60f : 1.0f;
 }
 
 float sum_of(const float* values, int64_t count) {
@@ -79,7 +85,9 @@ void arrange_row(const W4Problem& problem, int64_t row, int slot, RowBlock& bloc
   const w4::Layout& layout = problem.weight.layout;
   const int64_t padded = padded_k(problem);
   load_row(problem, row, values);
-  const float power = safe_power(values, layout.k);
+  const float largest = largest_magnitude(values, layout.k);
+  block.finite[slot] = std::isfinite(largest);
+  const float power = safe_power(largest);
   block.unscale[slot] = 1.0f / power;
   if (power != 1.0f) {
     for (int64_t i = 0; i < padded; ++i) values[i] *= power;
@@ -146,6 +154,29 @@ RowBlocks::RowBlocks(const W4Problem& problem, const Parallel& parallel)
       arrange_row(problem, i * kMaxRows + slot, slot, blocks_[i], scratch + i * padded);
     }
   });
+}
+
+void multiply_non_finite(const W4Problem& problem, int64_t row, int64_t column, int64_t columns,
+                         float* out) {
+  const int64_t k = problem.weight.layout.k;
+  const auto dequant = isa() != Isa::kGeneric ? dequant_half_avx2 : dequant_half_generic;
+  std::vector<float> x(static_cast<size_t>(padded_k(problem)));
+  load_row(problem, row, x.data());
+  std::fill(out, out + columns, 0.0f);
+  const auto finite = [](float value) { return std::isfinite(value); };
+  for (int64_t channel = 0; channel < k; channel += kHalfK) {
+    const int64_t end = std::min(channel + kHalfK, k);
+    if (std::all_of(&x[channel], x.data() + end, finite)) continue;
+    for (int64_t strip = 0; strip < columns; strip += kColumns) {
+      alignas(64) float weights[kHalfK * kColumns];
+      dequant(problem.weight, column + strip, channel, weights, kColumns);
+      for (int64_t p = channel; p < end; ++p) {
+        if (finite(x[p])) continue;
+        const float* of_channel = weights + (p - channel) * kColumns;
+        for (int64_t c = 0; c < kColumns; ++c) out[strip + c] += x[p] * of_channel[c];
+      }
+    }
+  }
 }
 
 }  // namespace xgemm::cpu::w4a16

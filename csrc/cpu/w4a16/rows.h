@@ -20,6 +20,12 @@ class RowBlocks {
   std::vector<RowBlock> blocks_;
 };
 
+// out[c], c in [0, columns), multiples of 16: row `row` of X, of which some values are not finite,
+// times columns `column` + c of the dequantized weight. Finite values and their products change no
+// sum that is infinite or NaN, so they are left out.
+void multiply_non_finite(const W4Problem& problem, int64_t row, int64_t column, int64_t columns,
+                         float* out);
+
 // Throws std::out_of_range where an entry of problem.perm is not a channel.
 void check_perm(const W4Problem& problem);
 

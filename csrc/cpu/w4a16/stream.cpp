@@ -55,7 +55,11 @@ void stream_strips(const W4Problem& problem, const w4a16::RowBlocks& rows, int64
     const w4a16::StreamTask task{&problem.weight, &block, column, last - first, out};
     isa() != Isa::kGeneric ? w4a16::stream_avx2(task) : w4a16::stream_generic(task);
     for (int slot = 0; slot < block.rows; ++slot, ++row) {
-      store_row(problem, row, column, count, block.unscale[slot], out + slot * w4::kRowColumns);
+      float* const values = out + slot * w4::kRowColumns;
+      if (!block.finite[slot]) {
+        w4a16::multiply_non_finite(problem, row, column, (last - first) * kColumns, values);
+      }
+      store_row(problem, row, column, count, block.unscale[slot], values);
     }
   }
 }

@@ -6,6 +6,8 @@
 // of gid + 8 likewise after one shift of the word by 4; a code comes out 2^8h too large, and 2^-8h
 // is folded into X. The zero point leaves the inner loop by
 //   y = sum over groups of scale * (dot(code, x) - zero * sum(x)).
+// An infinity would be NaN there (inf - inf, or 0 * inf of a code of 0), which it is not in the
+// product with the dequantized weight. So rows with one are multiplied by that.
 //
 // Every row of X is summed in the same order whatever rows stand beside it, so this kernel is batch
 // invariant by construction.
@@ -28,6 +30,7 @@ struct RowBlock {
   float* x = nullptr;       // 64-byte aligned
   float* sums = nullptr;    // [groups][rows]: the sum of x over a group
   float unscale[kMaxRows];  // rows of very large or very small values were scaled by a power of two
+  bool finite[kMaxRows];    // a row that is not is multiplied by rows.h's multiply_non_finite
 };
 
 struct StreamTask {

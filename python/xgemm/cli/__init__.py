@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
+from typing import TextIO
 
 EXIT_FAILURE = 1  # the command ran and failed; 130 is an interrupt
 EXIT_USAGE = 2
+MOST_CHARACTERS = 4000  # of an error's line: a name in a file may be as long as the file
 # What a command needs beside a package that is missing. The packages are named, not xgemm's extras:
 # those can be asked for only where xgemm itself can be fetched from, which a checkout does not say.
 TOGETHER = {
@@ -34,7 +37,9 @@ def main() -> None:
     from xgemm.cli.app import app
 
     try:
-        code = app(args=arguments, prog_name="xgemm", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = app(args=arguments, prog_name="xgemm", standalone_mode=False)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
@@ -45,6 +50,21 @@ def main() -> None:
         print(f"xgemm: {_one_line(error)} ({hint})", file=sys.stderr)
         sys.exit(EXIT_USAGE if usage else EXIT_FAILURE)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """As Python shows it, but for control characters: what a file says is in some warnings."""
+    from xgemm.quoting import printable
+
+    text = warnings.formatwarning(message, category, filename, lineno, line)
+    print(printable(text), file=file or sys.stderr, end="")
 
 
 def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
@@ -59,11 +79,13 @@ def _install(package: str | None) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    from xgemm.cli.output import printable
+    from xgemm.quoting import printable
 
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         return f"this command needs {package}, which is not installed: {_install(package)}"
     message = getattr(error, "format_message", error.__str__)()
-    text = printable(" ".join(message.split()))
+    text = printable(" ".join(message.split())[: MOST_CHARACTERS + 1])
+    if len(text) > MOST_CHARACTERS:
+        text = text[:MOST_CHARACTERS] + "..."
     return text or type(error).__name__

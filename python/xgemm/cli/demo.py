@@ -12,6 +12,7 @@ import torch
 
 from xgemm.cli.output import check_writable, log, out, print_json, table
 from xgemm.cli.progress import import_transformers, step
+from xgemm.quoting import printable
 
 if TYPE_CHECKING:
     from xgemm.hf.demo import DemoReport
@@ -73,7 +74,7 @@ def run(
         device=device,
         step=step,
         on_text=lambda text: console.print(
-            text, end="", style="cyan", markup=False, soft_wrap=True
+            printable(text), end="", style="cyan", markup=False, soft_wrap=True
         ),
         on_answer=on_answer,
     )

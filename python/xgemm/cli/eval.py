@@ -12,8 +12,9 @@ import torch
 from rich.markup import escape
 
 from xgemm.cli.models import check_options, describe, load_language_model, load_tokenizer
-from xgemm.cli.output import out, print_json, printable, table
+from xgemm.cli.output import out, print_json, table
 from xgemm.cli.progress import step
+from xgemm.quoting import printable
 
 DEFAULT_WINDOW = 1024  # or the model's greatest length, where that is less
 DEFAULT_TEXT = "pydoc_data/topics.py of Python's standard library"

@@ -11,7 +11,8 @@ import torch
 
 import xgemm
 from xgemm.cli.models import check_options, describe, load_language_model, load_tokenizer
-from xgemm.cli.output import log, out, print_json, printable
+from xgemm.cli.output import log, out, print_json
+from xgemm.quoting import printable
 
 
 @dataclass(frozen=True)

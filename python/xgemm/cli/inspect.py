@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from rich.markup import escape
 
-from xgemm.cli.output import out, print_json, printable, table
+from xgemm.cli.output import out, print_json, table
 from xgemm.formats.directory import quantized_by, read_config
 from xgemm.formats.guard import HINT, guard_names, guarded_name
 from xgemm.formats.headers import read_headers
@@ -26,6 +26,7 @@ from xgemm.formats.manifest import (
     read_json,
 )
 from xgemm.formats.packed import LAYOUT_VERSION, Layout
+from xgemm.quoting import MOST, printable
 
 
 def run(directory: Path, as_json: bool) -> None:
@@ -125,8 +126,9 @@ def _print(facts: dict[str, Any]) -> None:
     ]  # fmt: skip
     columns = ["W [N, K]", "layers", "group", "scales", "zeros", "act-order", "bias", "MB"]
     names = facts["architectures"] or ["no architecture named"]
+    names = [str(name)[:MOST] for name in names]
     _say(
-        f"{facts['directory']}: {', '.join(map(str, names))}, packed W4, layout version"
+        f"{facts['directory']}: {', '.join(names)}, packed W4, layout version"
         f" {facts['layout_version']}"
     )
     out.print(table("4-bit linears", columns, [[escape(cell) for cell in row] for row in rows]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +13,6 @@ from rich.table import Table
 
 out = Console(highlight=False)
 log = Console(stderr=True, highlight=False)
-
-
-def printable(text: str) -> str:
-    """`text` with control characters as escapes: what a file says must not steer the terminal."""
-    return "".join(
-        character if character in "\n\t" or not _is_control(character) else _escaped(character)
-        for character in text
-    )
-
-
-def _is_control(character: str) -> bool:
-    # Cc: controls; Cf: what turns the direction of text; Cs, Co, Cn: nothing that can be shown.
-    return unicodedata.category(character).startswith("C")
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def print_json(value: Any) -> None:

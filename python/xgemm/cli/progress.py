@@ -22,7 +22,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from xgemm.cli.output import log, printable
+from xgemm.cli.output import log
+from xgemm.quoting import printable
 
 FIRST_LINE_S = 2.0  # without a terminal: the first word of how far it is; each later one takes
 LAST_LINE_S = 30.0  # twice as long as the one before, up to this

@@ -23,11 +23,11 @@ from xgemm.cli.output import (
     log,
     out,
     print_json,
-    printable,
     table,
 )
 from xgemm.cli.progress import import_transformers, step
 from xgemm.quantize.weight import check_method
+from xgemm.quoting import printable
 
 # What a person needs beside the weights: of tokenizers, processors, sentence-transformers.
 COMPANIONS = (

@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
+from torch.compiler import is_compiling
+
+from xgemm.quoting import shown
 
 from .quantized import QuantizedWeight
 
@@ -30,16 +33,16 @@ Index = TypeVar("Index", int, torch.Tensor)
 def check_int(name: str, value: Any, low: int, high: int) -> int:
     """`value` if it is an int (a bool is not) within low..high, else an error that names it."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__} {value!r}")
+        raise TypeError(f"{name} must be an int, got {type(value).__name__} {shown(value)}")
     if not low <= value <= high:
-        raise ValueError(f"{name} must be within {low}..{high}, got {value}")
+        raise ValueError(f"{name} must be within {low}..{high}, got {shown(value)}")
     return value
 
 
 def check_bool(name: str, value: Any) -> bool:
     """`value` if it is a bool, else an error that names it."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be a bool, got {type(value).__name__} {value!r}")
+        raise TypeError(f"{name} must be a bool, got {type(value).__name__} {shown(value)}")
     return value
 
 
@@ -52,18 +55,20 @@ def check_tensor(name: str, value: Any) -> None:
 def check_group_size(name: str, value: Any) -> int:
     """`value` if it is a group size of the layout, else an error that names it."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__} {value!r}")
+        raise TypeError(f"{name} must be an int, got {type(value).__name__} {shown(value)}")
     if value not in GROUP_SIZES:
-        raise ValueError(f"{name} must be one of {GROUP_SIZES}, got {value}")
+        raise ValueError(f"{name} must be one of {GROUP_SIZES}, got {shown(value)}")
     return value
 
 
 def check_layout_version(name: str, value: Any) -> int:
     """`value` if it is the layout version that this library reads, else an error that names it."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__} {value!r}")
+        raise TypeError(f"{name} must be an int, got {type(value).__name__} {shown(value)}")
     if value != LAYOUT_VERSION:
-        raise ValueError(f"{name} must be {LAYOUT_VERSION} (what this xgemm reads), got {value}")
+        raise ValueError(
+            f"{name} must be {LAYOUT_VERSION} (what this xgemm reads), got {shown(value)}"
+        )
     return value
 
 
@@ -171,6 +176,8 @@ class PackedWeight:
 
     qweight: uint8 [ceil(n/64), row_bytes].
     perm: int32 [k] or None; channel j of the packed weight multiplies x[..., perm[j]] (act-order).
+        It names each channel once, which is checked here: that waits for the device. Not while a
+        CUDA stream is captured or a program is traced, nor of a tensor without data.
     """
 
     qweight: torch.Tensor
@@ -200,6 +207,8 @@ class PackedWeight:
                 f"PackedWeight: perm must be int32 [{self.k}] or None, got "
                 f"{self.perm.dtype} {list(self.perm.shape)}"
             )
+        if self.perm is not None and _has_values(self.perm):
+            check_permutation("PackedWeight: perm", self.perm, self.k)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -233,7 +242,8 @@ class PackedWeight:
             self.qweight, self.n, self.k, self.group_size, bf16_scales=self.bf16_scales,
             zeros=self.has_zeros, dtype=str(dtype).removeprefix("torch."),
         )  # fmt: skip
-        return w if self.perm is None else torch.empty_like(w).index_copy_(1, self.perm.long(), w)
+        # Zeros: perm may have been changed since it was checked.
+        return w if self.perm is None else torch.zeros_like(w).index_copy_(1, self.perm.long(), w)
 
 
 def pack(q: QuantizedWeight) -> PackedWeight:
@@ -293,6 +303,15 @@ def check_permutation(name: str, perm: torch.Tensor, k: int) -> None:
     expected = torch.arange(k, dtype=torch.int32, device=perm.device)
     if not torch.equal(perm.sort().values, expected):
         raise ValueError(f"{name} must hold each of 0..{k - 1} once")
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    """Whether the elements of `tensor` can be looked at here and now."""
+    if type(tensor) is not torch.Tensor or tensor.is_meta or is_compiling():
+        return False
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return torch._C._len_torch_dispatch_stack() == 0  # as of FakeTensorMode
 
 
 def _refuse_capture(tensor: torch.Tensor) -> None:

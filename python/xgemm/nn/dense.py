@@ -12,6 +12,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.compiler import is_dynamo_compiling
 
 from xgemm.activations import ACTIVATIONS, activate
+from xgemm.quoting import shown
 
 __all__ = ["MUL_DTYPES", "Linear", "dense", "takes"]
 
@@ -52,7 +53,9 @@ class Linear(nn.Linear):
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
         if activation not in ACTIVATIONS:
-            raise ValueError(f"Linear: activation must be one of {ACTIVATIONS}, got {activation!r}")
+            raise ValueError(
+                f"Linear: activation must be one of {ACTIVATIONS}, got {shown(activation)}"
+            )
         if activation != "none":
             self.activation = activation
 

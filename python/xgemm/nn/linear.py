@@ -27,6 +27,7 @@ from xgemm.nn.parameter import PackedParameter
 from xgemm.nn.scriptable import ScriptableQuantLinear
 from xgemm.nn.weight import ReadOnlyWeight, is_made_by, refuse_assignment
 from xgemm.onnx_guard import refuse_onnx_export
+from xgemm.quoting import shown
 
 __all__ = ["QuantLinear"]
 
@@ -105,7 +106,7 @@ class QuantLinear(nn.Linear):
             raise ValueError(f"QuantLinear: dtype must be a floating-point one, got {dtype}")
         if activation not in ACTIVATIONS:
             raise ValueError(
-                f"QuantLinear: activation must be one of {ACTIVATIONS}, got {activation!r}"
+                f"QuantLinear: activation must be one of {ACTIVATIONS}, got {shown(activation)}"
             )
         self.in_features = in_features
         self.out_features = out_features
@@ -233,7 +234,7 @@ class QuantLinear(nn.Linear):
         perm = self.perm
         if perm is not None:
             self._check_order(perm)
-            w = torch.empty_like(w).index_copy_(1, perm.long(), w)
+            w = torch.zeros_like(w).index_copy_(1, perm.long(), w)
         return w.to(dtype)
 
     def to_linear(self) -> nn.Linear:
