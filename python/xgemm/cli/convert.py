@@ -6,9 +6,10 @@ import shutil
 import time
 from pathlib import Path
 
-from xgemm.cli.output import out, print_json, printable
+from xgemm.cli.output import out, print_json
 from xgemm.cli.progress import import_transformers, step
 from xgemm.cli.quantize import Source, copy_companions
+from xgemm.quoting import printable
 
 GENERATION_FILE = "generation_config.json"
 
