@@ -58,6 +58,20 @@ def test_formats(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert all(line.count("|") == lines[0].count("|") for line in lines)
 
 
+def test_checkpoints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("accelerate")
+    pytest.importorskip("transformers")
+    sizes = ("--layers", "1", "--hidden", "256", "--prompt", "5", "--new", "3")
+    output = tmp_path / "times.json"
+    run("bench_checkpoints", monkeypatch, "--device", "cpu", *sizes, "--output", str(output))
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.endswith("x")]
+    assert shown == ["xgemm", "gptq", "awq", "compressed-tensors"]
+    records = json.loads(output.read_text())["records"]
+    assert all(record["load_s"] > 0 and record["tokens_per_s"] > 0 for record in records.values())
+
+
 def test_generate(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

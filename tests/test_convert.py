@@ -230,3 +230,19 @@ def test_the_command_says_what_it_did_and_copies_the_rest(run: Any, tmp_path: Pa
     code, _, err = run("convert", tmp_path / "to", tmp_path / "packed", "--to", "xgemm")
     assert (code, "DST must be new or empty" in err) == (1, True)
     assert run("convert", tmp_path / "to", tmp_path / "other")[0] == 2  # --to is missing
+
+
+def test_a_config_without_a_dtype_gets_that_of_the_float_weights(tmp_path: Path) -> None:
+    """transformers would take that of the first tensor in the files: of fp16 scales."""
+    xgemm.save(xgemm.quantize(llama().to(torch.bfloat16), group_size=32), tmp_path / "ours")
+    path = tmp_path / "ours" / "config.json"
+    config = json.loads(path.read_text())
+    config.pop("dtype", None)
+    path.write_text(json.dumps(config))
+    convert(tmp_path / "ours", tmp_path / "its", "gptq")
+    path = tmp_path / "its" / "config.json"
+    config = json.loads(path.read_text())
+    assert config.pop("dtype") == "bfloat16"
+    path.write_text(json.dumps(config))
+    model: Any = xgemm.load(tmp_path / "its")
+    assert {model.model.embed_tokens.weight.dtype, model.dtype} == {torch.bfloat16}

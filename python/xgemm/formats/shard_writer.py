@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import torch
 
-from xgemm.formats.manifest import INDEX_FILE
+from xgemm.formats.manifest import INDEX_FILE, dtype_name
 
 
 class ShardWriter:
@@ -24,6 +25,7 @@ class ShardWriter:
         self._shards: list[list[str]] = []
         self.total = 0  # bytes of all tensors
         self.names: set[str] = set()
+        self._floats: Counter[str] = Counter()  # dtype -> numbers in float weights and biases
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         if name in self.names:
@@ -34,8 +36,14 @@ class ShardWriter:
         # A view of the source's memory map would be read when the file is written, or keep more.
         self._pending[name] = tensor.detach().clone(memory_format=torch.contiguous_format)
         self.names.add(name)
+        if tensor.is_floating_point() and name.endswith((".weight", ".bias")):
+            self._floats[dtype_name(tensor.dtype)] += tensor.numel()
         self._bytes += size
         self.total += size
+
+    def float_dtype(self) -> str | None:
+        """The dtype of most numbers of float weights and biases."""
+        return self._floats.most_common(1)[0][0] if self._floats else None
 
     def finish(self) -> None:
         """Write what is left, and give the files their names."""

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -104,13 +104,22 @@ def convert(
                 writer.add(key, tensor)
         writer.finish()
         progress(job.total, job.total, "")
-        kept = {key: value for key, value in config.items() if key not in _SECTIONS}
-        text = json.dumps({**kept, "quantization_config": job.section()}, indent=1)
-        (staging / CONFIG_FILE).write_text(text + "\n")
+        written = json.dumps(_config(config, job.section(), writer.float_dtype()), indent=1)
+        (staging / CONFIG_FILE).write_text(written + "\n")
         for file in staging.glob("*.safetensors"):
             # safetensors makes files that only their owner may read
             shutil.copymode(staging / CONFIG_FILE, file)
     return Converted(method, to, job.layers, job.others, writer.total)
+
+
+def _config(
+    config: Mapping[str, Any], section: dict[str, Any], dtype: str | None
+) -> dict[str, Any]:
+    """config.json of the destination."""
+    kept = {key: value for key, value in config.items() if key not in _SECTIONS}
+    if dtype is not None and kept.get("dtype") is None and kept.get("torch_dtype") is None:
+        kept["dtype"] = dtype  # a reader would take that of the first tensor, such as a scale
+    return {**kept, "quantization_config": section}
 
 
 def _opened(source: Path, config: dict[str, Any], to: str) -> _ToForeign | _ToPacked:

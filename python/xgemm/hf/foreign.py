@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from transformers.integrations.accelerate import get_device
 
 from xgemm.formats.foreign import Shards, foreign_format
+from xgemm.formats.headers import FOREIGN_FILE, checkpoint_files
 from xgemm.formats.manifest import CONFIG_FILE, RECIPE
 from xgemm.hf.config import XgemmConfig
 from xgemm.hf.foreign_module import check_shapes, packed_module
@@ -188,6 +189,9 @@ def load_foreign(
     )
     for part in (config, config.get_text_config(decoder=True)):
         part.__dict__.pop("quantization_config", None)  # else transformers looks for its quantizer
+    if dtype is None and config.dtype is None:  # transformers would take that of the first scales
+        files = checkpoint_files(path, FOREIGN_FILE)
+        dtype = Shards(path, files, foreign_format(source[0], source[1])).float_dtype()
     placed = {} if device is None else {"device_map": {"": device}}
     model, info = cls.from_pretrained(
         path,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -81,6 +83,15 @@ class Shards(TensorFiles):
             self.layers[name] = ForeignLayer(directory, name, specs, self.tensor)
             taken.update(names.values())
         self.others = [name for name in self.tensors if name not in taken]
+
+    def float_dtype(self) -> torch.dtype | None:
+        """The dtype of most numbers of the float tensors; scales are none of them."""
+        counts: Counter[str] = Counter()
+        for name in self.others:
+            spec = self.tensors[name]
+            if getattr(torch, spec.dtype).is_floating_point:
+                counts[spec.dtype] += math.prod(spec.shape)
+        return getattr(torch, counts.most_common(1)[0][0]) if counts else None
 
     def shapes(self) -> dict[str, LayerShape]:
         """Every layer's shape; what is wrong with a header is refused before a weight is read."""
