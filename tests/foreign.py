@@ -71,6 +71,43 @@ def compressed_tensors(q: QuantizedWeight) -> Tensors:
     return tensors
 
 
+def hqq_tensors(q: QuantizedWeight, compute_dtype: str = "torch.float16") -> Tensors:
+    """As HQQLinear's state, of a file: each number and string in a tensor."""
+    size = q.k if q.group_size == -1 else q.group_size
+    rows = q.codes.reshape(-1, size)
+    packed = torch.zeros(len(rows) // 2, size, dtype=torch.uint8)
+    for row in range(len(packed)):
+        packed[row] = rows[row] * 16 + rows[row + len(packed)]
+
+    def text(value: str) -> torch.Tensor:
+        return torch.tensor([ord(character) for character in value], dtype=torch.uint8)
+
+    numbers = {"nbits": 4, "group_size": size, "axis": 1}
+    flags = {"view_as_float": 0, "quant_scale": 0, "quant_zero": 0, "channel_wise": 1}
+    flags |= {"optimize": 1, "round_zero": 0, "offload_meta": 0, "encoded_state_dict": 1}
+    return {
+        "W_q": packed,
+        "scale": q.scales.t().reshape(-1, 1),
+        "zero": zeros_of(q).t().reshape(-1, 1),
+        "shape": torch.tensor([q.n, q.k]),
+        "packing": text("4bit_u8"),
+        "unpack_view_dtype": text("torch.uint8"),
+        "compute_dtype": text(compute_dtype),
+        "stores_quant_config": torch.tensor(1, dtype=torch.uint8),
+        **{name: torch.tensor(value, dtype=torch.int32) for name, value in numbers.items()},
+        **{name: torch.tensor(value, dtype=torch.uint8) for name, value in flags.items()},
+    }
+
+
+def hqq_config() -> dict[str, Any]:
+    weights = {"nbits": 4, "channel_wise": True, "group_size": 32, "optimize": True, "axis": 1}
+    return {
+        "quant_method": "hqq",
+        "quant_config": {"weight_quant_params": weights, "offload_meta": False},
+        "skip_modules": ["lm_head"],
+    }
+
+
 def gptq_config(version: int = 1, **values: Any) -> dict[str, Any]:
     return {
         "quant_method": "gptq",

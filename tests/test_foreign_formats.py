@@ -15,6 +15,8 @@ from foreign import (
     compressed_tensors,
     gptq_config,
     gptq_tensors,
+    hqq_config,
+    hqq_tensors,
     random_weight,
     same_weight,
     words,
@@ -107,6 +109,23 @@ def test_the_loop_unpacks_as_gptqmodel() -> None:
     layer.post_init()
     found = layer.dequantize_weight().float().t()
     assert torch.allclose(found, q.dequantize(torch.float32), rtol=1e-3)
+
+
+def test_what_hqq_quantizes() -> None:
+    """HQQLinear's own state is read to the weight that it dequantizes, bit for bit."""
+    quantize = pytest.importorskip("hqq.core.quantize")
+    for dtype, as_float in ((torch.float16, False), (torch.bfloat16, True)):
+        config = quantize.BaseQuantizeConfig(nbits=4, group_size=64, axis=1, view_as_float=as_float)
+        linear = torch.nn.Linear(128, 48, bias=False)
+        theirs = quantize.HQQLinear(linear, config, compute_dtype=dtype, device="cpu")
+        state = {name: t for name, t in theirs.state_dict().items() if t is not None}
+        found = read(hqq_config(), state)
+        assert found.scales.dtype == dtype
+        wide = {**theirs.meta, "compute_dtype": torch.float32}
+        for part in ("scale", "zero"):
+            wide[part] = wide[part].float()
+        expected = quantize.Quantizer.dequantize(theirs.W_q, wide)
+        assert torch.equal(found.dequantize(torch.float32), expected)
 
 
 # ---- reading ----
@@ -254,3 +273,31 @@ def test_awq_columns_are_those_of_the_kernels() -> None:
     }
     found = read(awq_config(), tensors)
     assert found.codes[:, 0].tolist() == list(range(8))
+
+
+@pytest.mark.parametrize(("n", "k", "group_size"), [(48, 128, 64), (8, 96, 32), (6, 40, -1)])
+def test_hqq(n: int, k: int, group_size: int) -> None:
+    q = random_weight(n, k, group_size)
+    q.zeros.add_(torch.rand(q.zeros.shape))  # real ones
+    for dtype in (torch.float16, torch.bfloat16):
+        scaled = QuantizedWeight(q.codes, q.scales.to(dtype), q.zeros, None, group_size)
+        tensors = hqq_tensors(scaled)
+        assert same_weight(read(hqq_config(), tensors), scaled)
+        tensors["W_q"] = tensors["W_q"].view(dtype)  # view_as_float
+        assert same_weight(read(hqq_config(), tensors), scaled)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("axis", 0, "layer.axis must be 1 here, got 0"),
+        ("nbits", 8, "layer.nbits must be 4 here, got 8"),
+        ("quant_zero", 1, "layer.quant_zero must be 0 here, got 1"),
+        ("group_size", 48, r"layer.shape must be .* group_size 48 .* got \[8, 64\]"),
+    ],
+)
+def test_hqq_of_other_kinds_is_refused(part: str, value: int, message: str) -> None:
+    tensors = hqq_tensors(random_weight(8, 64))
+    tensors[part] = torch.tensor(value, dtype=torch.int32)
+    with pytest.raises(ValueError, match=message):
+        read(hqq_config(), tensors)

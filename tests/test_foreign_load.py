@@ -18,6 +18,8 @@ from foreign import (  # noqa: E402
     compressed_tensors,
     gptq_config,
     gptq_tensors,
+    hqq_config,
+    hqq_tensors,
     same_weight,
     unpacked,
     write_directory,
@@ -42,6 +44,7 @@ CASES: dict[str, tuple[dict, Any, dict]] = {
     "gptq-act-order": (gptq_config(desc_act=True), gptq_tensors, {"symmetric": True, **ACT_ORDER}),
     "gptq-channel": (gptq_config(2, group_size=-1, sym=False), v2, {"group_size": -1}),
     "awq": (awq_config(), awq_tensors, {}),
+    "hqq": (hqq_config(), hqq_tensors, {}),
     "compressed": (compressed_config(), compressed_tensors, {"symmetric": True}),
     "compressed-asymmetric": (compressed_config(symmetric=False), compressed_tensors, {}),
     "compressed-bf16": (

@@ -23,6 +23,8 @@ from foreign import (
     compressed_tensors,
     gptq_config,
     gptq_tensors,
+    hqq_config,
+    hqq_tensors,
     same_weight,
     unpacked,
     write_directory,
@@ -41,6 +43,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 METHODS: dict[str, tuple[dict[str, Any], Any]] = {
     "gptq": (gptq_config(sym=False), gptq_tensors),
     "awq": (awq_config(), awq_tensors),
+    "hqq": (hqq_config(), hqq_tensors),
     "compressed-tensors": (compressed_config(symmetric=False), compressed_tensors),
 }
 

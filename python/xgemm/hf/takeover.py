@@ -21,7 +21,7 @@ _theirs: dict[str, tuple[Any, Any]] = {}  # method -> transformers' config and q
 def take_over(*methods: str) -> None:
     """Let `from_pretrained` load checkpoints of these methods as xgemm's layers, as they are.
 
-    methods: of "gptq", "awq" and "compressed-tensors". Neither optimum nor gptqmodel nor the
+    methods: of "gptq", "awq", "compressed-tensors" and "hqq". Neither optimum nor gptqmodel nor the
         package compressed-tensors is needed, and nothing is decompressed. Codes, scales and zero
         points are the checkpoint's, bit for bit.
 

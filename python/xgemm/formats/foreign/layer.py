@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,15 @@ class ForeignLayer:
         return self._read(f"{self.name}.{part}")
 
     # ---- what several formats need ----
+
+    def integer(self, part: str) -> int:
+        """The one number that a tensor of integers holds."""
+        spec = self.spec(part)
+        if math.prod(spec.shape) != 1 or "int" not in spec.dtype:
+            raise ValueError(
+                f"{self.where(part)} must be one integer, got {spec.dtype} {list(spec.shape)}"
+            )
+        return int(self.tensor(part).item())
 
     def scales(self, part: str, transpose: bool = False) -> torch.Tensor:
         """fp16 or bf16 [G, N], of the same values: fp32 is taken where one of them holds it."""

@@ -11,6 +11,7 @@ import torch
 from xgemm.formats.foreign.awq import Awq, AwqWriter
 from xgemm.formats.foreign.compressed_tensors import CompressedTensors, CompressedTensorsWriter
 from xgemm.formats.foreign.gptq import Gptq, GptqWriter
+from xgemm.formats.foreign.hqq import Hqq
 from xgemm.formats.foreign.layer import ForeignLayer, LayerShape
 from xgemm.formats.foreign.section import Section
 from xgemm.formats.foreign.written import Written
@@ -43,7 +44,7 @@ class ForeignWriter(Protocol):
         """quantization_config; floats: the names of modules with a 2-D float weight."""
 
 
-_FORMATS = {form.method: form for form in (Gptq, Awq, CompressedTensors)}
+_FORMATS = {form.method: form for form in (Gptq, Awq, CompressedTensors, Hqq)}
 FOREIGN_METHODS = tuple(_FORMATS)
 FOREIGN_WRITERS: dict[str, type[ForeignWriter]] = {
     "gptq": GptqWriter,
