@@ -71,6 +71,33 @@ def compressed_tensors(q: QuantizedWeight) -> Tensors:
     return tensors
 
 
+def marlin_tensors(q: QuantizedWeight, names: tuple[str, str] = ("B", "s")) -> Tensors:
+    """Lane by lane, as the kernel's mma fragments are: symmetric, N a multiple of 64."""
+    k_tiles, n_tiles = q.k // 16, q.n // 64
+    packed = np.zeros((k_tiles, n_tiles * 128), dtype=np.uint32)
+    codes = q.codes.numpy().astype(np.uint32)
+    for kt, nt, lane, four in np.ndindex(k_tiles, n_tiles, 32, 4):
+        columns = 64 * nt + 16 * four + lane // 4 + np.array([0, 8])
+        channels = 16 * kt + 2 * (lane % 4) + np.array([0, 1, 8, 9])
+        low, high = codes[np.ix_(columns, channels)]
+        # The kernel masks even values of a lane out of one half of a word, odd ones of the other.
+        word = (low[0], low[2], high[0], high[2], low[1], low[3], high[1], high[3])
+        packed[kt, 128 * nt + 4 * lane + four] = sum(int(c) << (4 * i) for i, c in enumerate(word))
+    scales = torch.empty_like(q.scales)
+    for column in range(q.n):
+        if len(q.scales) > 1:  # a lane reads the 8 scales of its column in each 64 at once
+            to = column // 64 * 64 + column % 8 * 8 + column % 64 // 8
+        else:  # a lane has two columns of each 8
+            pair, odd = column % 8 // 2, column % 2
+            to = column // 32 * 32 + pair * 8 + column % 32 // 8 * 2 + odd
+        scales[:, to] = q.scales[:, column]
+    return {
+        names[0]: torch.from_numpy(packed.view(np.int32)),
+        names[1]: scales,
+        "workspace": torch.zeros(q.n // 128 * 16, dtype=torch.int32),
+    }
+
+
 def hqq_tensors(q: QuantizedWeight, compute_dtype: str = "torch.float16") -> Tensors:
     """As HQQLinear's state, of a file: each number and string in a tensor."""
     size = q.k if q.group_size == -1 else q.group_size

@@ -183,7 +183,8 @@ CONFIGS: dict[str, tuple[str, Callable[[dict], None], str]] = {
     "bits": ("gptq", values(bits=3), r"config\.json: quantization_config: bits must be 4"),
     "no-bits": ("gptq", values(bits=None), "bits must be an int, got None"),
     "bits-type": ("awq", values(bits="4"), "bits must be an int, got '4'"),
-    "marlin": ("gptq", values(checkpoint_format="marlin"), "checkpoint_format must be 'gptq' or"),
+    "format": ("gptq", values(checkpoint_format="bitblas"), "checkpoint_format must be 'gptq' or"),
+    "marlin": ("gptq", values(checkpoint_format="marlin"), r"no file holds a tensor \*\.B"),
     "group_size": ("gptq", values(group_size=0), "group_size must be -1 or positive, got 0"),
     "group_size-other": (
         "awq",
@@ -207,7 +208,7 @@ CONFIGS: dict[str, tuple[str, Callable[[dict], None], str]] = {
         values(quant_method="bitsandbytes"),
         "quant_method must be .* got 'bitsandbytes' .*quantized again",
     ),
-    "format": ("compressed", values(format="float-quantized"), "format must be 'pack-quantized'"),
+    "layout": ("compressed", values(format="float-quantized"), "format must be 'pack-quantized'"),
     "num_bits": ("compressed", weights(num_bits=8), "group_0: weights: num_bits must be 4"),
     "type": ("compressed", weights(type="float"), "type must be 'int', got 'float'"),
     "strategy": ("compressed", weights(strategy="block"), "strategy must be 'group', 'channel'"),

@@ -17,6 +17,7 @@ from foreign import (
     gptq_tensors,
     hqq_config,
     hqq_tensors,
+    marlin_tensors,
     random_weight,
     same_weight,
     words,
@@ -301,3 +302,25 @@ def test_hqq_of_other_kinds_is_refused(part: str, value: int, message: str) -> N
     tensors[part] = torch.tensor(value, dtype=torch.int32)
     with pytest.raises(ValueError, match=message):
         read(hqq_config(), tensors)
+
+
+@pytest.mark.parametrize(("n", "k", "group_size"), [(64, 128, 32), (128, 256, 128), (192, 48, -1)])
+def test_marlin(n: int, k: int, group_size: int) -> None:
+    q = random_weight(n, k, group_size, symmetric=True)
+    theirs = {"bits": 4, "group_size": group_size, "sym": True}
+    for config, names in (
+        ({"quant_method": "marlin", "group_size": group_size}, ("B", "s")),
+        ({"quant_method": "gptq", "is_marlin_format": True, **theirs}, ("B", "s")),
+        ({"quant_method": "gptq", "checkpoint_format": "marlin", **theirs}, ("B", "s")),
+        ({"quant_method": "awq", "version": "marlin", **theirs}, ("qweight", "scales")),
+    ):
+        assert same_weight(read(config, marlin_tensors(q, names)), q)
+
+
+def test_marlin_of_other_shapes_is_refused() -> None:
+    tensors = marlin_tensors(random_weight(64, 64, symmetric=True))
+    config = {"quant_method": "marlin", "group_size": 32}
+    with pytest.raises(ValueError, match=r"B must have a multiple of 128 columns, got 127"):
+        read(config, {**tensors, "B": tensors["B"][:, 1:]})
+    with pytest.raises(ValueError, match=r"s must be .* \[2, 64\], got float16 \[1, 64\]"):
+        read(config, {**tensors, "s": tensors["s"][1:]})

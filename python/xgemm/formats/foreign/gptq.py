@@ -37,8 +37,6 @@ class Gptq:
         self._section = section
         section.four_bits("bits")
         version = section.text("checkpoint_format", "format", default="gptq")
-        if section.flag("is_marlin_format", default=False):
-            version = "marlin"
         if version not in _VERSIONS:
             raise section.error("checkpoint_format", " or ".join(map(repr, _VERSIONS)), version)
         self.version = _VERSIONS.index(version) + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from xgemm.formats.foreign.compressed_tensors import CompressedTensors, Compress
 from xgemm.formats.foreign.gptq import Gptq, GptqWriter
 from xgemm.formats.foreign.hqq import Hqq
 from xgemm.formats.foreign.layer import ForeignLayer, LayerShape
+from xgemm.formats.foreign.marlin import Marlin, is_marlin
 from xgemm.formats.foreign.section import Section
 from xgemm.formats.foreign.written import Written
 from xgemm.formats.quantized import QuantizedWeight
@@ -44,8 +45,12 @@ class ForeignWriter(Protocol):
         """quantization_config; floats: the names of modules with a 2-D float weight."""
 
 
-_FORMATS = {form.method: form for form in (Gptq, Awq, CompressedTensors, Hqq)}
-FOREIGN_METHODS = tuple(_FORMATS)
+_FORMATS: dict[str, Callable[[Section], ForeignFormat]] = {
+    form.method: form for form in (Gptq, Awq, CompressedTensors, Hqq)
+}
+FOREIGN_METHODS = tuple(_FORMATS)  # which transformers knows
+_FORMATS[Marlin.method] = Marlin
+_MARLIN = ("gptq", "awq", "marlin")  # methods whose sections may say that weights lie as in Marlin
 FOREIGN_WRITERS: dict[str, type[ForeignWriter]] = {
     "gptq": GptqWriter,
     "awq": AwqWriter,
@@ -78,4 +83,7 @@ def foreign_format(file: Path, section: dict[str, Any]) -> ForeignFormat:
         raise ValueError(
             f"load: {where}: quant_method must be 'xgemm', {known}, got {given!r}{hint}"
         )
-    return _FORMATS[method](Section(where, section))
+    values = Section(where, section)
+    if method in _MARLIN and is_marlin(values):
+        return Marlin(values)
+    return _FORMATS[method](values)
