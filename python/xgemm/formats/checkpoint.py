@@ -58,6 +58,7 @@ from xgemm.formats.packed import check_int
 from xgemm.formats.pretrained import (
     finish_transformers_model,
     load_foreign,
+    load_gguf,
     load_pretrained,
     make_transformers_model,
 )
@@ -148,7 +149,8 @@ def load(
     """Read what `save`, or save_pretrained of a quantized model, wrote, and return the model.
 
     Without `model` also a directory of transformers' that another tool quantized to 4-bit integers
-    (formats/foreign): the same codes, scales and zero points.
+    (formats/foreign): the same codes, scales and zero points; and a GGUF file: its Q4_0, Q4_1 and
+    Q4_K linears of a Llama packed, all else dequantized to `dtype`, or float32.
 
     model: the module to fill, of the architecture that was saved; its linear layers and experts
         become packed ones where the checkpoint says so. None makes a transformers model from
@@ -164,6 +166,11 @@ def load(
     """
     safetensors = _safetensors("load")
     path = atomic.recovered(Path(os.path.realpath(directory)))
+    if path.suffix == ".gguf" and path.is_file():
+        if model is not None:
+            raise ValueError(f"load: {path} is a GGUF file: load it without model")
+        loaded = load_gguf(path, device, dtype)
+        return _fused(loaded) if fuse else loaded
     config = read_json(path / CONFIG_FILE)
     if (source := foreign_section(path, config)) is not None:
         if model is not None:

@@ -82,6 +82,26 @@ def load_foreign(
     return foreign.load_foreign(cls, path, source, device, dtype)
 
 
+def load_gguf(
+    path: Path, device: torch.device | str | int | None, dtype: torch.dtype | None
+) -> nn.Module:
+    """The model of a GGUF file."""
+    try:
+        import gguf  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"load: a GGUF file needs {error.name}: pip install 'xgemm[hf]' gguf"
+        ) from None
+    from xgemm.hf.attach import attach
+    from xgemm.hf.gguf_model import load_gguf
+
+    model, _ = load_gguf(path, dtype=dtype or torch.float32)
+    attach(model)
+    loaded: nn.Module = model if device is None else model.to(device)
+    return loaded
+
+
 def _class(path: Path, config: dict[str, Any]) -> Any:
     """The class of transformers' own that config.json names."""
     architectures = config.get("architectures")

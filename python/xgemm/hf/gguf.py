@@ -1,4 +1,4 @@
-"""Takes the Q4_0 and Q4_1 linears of a GGUF Llama over into xgemm's packed layout, as they are.
+"""Takes Q4_0, Q4_1 and Q4_K linears of a GGUF Llama over into xgemm's packed layout, as they are.
 
 A block is 32 weights along K. Q4_1: fp16 d, fp16 m, then 16 bytes whose low nibbles are elements
 0..15 and whose high nibbles are 16..31, with w = d * q + m. That is a 4-bit weight with group 32,
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from xgemm.formats.quantized import QuantizedWeight
+from xgemm.hf.gguf_q4_k import q4_k_weight
 
 BLOCK_WEIGHTS = 32
 NIBBLE_BYTES = 16
@@ -98,6 +99,9 @@ def _blocks(where: str, blocks: np.ndarray, size: int) -> tuple[torch.Tensor, to
     return raw, torch.cat((nibbles & 15, nibbles >> 4), dim=-1)
 
 
+_TAKEN_OVER = {"Q4_0": q4_0_weight, "Q4_1": q4_1_weight, "Q4_K": q4_k_weight}
+
+
 def unpermute_rows(blocks: np.ndarray, heads: int) -> np.ndarray:
     """Undoes llama.cpp's order of the rows of q and k, which pairs the two halves of a rotation."""
     rows = blocks.shape[0]
@@ -121,7 +125,7 @@ class GgufTensor:
 
     def packed_weight(self) -> QuantizedWeight | None:
         """The 4-bit weight as the file holds it; None where its kind is another."""
-        make = {"Q4_0": q4_0_weight, "Q4_1": q4_1_weight}.get(self.kind) if self.linear else None
+        make = _TAKEN_OVER.get(self.kind) if self.linear else None
         return None if make is None else make(self.read())
 
     def dequantize(self) -> torch.Tensor:
@@ -203,7 +207,7 @@ def architecture_of(path: Path) -> str:
 
 
 def llama_q4_weights(path: Path) -> Iterator[tuple[str, QuantizedWeight]]:
-    """(transformers' module name, weight) of every Q4_0 and Q4_1 linear of a GGUF Llama."""
+    """(transformers' module name, weight) of every Q4_0, Q4_1 and Q4_K linear of a GGUF Llama."""
     for tensor in GgufLlama(path).tensors:
         weight = tensor.packed_weight()
         if weight is not None:

@@ -28,8 +28,8 @@ def load_gguf(
 ) -> tuple[Any, list[str]]:
     """(The model of a GGUF file in eval mode, the names of its QuantLinears).
 
-    Of the llama architecture: linears held in Q4_0 or Q4_1 become QuantLinears over the file's own
-    codes and scales, but for those that a pattern of `skip` names; all else is dequantized to
+    Of the llama architecture: linears held in Q4_0, Q4_1 or Q4_K become QuantLinears over the
+    file's own codes, but for those that a pattern of `skip` names; all else is dequantized to
     `dtype`. A file of another architecture, or with tensors that are not known here, is dequantized
     by transformers as a whole, and no linear is taken over.
     """
