@@ -135,6 +135,26 @@ def hqq_config() -> dict[str, Any]:
     }
 
 
+def torchao_tensors(q: QuantizedWeight) -> Tensors:
+    """As torchao's Int4Tensor is saved: w = (code - 8) * scale + zero_point, real zero points."""
+    signed = q.codes.int() - 8
+    packed = torch.empty(q.n, q.k // 2, dtype=torch.int8)
+    for pair in range(q.k // 2):
+        low, high = signed[:, 2 * pair], signed[:, 2 * pair + 1]
+        packed[:, pair] = (low % 16 + 16 * high).to(torch.int8)
+    return {
+        "_weight_qdata": packed,
+        "_weight_scale": q.scales,
+        "_weight_zero_point": ((8 - zeros_of(q).float()) * q.scales.float()).to(q.scales.dtype),
+    }
+
+
+def torchao_config(**data: Any) -> dict[str, Any]:
+    values = {"group_size": 32, "int4_packing_format": "plain", **data}
+    quant_type = {"_type": "Int4WeightOnlyConfig", "_version": 2, "_data": values}
+    return {"quant_method": "torchao", "quant_type": {"default": quant_type}}
+
+
 def gptq_config(version: int = 1, **values: Any) -> dict[str, Any]:
     return {
         "quant_method": "gptq",

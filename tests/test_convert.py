@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,13 @@ from foreign import (  # noqa: E402
     compressed_tensors,
     gptq_config,
     gptq_tensors,
+    hqq_config,
+    hqq_tensors,
     same_weight,
     unpacked,
     write_directory,
 )
+from foreign_memory import LARGEST, peak_memory, write_large  # noqa: E402
 from hf_models import assert_same, llama, mixtral, output, quantized_names  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
@@ -246,3 +250,30 @@ def test_a_config_without_a_dtype_gets_that_of_the_float_weights(tmp_path: Path)
     path.write_text(json.dumps(config))
     model: Any = xgemm.load(tmp_path / "its")
     assert {model.model.embed_tokens.weight.dtype, model.dtype} == {torch.bfloat16}
+
+
+def test_formats_that_are_only_read(tmp_path: Path) -> None:
+    """HQQ's whole zero points, which these are not in general, go into every format."""
+    write_directory(tmp_path / "its", llama(), hqq_config(), hqq_tensors)
+    expected: Any = xgemm.load(tmp_path / "its")
+    for to in METHODS:
+        convert(tmp_path / "its", tmp_path / to, to)
+        assert_same(xgemm.load(tmp_path / to), expected)
+    with pytest.raises(ValueError, match=r"to must be one of .* got 'hqq'"):
+        convert(tmp_path / "its", tmp_path / "other", "hqq")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_while_converting_is_that_of_one_file_and_one_layer(tmp_path: Path) -> None:
+    """10 blocks, 97 MB, to AWQ and to xgemm, in files of 8 MB."""
+    write_large(tmp_path / "small", blocks=1)
+    write_large(tmp_path / "large", blocks=10)
+    peak, written = peak_memory(
+        "from xgemm.hf import convert; convert(argv[0], argv[2] + '-small', 'xgemm')",
+        "result = min(convert(argv[1], argv[2] + to, to, max_shard_bytes=8 << 20).nbytes"
+        " for to in ('awq', 'xgemm'))",
+        *(tmp_path / "small", tmp_path / "large", tmp_path / "to"),
+    )
+    assert written > 90e6
+    assert peak < 2 * (8 << 20) + 6 * LARGEST, peak
+    assert peak < 0.5 * written

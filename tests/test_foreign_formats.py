@@ -20,6 +20,8 @@ from foreign import (
     marlin_tensors,
     random_weight,
     same_weight,
+    torchao_config,
+    torchao_tensors,
     words,
     zeros_of,
 )
@@ -127,6 +129,19 @@ def test_what_hqq_quantizes() -> None:
             wide[part] = wide[part].float()
         expected = quantize.Quantizer.dequantize(theirs.W_q, wide)
         assert torch.equal(found.dequantize(torch.float32), expected)
+
+
+def test_torchao_saves_the_tensors_by_these_names() -> None:
+    """Its Int4Tensor, and what it makes of one for a safetensors file."""
+    int4 = pytest.importorskip("torchao.quantization.quantize_.workflows.int4.int4_tensor")
+    support = pytest.importorskip("torchao.prototype.safetensors.safetensors_support")
+    q = random_weight(16, 128, 64, dtype=torch.bfloat16)
+    parts = torchao_tensors(q)
+    theirs = int4.Int4Tensor(*parts.values(), [1, 64], torch.Size([16, 128]))
+    state, _ = support.flatten_tensor_state_dict({"layer.weight": theirs})
+    tensors = {name.removeprefix("layer."): tensor for name, tensor in state.items()}
+    assert tensors.keys() == parts.keys()
+    assert torch.equal(read(torchao_config(), tensors).codes, q.codes)
 
 
 # ---- reading ----
@@ -324,3 +339,59 @@ def test_marlin_of_other_shapes_is_refused() -> None:
         read(config, {**tensors, "B": tensors["B"][:, 1:]})
     with pytest.raises(ValueError, match=r"s must be .* \[2, 64\], got float16 \[1, 64\]"):
         read(config, {**tensors, "s": tensors["s"][1:]})
+
+
+def test_hqq_of_other_kinds_is_refused_by_the_config() -> None:
+    for name, value in (("nbits", 8), ("axis", 0)):
+        config = hqq_config()
+        config["quant_config"]["weight_quant_params"][name] = value
+        with pytest.raises(ValueError, match=rf"params: {name} must be \d, got {value}"):
+            foreign_format(Path("config.json"), config)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("n", "k", "group_size"), [(48, 128, 64), (8, 96, 32), (5, 64, -1)])
+def test_torchao(n: int, k: int, group_size: int, dtype: torch.dtype) -> None:
+    """Against w = q * scale + zero_point in float64, number by number."""
+    q = random_weight(n, k, group_size, dtype=dtype)
+    q.zeros.add_(torch.rand(q.zeros.shape) - 0.5)
+    tensors = torchao_tensors(q)
+    found = read(torchao_config(), tensors)
+    assert torch.equal(found.codes, q.codes)
+    assert torch.equal(found.scales, q.scales)
+    group = found.group_of_channel()
+    scale = tensors["_weight_scale"].double()[group].t()
+    added = tensors["_weight_zero_point"].double()[group].t()
+    expected = (q.codes.double() - 8) * scale + added
+    error = (found.dequantize(torch.float64) - expected).abs()
+    assert bool((error <= 2.0**-11 * 1.01 * (8 * scale - added).abs()).all())
+
+
+def test_torchao_groups_that_are_constants() -> None:
+    """torchao bounds a range by 1e-6, so that a constant group has a scale of nearly nothing."""
+    q = random_weight(4, 64)
+    tensors = torchao_tensors(q)
+    values = torch.tensor([0.0, 0.25, -3.0, 1000.0]).half()
+    tensors["_weight_scale"][1] = 1e-6 / 15
+    tensors["_weight_zero_point"][1] = values
+    found = read(torchao_config(), tensors).dequantize(torch.float64)[:, 32:]
+    error = (found - values.double()[:, None]).abs()
+    assert bool((error <= 8 * 2.0**-23 + 1.3e-4 * values.double().abs()[:, None]).all())
+
+
+def test_torchao_of_other_kinds_is_refused() -> None:
+    foreign_format(Path("config.json"), torchao_config(int4_packing_format={"_data": "PLAIN"}))
+    config = torchao_config(int4_packing_format="tile_packed_to_4d")
+    with pytest.raises(ValueError, match=r"int4_packing_format must be plain.*got 'tile_packed_t"):
+        foreign_format(Path("config.json"), config)
+    config = torchao_config()
+    config["quant_type"]["default"]["_type"] = "Int8WeightOnlyConfig"
+    with pytest.raises(ValueError, match="_type must be 'Int4WeightOnlyConfig', got 'Int8W"):
+        foreign_format(Path("config.json"), config)
+    tensors = torchao_tensors(random_weight(16, 64))
+    for part, value, message in (
+        ("_weight_act_pre_scale", torch.ones(64), "scales activations, which is not read"),
+        ("_weight_scale", torch.ones(3, 16).half(), "number of rows that divides K=64, got 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read(torchao_config(), {**tensors, part: value})

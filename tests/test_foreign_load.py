@@ -21,6 +21,8 @@ from foreign import (  # noqa: E402
     hqq_config,
     hqq_tensors,
     same_weight,
+    torchao_config,
+    torchao_tensors,
     unpacked,
     write_directory,
 )
@@ -85,6 +87,17 @@ def test_a_llama_computes_what_its_dequantized_weights_do(case: str, tmp_path: P
     expected = transformers.AutoModelForCausalLM.from_pretrained(reference)
     close(output(model), output(expected))
     assert not model.training
+
+
+def test_a_llama_of_torchaos(tmp_path: Path) -> None:
+    """Zero points are rounded, so that the weights are not the very same."""
+    layers, reference = write_directory(
+        tmp_path / "its", llama(), torchao_config(), torchao_tensors, symmetric=True
+    )
+    model: Any = xgemm.load(tmp_path / "its")
+    for name, weight in layers.items():
+        assert same_weight(unpacked(model.get_submodule(name)), weight), name  # zero points of 8
+    close(output(model), output(transformers.AutoModelForCausalLM.from_pretrained(reference)))
 
 
 @pytest.mark.parametrize("case", ["gptq", "gptq-act-order", "awq", "compressed-asymmetric"])

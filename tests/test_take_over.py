@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,14 @@ from foreign import (
     hqq_config,
     hqq_tensors,
     same_weight,
+    torchao_config,
+    torchao_tensors,
     unpacked,
     write_directory,
 )
+from foreign_memory import LARGEST, peak_memory, write_large
 from hf_models import assert_same, llama, mixtral, quantized_names
-from safetensors.torch import save_file
-from transformers import AutoModel, AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModel, AutoModelForCausalLM
 from transformers.quantizers import auto
 
 import xgemm
@@ -44,6 +45,7 @@ METHODS: dict[str, tuple[dict[str, Any], Any]] = {
     "gptq": (gptq_config(sym=False), gptq_tensors),
     "awq": (awq_config(), awq_tensors),
     "hqq": (hqq_config(), hqq_tensors),
+    "torchao": (torchao_config(), torchao_tensors),
     "compressed-tensors": (compressed_config(symmetric=False), compressed_tensors),
 }
 
@@ -128,79 +130,15 @@ def test_methods_are_checked() -> None:
         xgemm.hf.take_over()
 
 
-MEMORY = """
-import sys, threading, time
-import torch, transformers, xgemm
-import xgemm.hf
-
-torch.set_num_threads(1)
-
-def anonymous():  # bytes of memory that no file backs
-    lines = open("/proc/self/status").read().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
-
-xgemm.load(sys.argv[1])  # what is imported on the way
-before, peak, over = anonymous(), 0, False
-
-def watch():
-    global peak
-    while not over:
-        peak = max(peak, anonymous())
-        time.sleep(0.002)
-
-thread = threading.Thread(target=watch)
-thread.start()
-model = xgemm.load(sys.argv[2])
-over = True
-thread.join()
-print(peak - before, sum(p.numel() * p.element_size() for p in model.parameters()))
-"""
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_while_loading_is_the_packed_model_and_one_layer(directories, tmp_path) -> None:
     """21 layers of 4.2 M and 1 M weights: 29 MB packed, and 101 MB as fp16."""
-    hidden, inner, count = 1024, 4096, 3
-    config = LlamaConfig(
-        hidden_size=hidden,
-        intermediate_size=inner,
-        num_hidden_layers=count,
-        num_attention_heads=8,
-        vocab_size=64,
-        architectures=["LlamaForCausalLM"],
-        dtype="float16",
+    floats = write_large(tmp_path / "its", blocks=3)
+    peak, packed = peak_memory(
+        "import xgemm, transformers, xgemm.hf; xgemm.load(argv[0])",
+        "result = sum(t.nbytes for t in xgemm.load(argv[1]).parameters())",
+        *(directories["gptq"], tmp_path / "its"),
     )
-    tensors = {
-        f"{name}.weight": torch.zeros(64, hidden).half()
-        for name in ("model.embed_tokens", "lm_head")
-    }
-    tensors["model.norm.weight"] = torch.ones(hidden).half()
-    sizes = {f"self_attn.{p}_proj": (hidden, hidden) for p in "qkvo"}
-    sizes |= {"mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden)}
-    sizes["mlp.down_proj"] = (hidden, inner)
-    for i in range(count):
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"model.layers.{i}.{norm}.weight"] = torch.ones(hidden).half()
-        for layer, (n, k) in sizes.items():
-            name = f"model.layers.{i}.{layer}"
-            tensors[f"{name}.qweight"] = torch.randint(-(2**31), 2**31, (k // 8, n)).int()
-            tensors[f"{name}.qzeros"] = torch.full((k // 32, n // 8), 0x77777777).int()
-            tensors[f"{name}.scales"] = torch.ones(k // 32, n).half()
-            tensors[f"{name}.g_idx"] = (torch.arange(k) // 32).int()
-    config.save_pretrained(tmp_path)
-    values = json.loads((tmp_path / "config.json").read_text())
-    values["quantization_config"] = gptq_config()
-    (tmp_path / "config.json").write_text(json.dumps(values))
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    found = subprocess.run(
-        [sys.executable, "-c", MEMORY, directories["gptq"], tmp_path],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    peak, packed = map(int, found.stdout.split()[-2:])
-    largest = inner * hidden  # codes of one layer, a byte each
-    floats = 2 * count * sum(n * k for n, k in sizes.values())
     assert packed < 0.35 * floats
-    assert peak < packed + 6 * largest, (peak, packed)
+    assert peak < packed + 6 * LARGEST, (peak, packed)
     assert peak < 0.7 * floats

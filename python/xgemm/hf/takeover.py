@@ -21,9 +21,8 @@ _theirs: dict[str, tuple[Any, Any]] = {}  # method -> transformers' config and q
 def take_over(*methods: str) -> None:
     """Let `from_pretrained` load checkpoints of these methods as xgemm's layers, as they are.
 
-    methods: of "gptq", "awq", "compressed-tensors" and "hqq". Neither optimum nor gptqmodel nor the
-        package compressed-tensors is needed, and nothing is decompressed. Codes, scales and zero
-        points are the checkpoint's, bit for bit.
+    methods: of "gptq", "awq", "compressed-tensors", "hqq" and "torchao". No package of these tools
+        is needed, and nothing is decompressed: what `xgemm.load` reads of them.
 
     A checkpoint of such a method that is not of 4-bit integers stays transformers' own, with a
     warning (logger "xgemm") that says why. `give_back` undoes it; both may be called again.

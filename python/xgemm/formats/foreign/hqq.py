@@ -34,7 +34,12 @@ class Hqq:
     )
 
     def __init__(self, section: Section) -> None:
-        pass  # every layer says itself how it is quantized
+        # Every layer says itself how it is quantized; some files say it for all, too.
+        where = section.inside("quant_config", section.mapping("quant_config"))
+        weights = where.inside("weight_quant_params", where.mapping("weight_quant_params"))
+        for name, expected in (("nbits", _BITS), ("axis", 1)):
+            if name in weights.values and weights.values[name] != expected:
+                raise weights.error(name, str(expected), weights.values[name])
 
     def shape(self, layer: ForeignLayer) -> LayerShape:
         for part, expected in (

@@ -15,6 +15,7 @@ from xgemm.formats.foreign.hqq import Hqq
 from xgemm.formats.foreign.layer import ForeignLayer, LayerShape
 from xgemm.formats.foreign.marlin import Marlin, is_marlin
 from xgemm.formats.foreign.section import Section
+from xgemm.formats.foreign.torchao import Torchao
 from xgemm.formats.foreign.written import Written
 from xgemm.formats.quantized import QuantizedWeight
 
@@ -46,7 +47,7 @@ class ForeignWriter(Protocol):
 
 
 _FORMATS: dict[str, Callable[[Section], ForeignFormat]] = {
-    form.method: form for form in (Gptq, Awq, CompressedTensors, Hqq)
+    form.method: form for form in (Gptq, Awq, CompressedTensors, Hqq, Torchao)
 }
 FOREIGN_METHODS = tuple(_FORMATS)  # which transformers knows
 _FORMATS[Marlin.method] = Marlin

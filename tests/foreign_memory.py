@@ -1,0 +1,93 @@
+"""A checkpoint whose size shows, and the memory that a process takes for work on it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from foreign import gptq_config
+from safetensors.torch import save_file
+from transformers import LlamaConfig
+
+HIDDEN, INNER = 1024, 4096
+LARGEST = HIDDEN * INNER  # codes of the largest layer, a byte each
+SIZES = {
+    **{f"self_attn.{part}_proj": (HIDDEN, HIDDEN) for part in "qkvo"},
+    **{"mlp.gate_proj": (INNER, HIDDEN), "mlp.up_proj": (INNER, HIDDEN)},
+    "mlp.down_proj": (HIDDEN, INNER),
+}
+
+
+def write_large(path: Path, blocks: int) -> int:
+    """A Llama in GPTQ's format, 9.7 MB a block; bytes of its linears in fp16."""
+    config = LlamaConfig(
+        hidden_size=HIDDEN,
+        intermediate_size=INNER,
+        num_hidden_layers=blocks,
+        num_attention_heads=8,
+        vocab_size=64,
+        architectures=["LlamaForCausalLM"],
+        dtype="float16",
+    )
+    names = ("model.embed_tokens", "lm_head")
+    tensors = {f"{name}.weight": torch.zeros(64, HIDDEN).half() for name in names}
+    tensors["model.norm.weight"] = torch.ones(HIDDEN).half()
+    for i in range(blocks):
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"model.layers.{i}.{norm}.weight"] = torch.ones(HIDDEN).half()
+        for layer, (n, k) in SIZES.items():
+            name = f"model.layers.{i}.{layer}"
+            tensors[f"{name}.qweight"] = torch.randint(-(2**31), 2**31, (k // 8, n)).int()
+            tensors[f"{name}.qzeros"] = torch.full((k // 32, n // 8), 0x77777777).int()
+            tensors[f"{name}.scales"] = torch.ones(k // 32, n).half()
+            tensors[f"{name}.g_idx"] = (torch.arange(k) // 32).int()
+    config.save_pretrained(path)
+    values = json.loads((path / "config.json").read_text())
+    values["quantization_config"] = gptq_config()
+    (path / "config.json").write_text(json.dumps(values))
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    return 2 * blocks * sum(n * k for n, k in SIZES.values())
+
+
+_SCRIPT = """
+import sys, threading, time
+import torch
+
+torch.set_num_threads(1)
+first, work, *argv = sys.argv[1:]
+
+def anonymous():  # bytes of memory that no file backs
+    lines = open("/proc/self/status").read().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
+
+exec(first)
+before, peak, over = anonymous(), 0, False
+
+def watch():
+    global peak
+    while not over:
+        peak = max(peak, anonymous())
+        time.sleep(0.002)
+
+thread = threading.Thread(target=watch)
+thread.start()
+exec(work)
+over = True
+thread.join()
+print(peak - before, result)
+"""
+
+
+def peak_memory(first: str, work: str, *argv: object) -> tuple[int, int]:
+    """(Bytes that `work` took at most beyond what was taken before it, its `result`).
+
+    first, work: Python, of a process of its own; first is run before, for what is imported on the
+        way. argv: what both find in `argv`.
+    """
+    command = [sys.executable, "-c", _SCRIPT, first, work, *map(str, argv)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    peak, result = map(int, found.stdout.split()[-2:])
+    return peak, result
