@@ -252,6 +252,39 @@ def test_a_config_without_a_dtype_gets_that_of_the_float_weights(tmp_path: Path)
     assert {model.model.embed_tokens.weight.dtype, model.dtype} == {torch.bfloat16}
 
 
+def small(kind: str) -> Any:
+    """A model with biases and a tied head, of joined linears, of Conv1D, and of fused experts."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "vocab_size": 128}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    if kind == "qwen2":
+        config = transformers.Qwen2Config(**sizes, **heads, tie_word_embeddings=True)
+    elif kind == "phi3":
+        config = transformers.Phi3Config(**sizes, **heads, pad_token_id=0)
+    elif kind == "gpt2":
+        config = transformers.GPT2Config(n_embd=64, n_layer=1, n_head=2, vocab_size=128)
+    else:
+        config = transformers.GptOssConfig(**sizes, **heads, num_local_experts=4, head_dim=32)
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "phi3", "gpt2"])
+def test_other_architectures(kind: str, tmp_path: Path) -> None:
+    model = xgemm.quantize(small(kind), group_size=32)
+    xgemm.save(model, tmp_path / "ours")
+    for to in ("gptq", "compressed-tensors"):
+        convert(tmp_path / "ours", tmp_path / to, to)
+        assert torch.equal(output(xgemm.load(tmp_path / to)), output(model))
+        convert(tmp_path / to, tmp_path / f"{to}-packed", "xgemm")
+        assert_same(xgemm.load(tmp_path / f"{to}-packed"), model)
+
+
+def test_experts_in_one_tensor_have_no_layers_of_their_own(tmp_path: Path) -> None:
+    xgemm.save(xgemm.quantize(small("gpt_oss"), group_size=32), tmp_path / "ours")
+    with pytest.raises(ValueError, match=r"experts\.gate_up_proj holds all experts in one tensor"):
+        convert(tmp_path / "ours", tmp_path / "its", "gptq")
+
+
 def test_formats_that_are_only_read(tmp_path: Path) -> None:
     """HQQ's whole zero points, which these are not in general, go into every format."""
     write_directory(tmp_path / "its", llama(), hqq_config(), hqq_tensors)

@@ -20,9 +20,6 @@ from xgemm.formats.foreign.section import Section
 from xgemm.formats.foreign.written import Written, check_multiples, usual, whole_zeros
 from xgemm.formats.quantized import QuantizedWeight
 
-ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # nibble i of a word is column ORDER[i] of its 8
-_POSITION = (0, 4, 1, 5, 2, 6, 3, 7)  # column c of a word is nibble _POSITION[c]
-
 
 class Awq:
     method = "awq"
@@ -57,10 +54,24 @@ class Awq:
 
 
 def _columns(words: torch.Tensor) -> torch.Tensor:
-    """int32 [R, N / 8] to uint8 [R, N], the columns in order."""
-    rows, count = words.shape
-    nibbles = unpack_nibbles(words, count * PER_WORD).view(rows, count, PER_WORD)
-    return nibbles[..., _POSITION].reshape(rows, count * PER_WORD)
+    """int32 [R, N / 8] to uint8 [R, N], the columns in order.
+
+    Nibbles j and j + 4 of a word are columns 2 j and 2 j + 1. The inner bytes change places, and
+    then the inner nibbles of each half do.
+    """
+    return unpack_nibbles(_swap_nibbles(_swap_bytes(words)), words.shape[1] * PER_WORD)
+
+
+def _swap_bytes(words: torch.Tensor) -> torch.Tensor:
+    """Bytes 0, 1, 2, 3 of each word as 0, 2, 1, 3."""
+    outer = words & ~0x00FFFF00
+    return outer | ((words & 0x00FF0000) >> 8) | ((words & 0x0000FF00) << 8)
+
+
+def _swap_nibbles(words: torch.Tensor) -> torch.Tensor:
+    """Nibbles 0, 1, 2, 3 of each half of a word as 0, 2, 1, 3."""
+    outer = words & ~0x0FF00FF0
+    return outer | ((words & 0x0F000F00) >> 4) | ((words & 0x00F000F0) << 4)
 
 
 class AwqWriter:
@@ -97,7 +108,5 @@ class AwqWriter:
 
 
 def _words(numbers: torch.Tensor) -> torch.Tensor:
-    """uint8 [R, N] to int32 [R, N / 8], the columns of a word in ORDER."""
-    rows, n = numbers.shape
-    columns = numbers.reshape(rows, n // PER_WORD, PER_WORD)[..., ORDER]
-    return pack_nibbles(columns.reshape(rows, n))
+    """uint8 [R, N] to int32 [R, N / 8], in the order that `_columns` undoes."""
+    return _swap_bytes(_swap_nibbles(pack_nibbles(numbers)))
