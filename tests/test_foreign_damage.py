@@ -151,6 +151,11 @@ TENSORS: dict[str, tuple[str, Callable[[dict], None], str]] = {
         put(f"{Q}.qweight", None),
         r"q_proj\.(scales|qzeros|g_idx) has no place in the model, and is no tensor that a layer",
     ),
+    "float": (
+        "gptq",
+        put("model.norm.weight", lambda t: t[:-1]),
+        r"1 weight of another shape .* model\.norm\.weight is \[63\], must be \[64\]",
+    ),
     "expert": (
         "experts",
         put(f"{W2}.qweight", None),

@@ -96,7 +96,10 @@ def check_loading(
             f"{directory}: {name} needs {_count(missing)} that the files lack and that would be "
             f"random: {_some(missing)}"
         )
-    mismatched = sorted(str(key[0]) for key in info.get("mismatched_keys", ()))
+    mismatched = sorted(
+        f"{name} is {list(found)}, must be {list(expected)}"
+        for name, found, expected in info.get("mismatched_keys", ())
+    )
     if mismatched:
         raise ValueError(
             f"{directory}: {_count(mismatched)} of another shape than {name} has, which would be "
