@@ -150,7 +150,12 @@ def find_ninja() -> str:
 
 
 def git_commit() -> str | None:
-    """The commit of this tree, "-dirty" where tracked files differ; None outside git."""
+    """The commit of this tree, "-dirty" where tracked files differ; None outside git.
+
+    A source archive may lie within another project's checkout, whose commit is not ours.
+    """
+    if not (ROOT / ".git").exists():
+        return None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         return subprocess.run(
@@ -229,12 +234,19 @@ def make_plan(cuda: Cuda | None) -> Plan:
         if family == "ops":
             flags += [f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}"]
             flags += ["-isystem", str(torch / "include")]
+            # Messages quote torch's headers: without the folder of who has built the library.
+            flags += [f"-fmacro-prefix-map={torch}=torch"]
         plan.compile(source, "cxx", flags, variant if family == "ops" else "")
     for path in sorted((ROOT / "csrc").rglob("*.cu")) if cuda is not None else []:
         source = path.relative_to(ROOT)
         archs = "" if "sm90" in source.parts else "." + "-".join(cuda.archs)
         archs += flavour if cuda.for_racecheck(source) else ""
         plan.cu_objects.append(plan.compile(source, "nvcc", cuda.flags(source), archs))
+    if not any("csrc/ops/" in target for target in plan.objects):
+        raise CompileError(
+            f"xgemm: expected C++ sources in {ROOT / 'csrc'}, found none: the archive or checkout "
+            "is incomplete"
+        )
     return plan
 
 

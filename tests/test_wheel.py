@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
+import base64
+import hashlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,8 +12,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from builds import ROOT, build_wheel, once
 
-ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = "xgemm/_C.abi3.so"
 
 SYSTEM_LIBRARIES = {
@@ -30,36 +30,8 @@ STABLE_SHIM = re.compile(r"(aoti_torch|torch)_[a-z]")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built as a user would, from the objects that the checkout's build has left.
-
-    Once for all of pytest's processes: what they share is the parent of their own folders.
-    """
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "wheel"
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return next(folder.glob("*.whl"), None) or _build(folder)
-
-
-def _build(folder: Path) -> Path:
-    # A fresh build base: files of an earlier build must not slip into the wheel.
-    config = folder / "extra.cfg"
-    config.write_text(f"[build]\nbuild_base = {folder / 'build'}\n")
-    result = subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "wheel", ".", "--no-build-isolation", "--no-deps"),
-            *("--wheel-dir", folder),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "DIST_EXTRA_CONFIG": str(config)},
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    wheels = list(folder.glob("*.whl"))
-    assert len(wheels) == 1
-    return wheels[0]
+    """From the objects that the checkout's build has left."""
+    return once(tmp_path_factory, "wheel", "*.whl", lambda folder: build_wheel(ROOT, folder))
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +76,48 @@ def test_holds_the_package_and_nothing_else(wheel: Path) -> None:
     sources = {p.relative_to(package).as_posix() for p in package.glob("xgemm/**/*.py")}
     sources.add("_xgemm_command.py")  # the console script's
     assert names == sources | {LIBRARY, "xgemm/_build_info.json", "xgemm/py.typed"}
+
+
+def test_the_record_lists_every_file_with_its_hash(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = sorted(archive.namelist())
+        assert len(set(names)) == len(names)
+        record = next(name for name in names if name.endswith(".dist-info/RECORD"))
+        rows = [line.rsplit(",", 2) for line in archive.read(record).decode().splitlines()]
+        assert sorted(name for name, _, _ in rows) == names
+        for name, digest, size in rows:
+            if name == record:
+                assert (digest, size) == ("", "")
+                continue
+            content = archive.read(name)
+            found = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            assert (digest, size) == (f"sha256={found}", str(len(content))), name
+
+
+def test_no_file_names_the_machine_that_built_it(wheel: Path) -> None:
+    """Neither the checkout, nor where torch lies, nor the user's home."""
+    import torch
+
+    places = {ROOT, Path.home(), Path(torch.__file__).parents[1], Path(sys.prefix), wheel.parent}
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            content = archive.read(name)
+            assert not name.startswith(("/", "..")), name
+            assert [p for p in places if f"{p}/".encode() in content] == [], name
+
+
+def test_nothing_but_what_an_install_needs(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        modes = {info.filename: info.external_attr >> 16 & 0o777 for info in archive.infolist()}
+    folder = f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"
+    metadata = {f"{folder}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "top_level.txt")}
+    metadata |= {f"{folder}/licenses/LICENSE", f"{folder}/entry_points.txt"}
+    outside = {name for name in names if not name.startswith("xgemm/")}
+    assert outside == {*metadata, "_xgemm_command.py"}
+    parts = {part for name in names for part in Path(name).parts}
+    assert not [part for part in parts if part.startswith("test") or part == "conftest.py"]
+    assert not [name for name, mode in modes.items() if mode & 0o002 or not mode & 0o400]
 
 
 def test_fixed_architectures(wheel: Path) -> None:
