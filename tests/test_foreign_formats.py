@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import importlib.util
+import math
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from foreign import (
@@ -28,6 +35,8 @@ from foreign import (
 
 import xgemm
 from xgemm.formats.foreign import foreign_format
+from xgemm.formats.foreign.awq import AwqWriter
+from xgemm.formats.foreign.gptq import GptqWriter
 from xgemm.formats.foreign.layer import ForeignLayer
 from xgemm.formats.foreign.nibbles import pack_nibbles, unpack_nibbles
 from xgemm.formats.manifest import TensorSpec, dtype_name
@@ -92,26 +101,81 @@ def test_what_compressed_tensors_compresses(group_size: int, symmetric: bool) ->
     assert torch.equal(found.dequantize(torch.float32), theirs)
 
 
-def test_the_loop_unpacks_as_autoawq() -> None:
-    packing = pytest.importorskip("awq.utils.packing_utils")
+def installed_file(package: str, file: str) -> Path:
+    """A file of a package that is here without what it needs, so that it cannot be imported."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{package} is not installed: pip install --no-deps, or PYTHONPATH")
+    return Path(spec.origin).parent / file
+
+
+def module_of(package: str, file: str) -> Any:
+    spec = importlib.util.spec_from_file_location("theirs", installed_file(package, file))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_autoawq_unpacks_it() -> None:
+    """AutoAWQ 0.2.9, of PyPI."""
+    packing = module_of("awq", "utils/packing_utils.py")
     q = random_weight(64, 96)
-    tensors = awq_tensors(q)
-    found = packing.dequantize_gemm(
-        tensors["qweight"], tensors["qzeros"], tensors["scales"].float(), 4, 32
-    )
-    assert torch.equal(found.t(), q.dequantize(torch.float32))
+    for tensors in (awq_tensors(q), AwqWriter(True).tensors("layer", q)):
+        words = (tensors["qweight"], tensors["qzeros"])
+        found = packing.dequantize_gemm(*words, tensors["scales"].float(), 4, 32)
+        assert torch.equal(found.t(), q.dequantize(torch.float32))
 
 
-def test_the_loop_unpacks_as_gptqmodel() -> None:
-    torch_linear = pytest.importorskip("gptqmodel.nn_modules.qlinear.torch")
-    q = random_weight(64, 96, act_order=True)
-    layer = torch_linear.TorchLinear(
-        bits=4, group_size=32, sym=False, desc_act=True, in_features=96, out_features=64
+@pytest.mark.parametrize("group_size", [32, 256])
+def test_autoawq_packs_for_marlin_alike(group_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.SimpleNamespace(try_import=lambda name: (None, ""))
+    theirs = installed_file("awq", "modules/linear/marlin.py")
+    for name, value in (("awq", None), ("awq.utils", None), ("awq.utils.module", module)):
+        monkeypatch.setitem(sys.modules, name, value or types.ModuleType(name))
+    names: dict[str, Any] = {}
+    exec(compile(theirs.read_text(), str(theirs), "exec"), names)
+    q = random_weight(128, 256, group_size, symmetric=True)
+    linear = torch.nn.Linear(256, 128, bias=False)
+    linear.weight.data = q.dequantize(torch.float32)
+    make = names["WQLinear_Marlin"].from_linear
+    made = make(linear, 4, group_size, scales=q.scales.t().float())
+    ours = marlin_tensors(q, ("qweight", "scales"))
+    assert torch.equal(made.qweight, ours["qweight"])
+    assert torch.equal(made.scales, ours["scales"])
+
+
+@pytest.mark.parametrize("act_order", [False, True])
+def test_gptqmodel_packs_it_alike(act_order: bool) -> None:
+    """`pack_original` of GPTQModel 7.7, of PyPI: one method of a package that needs CUDA."""
+    source = installed_file("gptqmodel", "nn_modules/qlinear/__init__.py").read_text()
+    method = next(
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.name == "pack_original"
     )
-    layer.load_state_dict(gptq_tensors(q, version=2))
-    layer.post_init()
-    found = layer.dequantize_weight().float().t()
-    assert torch.allclose(found, q.dequantize(torch.float32), rtol=1e-3)
+    limits = types.SimpleNamespace(threadpool_limits=lambda count: contextlib.nullcontext())
+    names = {"t": torch, "np": np, "math": math, "nn": torch.nn, "THREADPOOLCTL": limits}
+    names |= {"transformers": pytest.importorskip("transformers"), "_ConvNd": torch.nn.Conv2d}
+    exec(compile(ast.Module([method], []), "pack_original", "exec"), names)
+    q = random_weight(64, 96, act_order=act_order)
+    linear = torch.nn.Linear(96, 64, bias=False)
+    linear.weight.data = q.dequantize(torch.float32)
+    made = torch.nn.Module()
+    for name, value in {
+        **{"bits": 4, "maxq": 15, "planar": False, "pack_dtype": torch.int32},
+        **{"pack_dtype_bits": 32, "pack_factor": 8},
+        **{"pack_np_math_dtype": np.uint32, "pack_np_dtype": np.int32},
+    }.items():
+        setattr(made, name, value)
+    scales, zeros = q.scales.t().float(), zeros_of(q).t().float()
+    names["pack_original"](made, linear, scales, zeros, q.group_of_channel().int())
+    theirs = dict(made.named_buffers())
+    for ours in (gptq_tensors(q, version=2), GptqWriter(True).tensors("layer", q)):
+        assert theirs.keys() == ours.keys()
+        for name, tensor in ours.items():
+            assert torch.equal(theirs[name], tensor), name
 
 
 def test_what_hqq_quantizes() -> None:
