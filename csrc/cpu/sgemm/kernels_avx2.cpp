@@ -39,29 +39,40 @@ XGEMM_INLINE_AVX2 void store_any(void* out, __m256 x, int64_t count) {
   }
 }
 
+// Columns [j, j + count) of finish_rows, count at most 8. A bias that is not there is -0, which
+// changes no sum.
+template <DType kType>
+XGEMM_INLINE_AVX2 void finish_columns(const Product& p, int64_t i0, int64_t j, int64_t rows,
+                                      int64_t count, const float* sums, int64_t ld) {
+  const __m256 alpha = _mm256_set1_ps(p.alpha), beta = _mm256_set1_ps(p.beta);
+  const bool bias_down = p.bias.data != nullptr && p.bias.col_stride != 1;
+  __m256 bias = _mm256_set1_ps(-0.0f);
+  if (p.bias.data != nullptr && !bias_down) bias = load_any(at(p.bias, i0, j), p.bias.dtype, count);
+  auto* out = static_cast<typename avx2::Element<kType>::Type*>(at(p.d, i0, j));
+  const int64_t out_step = p.d.row_stride;
+  if (p.beta == 0.0f && !bias_down && p.activation == Activation::kNone) {  // no branch for a row
+    for (int64_t i = 0; i < rows; ++i, sums += ld, out += out_step) {
+      const __m256 x = _mm256_mul_ps(alpha, load_any(sums, DType::kF32, count));
+      store_any<kType>(out, _mm256_add_ps(x, bias), count);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < rows; ++i, sums += ld, out += out_step) {
+    __m256 x = _mm256_mul_ps(alpha, load_any(sums, DType::kF32, count));
+    if (p.beta != 0.0f) {
+      x = _mm256_fmadd_ps(beta, load_any(at(p.c, i0 + i, j), p.c.dtype, count), x);
+    }
+    if (bias_down) bias = _mm256_set1_ps(load_float(at(p.bias, i0 + i, j), p.bias.dtype));
+    store_any<kType>(out, avx2::activate8(p.activation, _mm256_add_ps(x, bias)), count);
+  }
+}
+
 template <DType kType>
 XGEMM_TARGET_AVX2 void finish_rows(const Product& p, int64_t i0, int64_t j0, int64_t rows,
                                    int64_t cols, const float* sums, int64_t ld) {
-  const __m256 alpha = _mm256_set1_ps(p.alpha), beta = _mm256_set1_ps(p.beta);
-  const bool bias_across = p.bias.data != nullptr && p.bias.col_stride == 1;
-  const bool bias_down = p.bias.data != nullptr && !bias_across;
-  for (int64_t i = 0; i < rows; ++i) {
-    const __m256 row_bias =
-        _mm256_set1_ps(bias_down ? load_float(at(p.bias, i0 + i, j0), p.bias.dtype) : 0.0f);
-    for (int64_t j = 0; j < cols; j += 8) {
-      const int64_t count = cols - j;
-      __m256 x = _mm256_mul_ps(alpha, load_any(sums + i * ld + j, DType::kF32, count));
-      if (p.beta != 0.0f) {
-        x = _mm256_fmadd_ps(beta, load_any(at(p.c, i0 + i, j0 + j), p.c.dtype, count), x);
-      }
-      if (bias_across) {
-        x = _mm256_add_ps(x, load_any(at(p.bias, i0 + i, j0 + j), p.bias.dtype, count));
-      } else if (bias_down) {
-        x = _mm256_add_ps(x, row_bias);
-      }
-      store_any<kType>(at(p.d, i0 + i, j0 + j), avx2::activate8(p.activation, x), count);
-    }
-  }
+  int64_t j = 0;
+  for (; j + 8 <= cols; j += 8) finish_columns<kType>(p, i0, j0 + j, rows, 8, sums + j, ld);
+  if (j < cols) finish_columns<kType>(p, i0, j0 + j, rows, cols - j, sums + j, ld);
 }
 
 }  // namespace

@@ -37,9 +37,8 @@ bool streams(const Product& p, const Kernels& table) {
 }
 
 bool is_small(const Product& p, const Kernels& table) {
-  return p.b_source == nullptr && std::min(p.m, p.n) > table.add_rows_rows &&
-         work_of(p) <= kSmallWork && saturating_product(p.m, p.k) <= kSmallPanel &&
-         saturating_product(p.n, p.k) <= kSmallPanel;
+  return std::min(p.m, p.n) > table.add_rows_rows && work_of(p) <= kSmallWork &&
+         saturating_product(p.m, p.k) <= kSmallPanel && saturating_product(p.n, p.k) <= kSmallPanel;
 }
 
 bool should_transpose(const Product& p, const Kernels& table) {

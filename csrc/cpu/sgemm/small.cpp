@@ -20,7 +20,7 @@ struct Panel {
 void run_small(const Product& p, const Kernels& table) {
   const int64_t nr = table.blocking.nr, mr = panel_rows(p.m, table.blocking.mr);
   const bool read_a = p.a.dtype == DType::kF32;
-  const bool read_b = p.b.dtype == DType::kF32 && p.b.col_stride == 1;
+  const bool read_b = p.b_source == nullptr && p.b.dtype == DType::kF32 && p.b.col_stride == 1;
   // A kernel reads NR or NR / 2 columns: a narrower last panel has to be filled up.
   const int64_t read_cols = !read_b ? 0 : p.n - (2 * (p.n % nr) == nr ? 0 : p.n % nr);
   Buffer packed_a(Slot::kPackedA, read_a ? 0 : round_up(p.m, mr) * p.k);
