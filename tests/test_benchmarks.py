@@ -38,7 +38,7 @@ def run(script: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
     if "LAYERS" in names:
         names["LAYERS"] = TINY
         options = ("--layers", "tiny", *options)
-    names.update({name: ((1, 64, 64),) for name in ("SIZES", "LINEARS")})
+    names.update({name: ((1, 64, 64),) for name in ("SIZES", "LINEARS", "DIFFERENTIATED")})
     monkeypatch.setattr(sys, "argv", [script, "--device", "cpu", *options])
     names["main"]()
 
@@ -109,10 +109,18 @@ def test_packed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         assert said in out
 
 
-def test_host(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    run("bench_host", monkeypatch)
-    ops = {line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()[2:]}
-    assert ops == {"mul", "linear", "linear, zeros", "QuantLinear", "QuantLinear, zeros"}
+@pytest.mark.parametrize("mode", ["grad", "no_grad", "inference"])
+def test_host(
+    mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # the other tests' setting
+    run("bench_host", monkeypatch, "--mode", mode)
+    title, _, *lines = capsys.readouterr().out.splitlines()
+    assert f"{mode} mode" in title
+    assert [line.split("|")[1].strip() for line in lines] == [
+        *("mul", "linear", "QuantLinear", "linear, zeros", "QuantLinear, zeros"),
+        *("gradient: forward", "gradient: forward, backward", "autocast"),
+    ]
 
 
 def test_vllm_table(capsys: pytest.CaptureFixture[str]) -> None:
