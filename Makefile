@@ -27,7 +27,7 @@ GPU = $(wildcard /dev/nvidia0)$(shell nvidia-smi -L 2> /dev/null)
 CUDA_HALF = $(shell grep -s '"cuda": "' python/xgemm/_build_info.json)
 export DEMO_XGEMM_CUDA = $(if $(GPU)$(CUDA_HALF),1,0)
 
-.PHONY: demo test fuzz build lint wheel hub clean distclean
+.PHONY: demo test fuzz locked build lint wheel hub clean distclean
 .DEFAULT_GOAL := build
 
 $(STAMPS)/venv:
@@ -42,6 +42,11 @@ $(STAMPS)/venv:
 $(STAMPS)/tools: constraints.txt | $(STAMPS)/venv
 	@$(STEP) "installing torch and what builds" "$(INSTALL) torch ninja setuptools wheel"
 	@touch $@
+
+# What CI installs: the files whose hashes are listed, and no others. Python 3.11 (tools/lock.py).
+locked: $(STAMPS)/venv
+	@$(STEP) "installing what .ci/requirements.txt lists" "$(BIN)/python -m pip install --no-compile \
+	  --progress-bar off --disable-pip-version-check --no-deps --require-hashes -r .ci/requirements.txt"
 
 build: $(STAMPS)/tools
 	$(BUILD)
