@@ -13,7 +13,7 @@ from torch import nn
 pytest.importorskip("transformers")
 
 import xgemm
-from xgemm.hf import decode, gguf, models
+from xgemm.hf import decode, generation, gguf, models
 from xgemm.hf.demo import BF16, FP32, FREE, XGEMM, XGEMM_BF16, DemoSizes, run_demo
 from xgemm.hf.plot import plot_demo
 
@@ -170,6 +170,32 @@ def test_the_answer_comes_before_the_reference_is_made():
         on_answer=lambda tokens, seconds: order.append(f"{tokens} tokens"),
     )  # fmt: skip
     assert order == ["6 tokens", "reference"]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_where_steps_are_recorded_the_answer_is_accelerated(stops, monkeypatch, caplog):
+    """The same answer, from recorded steps; the CPU stands for a GPU."""
+    model = models.random_llama(hidden=128, intermediate=160, layers=2)
+    prompt = model.encode_question("Anyone there?")
+    expected = list(decode.generate(model.quantized, prompt, frozenset(), 6))
+    if stops:
+        model.stop_tokens = frozenset({expected[3]})
+        expected = expected[: expected.index(expected[3])]
+    steps = []
+    made = generation.RecordedStep
+    monkeypatch.setattr(
+        generation, "RecordedStep", lambda *given: steps.append(given) or made(*given)
+    )
+    monkeypatch.setattr(generation, "RECORDED_ON", ("cpu",))
+    heard: list[str] = []
+    sizes = dataclasses.replace(SMALL, budget_s=0.0)
+    report = run_demo(model, "Anyone there?", sizes=sizes, on_text=heard.append)
+    assert len(steps) == 1
+    assert caplog.text == ""  # nothing was refused
+    assert report.answer == "".join(heard) == model.decode(expected)
+    assert report.answer_tokens == len(expected)
+    assert report.same_answer_as_fp32
+    assert "generate" not in vars(model.quantized)  # what is measured afterwards is plain
 
 
 @pytest.mark.gpu
