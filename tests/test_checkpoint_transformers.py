@@ -18,19 +18,11 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 @pytest.fixture
 def llama() -> nn.Module:
-    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
-    config = transformers.LlamaConfig(
-        hidden_size=64,
-        intermediate_size=160,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        vocab_size=128,
-        tie_word_embeddings=True,
-    )
-    torch.manual_seed(0)
-    return transformers.LlamaForCausalLM(config).eval()
+    from hf_models import llama
+
+    return llama(tie=True)
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])

@@ -51,13 +51,10 @@ def test_one_product_serves_siblings(options: dict, mode: Any) -> None:
 
 
 def test_a_llama_block_makes_four_products() -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, vocab_size=64,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = xgemm.quantize(transformers.LlamaForCausalLM(config).eval(), group_size=32)
+    pytest.importorskip("transformers")
+    from hf_models import llama
+
+    model = xgemm.quantize(llama(), group_size=32)
     tokens = torch.arange(10)[None]
     with torch.no_grad():
         expected = model(tokens).logits
