@@ -82,5 +82,5 @@ def test_code_in_a_directory_is_never_run(llama: nn.Module, tmp_path: Path) -> N
             ),
         )
         with pytest.raises(ValueError, match=r"transformers has no architecture"):
-            xgemm.load(path)
+            xgemm.load(path, verify=False)
     assert not marker.exists()

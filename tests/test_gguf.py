@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -150,7 +151,8 @@ def test_a_file_with_other_tensors_is_left_to_transformers(tmp_path, theirs):
 
 
 def test_what_is_no_llama_is_named(tmp_path):
-    from xgemm.hf.gguf import GgufLlama, architecture_of
+    from xgemm.hf.gguf import GgufLlama
+    from xgemm.hf.gguf_header import architecture_of
 
     path = write_gguf(tmp_path / "other.gguf", architecture="falcon")
     assert architecture_of(path) == "falcon"
@@ -181,3 +183,62 @@ def test_quantize_says_what_was_taken_over(run, path, tmp_path, theirs):
     code, out, err = run("quantize", path, tmp_path / "again", "--group-size", 32)
     assert code == 0, err
     assert "of the file's linears 5 were taken over as they are, without requantizing" in out
+
+
+FIELD = len("general.architecture")
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "message"),
+    [
+        (8, 2**60, "must have at most 65535 bytes"),  # tensors: data is read as a name
+        (16, 2**60, "must have at most 65535 bytes"),  # fields: a tensor is read as one
+        (24, 2**40, "must have at most 65535 bytes, got 1099511627776"),  # a key's length
+        (24 + 8 + FIELD, 77, "'general.architecture' has a value of the unknown type 77"),
+    ],
+)
+def test_a_header_that_counts_too_far_is_refused_at_once(path, tmp_path, where, value, message):
+    """The readers of gguf and of transformers take a count of 2^60 as it stands."""
+    from xgemm.hf.gguf_header import architecture_of
+    from xgemm.hf.gguf_model import load_gguf
+
+    data = bytearray(path.read_bytes())
+    size = 4 if value < 2**32 else 8
+    data[where : where + size] = value.to_bytes(size, "little")
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(data)
+    for read in (architecture_of, load_gguf):
+        with pytest.raises(ValueError, match=rf"damaged\.gguf: .*({message})"):
+            read(damaged)
+
+
+def test_an_array_of_any_length_is_refused_at_once(path, tmp_path):
+    from xgemm.hf.gguf_model import load_gguf
+
+    data = bytearray(path.read_bytes())
+    key = data.index(b"tokenizer.ggml.token_type")  # an array of int32
+    count = key + len(b"tokenizer.ggml.token_type") + 4 + 4
+    data[count : count + 8] = (2**58).to_bytes(8, "little")
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(data)
+    with pytest.raises(ValueError, match=r"damaged\.gguf: 'tokenizer\.ggml\.token_type' needs"):
+        load_gguf(damaged)
+
+
+def test_a_truncated_file_is_refused_by_name(path, tmp_path):
+    from xgemm.hf.gguf_model import load_gguf
+
+    data = path.read_bytes()
+    damaged = tmp_path / "damaged.gguf"
+    for size in (0, 3, 23, 200, len(data) // 2, len(data) - 100):
+        damaged.write_bytes(data[:size])
+        with pytest.raises(ValueError, match=r"damaged\.gguf: "):
+            load_gguf(damaged)
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    from xgemm.hf.gguf import GgufLlama
+
+    os.mkfifo(tmp_path / "fifo.gguf")
+    with pytest.raises(ValueError, match=r"fifo\.gguf must be a regular file, got a FIFO"):
+        GgufLlama(tmp_path / "fifo.gguf")

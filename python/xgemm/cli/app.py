@@ -22,6 +22,10 @@ Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's c
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run model code that the directory holds.")
 ]
+NoVerify = Annotated[
+    bool,
+    typer.Option("--no-verify", help="Take an xgemm directory that was edited since its save."),
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto: the GPU, if torch sees one.")]
 Dtype = Annotated[str, typer.Option(help="auto (the checkpoint's), float32, float16 or bfloat16.")]
 Plot = Annotated[Path | None, typer.Option(dir_okay=False, help="Write a PNG plot here.")]
@@ -199,6 +203,7 @@ def generate(
         typer.Option("--chat/--no-chat", help="Use the chat template; if there is one, if absent."),
     ] = None,
     trust_remote_code: TrustRemoteCode = False,
+    no_verify: NoVerify = False,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
@@ -214,6 +219,7 @@ def generate(
         dtype=dtype,
         chat=chat,
         trust_remote_code=trust_remote_code,
+        verify=not no_verify,
         as_json=json,
     )
 
@@ -246,6 +252,7 @@ def evaluate(
     device: Device = "auto",
     dtype: Dtype = "auto",
     trust_remote_code: TrustRemoteCode = False,
+    no_verify: NoVerify = False,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
@@ -260,6 +267,7 @@ def evaluate(
         device=device,
         dtype=dtype,
         trust_remote_code=trust_remote_code,
+        verify=not no_verify,
         as_json=json,
     )
 

@@ -75,6 +75,7 @@ def run(
     device: str,
     dtype: str,
     trust_remote_code: bool,
+    verify: bool,
     as_json: bool,
 ) -> None:
     device = check_options("eval", device, dtype)
@@ -83,7 +84,7 @@ def run(
     tokens: torch.Tensor | None = None
     window = stride = 0
     for folder in [directory, *([] if reference is None else [reference])]:
-        model = load_language_model("eval", folder, device, dtype, trust_remote_code)
+        model = load_language_model("eval", folder, device, dtype, trust_remote_code, verify)
         if model.config.is_encoder_decoder:
             raise ValueError(
                 f"eval: {type(model).__name__} is an encoder-decoder: perplexity of plain text is "

@@ -47,6 +47,7 @@ def run(
     dtype: str,
     chat: bool | None,
     trust_remote_code: bool,
+    verify: bool,
     as_json: bool,
 ) -> None:
     device = check_options("generate", device, dtype)
@@ -54,7 +55,7 @@ def run(
         raise ValueError(
             "generate: --top-p and --seed are of sampling: give a --temperature above 0"
         )
-    model = load_language_model("generate", directory, device, dtype, trust_remote_code)
+    model = load_language_model("generate", directory, device, dtype, trust_remote_code, verify)
     tokenizer = load_tokenizer("generate", directory, trust_remote_code)
     chat = _wants_chat(tokenizer, chat, directory)
     inputs = {name: value.to(device) for name, value in _encode(tokenizer, prompt, chat).items()}

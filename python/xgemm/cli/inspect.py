@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from xgemm.cli.output import out, print_json, table
 from xgemm.formats.directory import quantized_by, read_config
+from xgemm.formats.files import file_size, present, read_json
 from xgemm.formats.guard import HINT, guard_names, guarded_name
 from xgemm.formats.headers import read_headers
 from xgemm.formats.manifest import (
@@ -23,19 +24,20 @@ from xgemm.formats.manifest import (
     ModuleSpec,
     parse_manifest,
     parse_quantization_config,
-    read_json,
 )
 from xgemm.formats.packed import LAYOUT_VERSION, Layout
+from xgemm.formats.trust import refuse_foreign_names
 from xgemm.quoting import MOST, printable
 
 
 def run(directory: Path, as_json: bool) -> None:
     config = _xgemm_config(directory)
+    refuse_foreign_names(directory / CONFIG_FILE, config, "inspect")
     modules = parse_quantization_config(directory / CONFIG_FILE, config)
     manifest = _read_manifest(directory)
     for name, size in manifest.files.items():
         path = directory / name
-        found = path.stat().st_size if path.is_file() else None
+        found = file_size(path, "inspect") if present(path) else None
         if found != size:
             raise ValueError(
                 f"inspect: {path} must be {size} bytes long, "
@@ -67,7 +69,7 @@ def _xgemm_config(directory: Path) -> dict[str, Any]:
 def _read_manifest(directory: Path) -> Manifest:
     """What the directory says of its tensors; transformers' save_pretrained writes no manifest."""
     path = directory / MANIFEST_FILE
-    if path.is_file():
+    if present(path):
         return parse_manifest(path, read_json(path))
     import safetensors
 

@@ -10,6 +10,7 @@ import torch
 from xgemm.cli.output import choose_device
 from xgemm.cli.progress import import_transformers, step
 from xgemm.formats.directory import quantized_by, read_config
+from xgemm.formats.files import check_directory
 
 DTYPES = {
     "auto": None,
@@ -28,7 +29,12 @@ def check_options(command: str, device: str, dtype: str) -> str:
 
 
 def load_language_model(
-    command: str, directory: Path, device: str, dtype: str, trust_remote_code: bool
+    command: str,
+    directory: Path,
+    device: str,
+    dtype: str,
+    trust_remote_code: bool,
+    verify: bool,
 ) -> Any:
     """The model of an xgemm directory, or of a float one; it writes text."""
     config = read_config(directory)  # refuses what is no model's directory, at once
@@ -38,7 +44,11 @@ def load_language_model(
     kind = quantized_by(directory, config) or "float"
     with step(f"loading {directory} ({kind})"):
         model: Any = load_any(
-            directory, device=device, dtype=DTYPES[dtype], trust_remote_code=trust_remote_code
+            directory,
+            device=device,
+            dtype=DTYPES[dtype],
+            trust_remote_code=trust_remote_code,
+            verify=verify,
         )
     if not (hasattr(model, "can_generate") and model.can_generate()):
         raise ValueError(
@@ -55,13 +65,16 @@ def load_language_model(
 def load_tokenizer(command: str, directory: Path, trust_remote_code: bool) -> Any:
     from transformers import AutoTokenizer
 
+    check_directory(directory, command)
     with step("reading the tokenizer"):
         try:
             return AutoTokenizer.from_pretrained(
                 directory, local_files_only=True, trust_remote_code=trust_remote_code
             )
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{command}: {directory} holds no tokenizer: {error}") from None
+        except ImportError:
+            raise
+        except Exception as error:  # of many types, where a file is damaged
+            raise ValueError(f"{command}: {directory} holds no tokenizer: {error}") from error
 
 
 def describe(model: Any) -> str:

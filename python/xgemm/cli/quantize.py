@@ -26,6 +26,7 @@ from xgemm.cli.output import (
     table,
 )
 from xgemm.cli.progress import import_transformers, step
+from xgemm.formats.files import copy_regular, present, read_json_value
 from xgemm.quantize.weight import check_method
 from xgemm.quoting import printable
 
@@ -217,28 +218,50 @@ def copy_companions(source: Source, destination: Path) -> list[str]:
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(
-            source.path.parent, gguf_file=source.path.name, local_files_only=True
+            source.path.parent,
+            gguf_file=source.path.name,
+            local_files_only=True,
+            trust_remote_code=source.trust_remote_code,
         )
         return [Path(name).name for name in tokenizer.save_pretrained(destination)]
     copied = []
     for path in sorted(source.path.iterdir()):
         if path.is_file() and any(fnmatch.fnmatchcase(path.name, p) for p in COMPANIONS):
-            shutil.copy2(path, destination / path.name)
+            copy_regular(path, destination / path.name, "quantize")
             copied.append(path.name)
     for folder in _module_folders(source.path):
-        shutil.copytree(source.path / folder, destination / folder, dirs_exist_ok=True)
+        _copy_folder(source.path / folder, destination / folder)
         copied.append(f"{folder}/")
     return copied
+
+
+def _copy_folder(source: Path, destination: Path) -> None:
+    """Its regular files and those of the folders in it; a link to a folder could lead anywhere."""
+
+    def links(folder: str, names: list[str]) -> list[str]:
+        paths = (Path(folder, name) for name in names)
+        return [path.name for path in paths if path.is_symlink() and path.is_dir()]
+
+    def copy(file: str, to: str) -> None:
+        copy_regular(Path(file), Path(to), "quantize")
+
+    shutil.copytree(source, destination, ignore=links, copy_function=copy, dirs_exist_ok=True)
 
 
 def _module_folders(directory: Path) -> list[str]:
     """The folders of a sentence-transformers directory: pooling and what follows the model."""
     path = directory / "modules.json"
-    modules = json.loads(path.read_text()) if path.is_file() else []
+    modules = read_json_value(path, "quantize") if present(path) else []
+    if not isinstance(modules, list):
+        raise ValueError(f"quantize: {path}: expected a list, got {type(modules).__name__}")
     names = [str(module.get("path", "")) for module in modules if isinstance(module, dict)]
-    return [
-        name for name in names if name and Path(name).name == name and (directory / name).is_dir()
-    ]
+    return [name for name in names if _is_folder_of(directory, name)]
+
+
+def _is_folder_of(directory: Path, name: str) -> bool:
+    if name in ("", "..") or Path(name).name != name:
+        return False
+    return (directory / name).is_dir() and not (directory / name).is_symlink()
 
 
 def _facts(

@@ -5,7 +5,8 @@
                          QuantLinear ("modules") and QuantExperts ("experts")
     model.safetensors    the tensors; or model-0000i-of-0000n.safetensors and, in transformers'
                          naming, model.safetensors.index.json
-    xgemm_manifest.json  sha256, dtype, shape and file of each tensor; which tensors are tied
+    xgemm_manifest.json  sha256, dtype, shape and file of each tensor; which tensors are tied; what
+                         config.json and generation_config.json were
 
 Every file carries the id of the save that made it, so files of two saves are told apart. Beside
 the model's tensors there are guards (see guard.py), which stop a reader that does not know the
@@ -26,7 +27,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, BinaryIO, TypeVar, overload
 
 import torch
 from torch import nn
@@ -35,6 +36,14 @@ from xgemm.attach import attach
 from xgemm.formats import atomic
 from xgemm.formats.collect import tensors_of, to_cpu
 from xgemm.formats.describe import quantization_config
+from xgemm.formats.documents import GENERATION_FILE, check_documents, read_documents, to_keep
+from xgemm.formats.files import (
+    MAX_JSON_BYTES,
+    open_regular,
+    open_safetensors,
+    present,
+    read_json,
+)
 from xgemm.formats.fill import FillPlan
 from xgemm.formats.foreign import foreign_section
 from xgemm.formats.guard import guards
@@ -52,7 +61,6 @@ from xgemm.formats.manifest import (
     hash_tensor,
     parse_manifest,
     parse_quantization_config,
-    read_json,
 )
 from xgemm.formats.packed import check_int
 from xgemm.formats.pretrained import (
@@ -67,7 +75,9 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 DEFAULT_SHARD_BYTES = 4 << 30
 # What a save replaces, or removes: the other files of a directory are kept.
-OURS = re.compile(rf"{SHARD_NAME.pattern}|{CONFIG_FILE}|{MANIFEST_FILE}|{INDEX_FILE}")
+OURS = re.compile(
+    rf"{SHARD_NAME.pattern}|{CONFIG_FILE}|{GENERATION_FILE}|{MANIFEST_FILE}|{INDEX_FILE}"
+)
 # What a tokenizer or processor leaves in a transformers directory; copied from the directory that
 # the model came from.
 TOKENIZER_FILES = (
@@ -109,7 +119,8 @@ def save(
         with atomic.replacing(target, save_id, OURS, CONFIG_FILE) as staging:
             _write_model_files(model, staging, section)
             files, specs = _write_tensors(tensors, staging, save_id, max_shard_bytes)
-            manifest = Manifest(save_id, files, specs, tied, hash_json(section))
+            documents = to_keep(read_documents(staging))
+            manifest = Manifest(save_id, files, specs, tied, hash_json(section), documents)
             _write_json(staging / MANIFEST_FILE, dataclasses.asdict(manifest))
 
 
@@ -155,7 +166,8 @@ def load(
     model: the module to fill, of the architecture that was saved; its linear layers and experts
         become packed ones where the checkpoint says so. None makes a transformers model from
         config.json (never remote code), in eval mode.
-    verify: compare each tensor with its sha256.
+    verify: compare each tensor with its sha256, and config.json and generation_config.json with
+        what was saved. False takes them as they are now, after an edit that is meant.
     device: where tensors go; None leaves them where `model` has them (a meta tensor: the CPU).
     dtype: of floating-point tensors; None keeps `model`'s (of a meta tensor: the checkpoint's).
         The packed weights do not change.
@@ -166,12 +178,13 @@ def load(
     """
     safetensors = _safetensors("load")
     path = atomic.recovered(Path(os.path.realpath(directory)))
-    if path.suffix == ".gguf" and path.is_file():
+    if path.suffix == ".gguf" and not path.is_dir():
         if model is not None:
             raise ValueError(f"load: {path} is a GGUF file: load it without model")
         loaded = load_gguf(path, device, dtype)
         return _fused(loaded) if fuse else loaded
-    config = read_json(path / CONFIG_FILE)
+    documents = read_documents(path)
+    config = documents[CONFIG_FILE]
     if (source := foreign_section(path, config)) is not None:
         if model is not None:
             raise ValueError(
@@ -182,11 +195,11 @@ def load(
         return _fused(loaded) if fuse else loaded
     specs = parse_quantization_config(path / CONFIG_FILE, config)
     written_by_save = "save_id" in config["quantization_config"]
-    if written_by_save or (path / MANIFEST_FILE).is_file():
+    if written_by_save or present(path / MANIFEST_FILE):
         manifest = parse_manifest(path / MANIFEST_FILE, read_json(path / MANIFEST_FILE))
         _check_same_save(path, config, manifest)
         if verify:
-            _check_section(path, config, manifest)
+            check_documents(path, documents, manifest)
     elif model is None:
         loaded = load_pretrained(path, config, device, dtype)
         return _fused(loaded) if fuse else loaded
@@ -200,7 +213,7 @@ def load(
     with torch.inference_mode(False), torch.no_grad():
         plan.fill(path, _read_tensors(safetensors, path, manifest, verify), device, dtype)
     if made_here:
-        finish_transformers_model(model, path, config)
+        finish_transformers_model(model, path, documents)
     attach(model)
     return _fused(model) if fuse else model
 
@@ -339,15 +352,6 @@ def _safetensors(where: str) -> Any:
     return safetensors
 
 
-def _check_section(path: Path, config: dict[str, Any], manifest: Manifest) -> None:
-    found = hash_json(config["quantization_config"])
-    if found != manifest.quantization_config_sha256:
-        raise ValueError(
-            f"load: {path / CONFIG_FILE}: quantization_config is not what was saved "
-            f"(sha256 {found}, expected {manifest.quantization_config_sha256})"
-        )
-
-
 def _check_same_save(path: Path, config: dict[str, Any], manifest: Manifest) -> None:
     found = {CONFIG_FILE: config["quantization_config"].get("save_id")}
     if len(manifest.files) > 1:
@@ -375,54 +379,51 @@ def _read_tensors(
     tensors = {}
     for file, size in manifest.files.items():
         _check_size(path / file, size, names[file])
-        try:
-            with safetensors.safe_open(path / file, framework="pt") as opened:
-                save_id = (opened.metadata() or {}).get(SAVE_ID_KEY)
-                if manifest.save_id and save_id != manifest.save_id:
-                    _refuse_mixed(path / file, save_id, manifest)
-                if differing := set(opened.keys()) ^ set(names[file]):
-                    raise ValueError(
-                        f"load: {path / file}: {min(differing)} is in the file or in "
-                        f"{MANIFEST_FILE}, not in both"
-                    )
-                for name in names[file]:
-                    # A copy: aligned, and no longer at the mercy of the file.
-                    tensor = opened.get_tensor(name).clone()
-                    _check_tensor(path / file, name, tensor, manifest.tensors[name], verify)
-                    tensors[name] = tensor
-        except safetensors.SafetensorError as error:
-            raise ValueError(f"load: {path / file}: {error}") from None
+        with open_safetensors(safetensors, path / file) as opened:
+            save_id = (opened.metadata() or {}).get(SAVE_ID_KEY)
+            if manifest.save_id and save_id != manifest.save_id:
+                _refuse_mixed(path / file, save_id, manifest)
+            if differing := set(opened.keys()) ^ set(names[file]):
+                raise ValueError(
+                    f"load: {path / file}: {min(differing)} is in the file or in "
+                    f"{MANIFEST_FILE}, not in both"
+                )
+            for name in names[file]:
+                # A copy: aligned, and no longer at the mercy of the file.
+                tensor = opened.get_tensor(name).clone()
+                _check_tensor(path / file, name, tensor, manifest.tensors[name], verify)
+                tensors[name] = tensor
     return tensors
 
 
 def _check_size(file: Path, expected: int, names: list[str]) -> None:
-    if not file.is_file():
+    if not present(file):
         raise FileNotFoundError(f"load: {file} is missing; it holds {', '.join(names[:3])}")
-    size = file.stat().st_size
-    if size != expected:
-        lost = _first_tensor_past(file, size)
-        raise ValueError(
-            f"load: {file} has {size} bytes, expected {expected}"
-            + (f": truncated at tensor {lost}" if lost else "")
-        )
+    with open_regular(file) as opened:
+        size = os.fstat(opened.fileno()).st_size
+        if size != expected:
+            lost = _first_tensor_past(opened, size)
+            raise ValueError(
+                f"load: {file} has {size} bytes, expected {expected}"
+                + (f": truncated at tensor {lost}" if lost else "")
+            )
 
 
-def _first_tensor_past(file: Path, size: int) -> str | None:
+def _first_tensor_past(file: BinaryIO, size: int) -> str | None:
     """The first tensor, in the file's order, that ends after `size`; for an error message."""
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if length > size:
-            return None
-        try:
-            header = json.loads(stream.read(length))
-            ends = {
-                name: entry["data_offsets"][1]
-                for name, entry in header.items()
-                if name != "__metadata__"
-            }
-            past = {name: end for name, end in ends.items() if 8 + length + end > size}
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-            return None
+    length = int.from_bytes(file.read(8), "little")
+    if length > min(size, MAX_JSON_BYTES):
+        return None
+    try:
+        header = json.loads(file.read(length))
+        ends = {
+            name: entry["data_offsets"][1]
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
+        past = {name: end for name, end in ends.items() if 8 + length + end > size}
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
+        return None
     return min(past, key=past.__getitem__) if past else None
 
 

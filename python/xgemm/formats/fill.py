@@ -142,6 +142,9 @@ class FillPlan:
                 )
         for name, layer in self.replacements.items():
             for prefix, form in packed_parts(name, layer):
+                stored = self.tied.get(f"{prefix}qweight", f"{prefix}qweight")
+                file = path / self.manifest.tensors[stored].file
+                form.check_finite(f"load: {file}: {prefix}qweight", tensors[stored])
                 for full in {f"{prefix}{FORMAT_BUFFER}", f"{prefix}perm"} & self.targets.keys():
                     given = tensors[self.tied.get(full, full)]
                     if full.endswith(FORMAT_BUFFER):

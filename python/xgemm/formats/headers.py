@@ -7,13 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from xgemm.formats.manifest import (
-    INDEX_FILE,
-    SHARD_NAME,
-    Manifest,
-    TensorSpec,
-    read_json,
-)
+from xgemm.formats.files import file_size, open_safetensors, present, read_json
+from xgemm.formats.manifest import INDEX_FILE, SHARD_NAME, Manifest, TensorSpec
 
 FOREIGN_FILE = re.compile(r"\w[\w.-]*\.safetensors")  # as other tools call their files
 _ONE_FILE = "model.safetensors"
@@ -37,21 +32,16 @@ def header_specs(
     tensors: dict[str, TensorSpec] = {}
     sizes: dict[str, int] = {}
     for file in files:
-        if not (path / file).is_file():
-            raise FileNotFoundError(f"load: {path / file} is missing")
-        sizes[file] = (path / file).stat().st_size
-        try:
-            with safetensors.safe_open(path / file, framework="pt") as opened:
-                for name in opened.keys():  # noqa: SIM118 (no mapping)
-                    part = opened.get_slice(name)
-                    dtype = _DTYPES.get(part.get_dtype(), part.get_dtype())
-                    if name in tensors:
-                        raise ValueError(
-                            f"load: {name} is in {tensors[name].file} and in {path / file}"
-                        )
-                    tensors[name] = TensorSpec(file, dtype, tuple(part.get_shape()), "")
-        except safetensors.SafetensorError as error:
-            raise ValueError(f"load: {path / file}: {error}") from None
+        sizes[file] = file_size(path / file)
+        with open_safetensors(safetensors, path / file) as opened:
+            for name in opened.keys():  # noqa: SIM118 (no mapping)
+                part = opened.get_slice(name)
+                dtype = _DTYPES.get(part.get_dtype(), part.get_dtype())
+                if name in tensors:
+                    raise ValueError(
+                        f"load: {name} is in {tensors[name].file} and in {path / file}"
+                    )
+                tensors[name] = TensorSpec(file, dtype, tuple(part.get_shape()), "")
     return tensors, sizes
 
 
@@ -60,7 +50,7 @@ def checkpoint_files(path: Path, names: re.Pattern[str] = SHARD_NAME) -> list[st
 
     names: what they may be called.
     """
-    if not (path / INDEX_FILE).is_file():
+    if not present(path / INDEX_FILE):
         return [_ONE_FILE]
     weight_map = read_json(path / INDEX_FILE).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:

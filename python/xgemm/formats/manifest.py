@@ -28,6 +28,7 @@ CONFIG_FILE = "config.json"
 MANIFEST_FILE = "xgemm_manifest.json"
 INDEX_FILE = "model.safetensors.index.json"
 SHARD_NAME = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+SECTION = "quantization_config"  # of config.json
 QUANT_METHOD = "xgemm"
 FORMAT = "packed-w4"
 # How `xgemm.quantize` was called, in config.json; what of it is not known is left out.
@@ -74,6 +75,8 @@ class Manifest:
     """Which tensors a checkpoint has, in which files, and what their bytes hash to.
 
     tied: name of a tensor -> the tensor that it is, which is stored once.
+    documents: config.json without quantization_config, and generation_config.json where there is
+        one, by file name, as they were saved. None: a save by a version that kept no copies.
     """
 
     save_id: str
@@ -81,6 +84,7 @@ class Manifest:
     tensors: dict[str, TensorSpec]
     tied: dict[str, str]
     quantization_config_sha256: str
+    documents: dict[str, dict[str, Any]] | None = None
 
 
 def hash_tensor(tensor: torch.Tensor) -> str:
@@ -99,19 +103,6 @@ def hash_json(value: Any) -> str:
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, or an error that names the file."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        raise FileNotFoundError(f"load: {path} is missing: not an xgemm checkpoint") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"load: {path}: not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"load: {path}: expected an object, got {type(value).__name__}")
-    return value
 
 
 def parse_quantization_config(
@@ -196,7 +187,15 @@ def parse_manifest(path: Path, value: dict[str, Any]) -> Manifest:
         quantization_config_sha256=_matching(
             f"{path}", value, "quantization_config_sha256", _SHA256
         ),
+        documents=_parse_documents(f"{path}", value),
     )
+
+
+def _parse_documents(where: str, value: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
+    if "documents" not in value:
+        return None
+    documents: dict[str, Any] = _get(where, value, "documents", dict)
+    return {file: _get(f"{where}: documents", documents, file, dict) for file in documents}
 
 
 def _parse_tensor(where: str, entry: Any, files: dict[str, int]) -> TensorSpec:

@@ -1,46 +1,62 @@
-"""transformers models for `load`: made from a config.json, of transformers' own classes only."""
+"""transformers models for `load`: made from a config.json, of transformers' own classes only.
+
+What transformers gets is the object that `load` has read and checked, not the directory: it would
+read the file again, or another one, which a config can name.
+"""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from xgemm.formats.directory import check_source
+from xgemm.formats.documents import GENERATION_FILE, Documents
+from xgemm.formats.files import file_size
 from xgemm.formats.foreign import foreign_format
 from xgemm.formats.headers import FOREIGN_FILE, checkpoint_files
+from xgemm.formats.manifest import CONFIG_FILE, SECTION
+from xgemm.formats.trust import refuse_foreign_implementations, refuse_foreign_names
 
 
 def make_transformers_model(path: Path, config: dict[str, Any]) -> nn.Module:
     """The model that a transformers config.json describes, its parameters on the meta device.
 
-    The class is transformers' own: code that the directory may hold is never run.
+    The class is transformers' own: code that the directory may hold is never run, and none is
+    fetched.
     """
     cls = _class(path, config)
     import accelerate
-    import transformers
 
-    model_config = transformers.AutoConfig.from_pretrained(
-        path, local_files_only=True, trust_remote_code=False
-    )
-    if hasattr(model_config, "quantization_config"):
-        del model_config.quantization_config  # else transformers looks for its own quantizer
-    # Buffers are made for real: some, such as rotary tables, are in no checkpoint.
-    with accelerate.init_empty_weights(include_buffers=False):
-        return cls(model_config)
+    model_config = _make_config(path, config)
+    try:
+        # Buffers are made for real: some, such as rotary tables, are in no checkpoint.
+        with accelerate.init_empty_weights(include_buffers=False):
+            model: nn.Module = cls(model_config)
+    except ImportError:
+        raise
+    except Exception as error:
+        raise _no_model(path, cls.__name__, error) from error
+    return model
 
 
-def finish_transformers_model(model: nn.Module, path: Path, config: dict[str, Any]) -> None:
+def finish_transformers_model(model: nn.Module, path: Path, documents: Documents) -> None:
     """What from_pretrained does after the weights: generation config, recipe, eval mode."""
     from transformers import GenerationConfig
 
     from xgemm.hf import XgemmConfig
 
-    if (path / "generation_config.json").is_file():
-        model.generation_config = GenerationConfig.from_pretrained(path, local_files_only=True)
+    if GENERATION_FILE in documents:
+        values = copy.deepcopy(documents[GENERATION_FILE])
+        try:
+            model.generation_config = GenerationConfig.from_dict(values)
+        except Exception as error:
+            raise _no_model(path, "generation config", error, GENERATION_FILE) from error
     model_config: Any = model.config
-    model_config.quantization_config = XgemmConfig.from_dict(config["quantization_config"])
+    model_config.quantization_config = XgemmConfig.from_dict(documents[CONFIG_FILE][SECTION])
     model.eval()
 
 
@@ -54,12 +70,18 @@ def load_pretrained(
 
     transformers writes and reads the names of older checkpoints, so only it knows what they are.
     """
+    check_source(path, config)
     cls = _class(path, config)
     import xgemm.hf  # noqa: F401 (tells transformers of the method)
 
     placed = {} if device is None else {"device_map": {"": device}}
     model: nn.Module = cls.from_pretrained(
-        path, local_files_only=True, trust_remote_code=False, dtype=dtype or "auto", **placed
+        path,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        dtype=dtype or "auto",
+        **placed,
     )
     return model
 
@@ -73,9 +95,9 @@ def load_foreign(
 ) -> nn.Module:
     """The model of a directory that another tool quantized; `source`: see foreign_section."""
     foreign_format(*source)  # an unknown method is refused before anything is imported
+    check_source(path, config)
     for file in checkpoint_files(path, FOREIGN_FILE):
-        if not (path / file).is_file():
-            raise FileNotFoundError(f"load: {path / file} is missing")
+        file_size(path / file)
     cls = _class(path, config)
     from xgemm.hf import foreign
 
@@ -102,6 +124,36 @@ def load_gguf(
     return loaded
 
 
+def _make_config(path: Path, config: dict[str, Any]) -> Any:
+    """transformers' config object of config.json; an error names the file."""
+    from transformers import CONFIG_MAPPING
+
+    refuse_foreign_names(path / CONFIG_FILE, config)
+    values = copy.deepcopy(config)
+    values.pop(SECTION, None)  # else transformers looks for its own quantizer
+    model_type = values["model_type"]
+    if model_type not in CONFIG_MAPPING:
+        raise ValueError(
+            f"load: {path / CONFIG_FILE}: transformers has no model_type {model_type!r:.100}"
+        )
+    cls = CONFIG_MAPPING[model_type]
+    try:
+        # Infinities and NaN, which JSON lacks, are objects in a config.json.
+        made = cls.from_dict(cls._decode_special_floats(values))
+    except ImportError:
+        raise
+    except Exception as error:
+        raise _no_model(path, "config", error) from error
+    made.name_or_path = str(path)
+    refuse_foreign_implementations(made, f"load: {path / CONFIG_FILE}")
+    return made
+
+
+def _no_model(path: Path, what: str, error: Exception, file: str = CONFIG_FILE) -> ValueError:
+    reason = f"{type(error).__name__}: {error}"
+    return ValueError(f"load: {path / file}: transformers makes no {what} of it: {reason:.300}")
+
+
 def _class(path: Path, config: dict[str, Any]) -> Any:
     """The class of transformers' own that config.json names."""
     architectures = config.get("architectures")
@@ -120,5 +172,5 @@ def _class(path: Path, config: dict[str, Any]) -> Any:
     name = architectures[0] if architectures else None
     cls = getattr(transformers, name, None) if isinstance(name, str) else None
     if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
-        raise ValueError(f"load: {path}: transformers has no architecture {name!r}")
+        raise ValueError(f"load: {path}: transformers has no architecture {name!r:.100}")
     return cls

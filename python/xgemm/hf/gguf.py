@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from xgemm.formats.files import name_of_open, open_regular
 from xgemm.formats.quantized import QuantizedWeight
+from xgemm.hf.gguf_header import check_header
 from xgemm.hf.gguf_q4_k import q4_k_weight
 
 BLOCK_WEIGHTS = 32
@@ -144,13 +146,21 @@ class GgufLlama:
         import gguf
 
         self.path = path
-        self._reader = gguf.GGUFReader(path)
-        architecture = _field(self._reader, "general.architecture")
-        if architecture != "llama":
-            raise ValueError(f"{path}: general.architecture must be llama, got {architecture!r}")
-        heads = int(_field(self._reader, "llama.attention.head_count"))
-        key_heads = int(_field(self._reader, "llama.attention.head_count_kv"))
-        self._heads = {"attn_q": heads, "attn_k": key_heads}
+        with open_regular(path, "gguf") as file:
+            architecture = check_header(path, file)
+            if architecture != "llama":
+                raise ValueError(
+                    f"{path}: general.architecture must be llama, got {architecture!r}"
+                )
+            try:
+                self._reader = gguf.GGUFReader(name_of_open(file))
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                raise ValueError(f"{path}: the GGUF file is damaged: {reason:.300}") from error
+        self._heads = {
+            "attn_q": self._positive("llama.attention.head_count"),
+            "attn_k": self._positive("llama.attention.head_count_kv"),
+        }
         self.tensors: list[GgufTensor] = []
         self.unknown: list[str] = []  # names of tensors that have no place here
         for tensor in self._reader.tensors:
@@ -159,6 +169,13 @@ class GgufLlama:
                 self.unknown.append(tensor.name)
             else:
                 self.tensors.append(made)
+
+    def _positive(self, key: str) -> int:
+        field = self._reader.get_field(key)
+        value = None if field is None else field.contents()
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{self.path}: {key} must be a positive int, got {value!r:.100}")
+        return value
 
     def _named(self, tensor: Any) -> GgufTensor | None:
         stem, _, leaf = tensor.name.rpartition(".")
@@ -183,39 +200,9 @@ class GgufLlama:
         return GgufTensor(name, kind in LLAMA_LINEARS, tensor.tensor_type.name, shape, read)
 
 
-def architecture_of(path: Path) -> str:
-    """The file's general.architecture, such as "llama", read from its first fields alone.
-
-    GGUF begins with b"GGUF", uint32 version, uint64 counts of tensors and of fields; a field is a
-    string (uint64 length, bytes), uint32 type (8: a string) and its value; llama.cpp writes
-    general.architecture first.
-    """
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise ValueError(f"{path}: a GGUF file begins with GGUF; this one does not")
-        file.seek(4 + 16, 1)
-
-        def string() -> str:
-            length = int.from_bytes(file.read(8), "little")
-            return file.read(min(length, 4096)).decode(errors="replace")
-
-        key = string()
-        kind = int.from_bytes(file.read(4), "little")
-        if key != "general.architecture" or kind != 8:
-            raise ValueError(f"{path}: the first field must be general.architecture, got {key!r}")
-        return string()
-
-
 def llama_q4_weights(path: Path) -> Iterator[tuple[str, QuantizedWeight]]:
     """(transformers' module name, weight) of every Q4_0, Q4_1 and Q4_K linear of a GGUF Llama."""
     for tensor in GgufLlama(path).tensors:
         weight = tensor.packed_weight()
         if weight is not None:
             yield tensor.module, weight
-
-
-def _field(reader: Any, key: str) -> Any:
-    field = reader.get_field(key)
-    if field is None:
-        raise ValueError(f"the GGUF file has no field {key!r}")
-    return field.contents()

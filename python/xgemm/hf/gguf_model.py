@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from xgemm.formats.packed import pack
-from xgemm.hf.gguf import GgufLlama, GgufTensor, architecture_of
+from xgemm.hf.gguf import GgufLlama, GgufTensor
+from xgemm.hf.gguf_header import architecture_of
 from xgemm.hf.source import load_float
 from xgemm.nn import QuantLinear
 
@@ -33,17 +35,33 @@ def load_gguf(
     `dtype`. A file of another architecture, or with tensors that are not known here, is dequantized
     by transformers as a whole, and no linear is taken over.
     """
-    llama = GgufLlama(path) if architecture_of(path) == "llama" else None
-    if llama is None or llama.unknown:
-        model = load_float(path.parent, gguf_file=path.name, dtype=dtype)
-        forget_quantization(model)
-        return model, []
-    return llama_model(llama, gguf_config(path), progress, skip, dtype)
+    with _errors_that_name(path):
+        llama = GgufLlama(path) if architecture_of(path) == "llama" else None
+        if llama is None or llama.unknown:
+            model = load_float(path.parent, gguf_file=path.name, dtype=dtype)
+            forget_quantization(model)
+            return model, []
+        return llama_model(llama, gguf_config(path), progress, skip, dtype)
+
+
+@contextlib.contextmanager
+def _errors_that_name(path: Path) -> Iterator[None]:
+    """What transformers and gguf find wrong with a file has many types, and no name of the file."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:
+        if path.name in str(error):
+            raise
+        raise ValueError(f"{path}: {type(error).__name__}: {error}") from error
 
 
 def gguf_config(path: Path) -> Any:
     """transformers' config of a GGUF file."""
-    return AutoConfig.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
+    return AutoConfig.from_pretrained(
+        path.parent, gguf_file=path.name, local_files_only=True, trust_remote_code=False
+    )
 
 
 def llama_model(

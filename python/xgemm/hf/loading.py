@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,12 +12,25 @@ import torch
 from safetensors import safe_open
 from transformers import PreTrainedModel
 
+from xgemm.formats.files import file_size, read_json
 from xgemm.formats.fill import FORMAT_BUFFER, packed_parts, plan_replacements
 from xgemm.formats.guard import HINT
-from xgemm.formats.manifest import CONFIG_FILE, parse_quantization_config, read_json
+from xgemm.formats.manifest import CONFIG_FILE, parse_quantization_config
 from xgemm.hf.config import XgemmConfig
 from xgemm.hf.names import Names, some
 from xgemm.nn import QuantExperts, QuantLinear
+
+
+def check_files(files: Iterable[str], directory: str) -> None:
+    """Refuse checkpoint files that are not regular, or not of the local directory that has them.
+
+    transformers takes an index's names as they stand, and opens whatever they lead to.
+    """
+    base = os.path.abspath(directory)
+    for file in files:
+        if os.path.isdir(base) and not os.path.abspath(file).startswith(f"{base}{os.sep}"):
+            raise ValueError(f"from_pretrained: {file} is not a file of {directory}")
+        file_size(Path(file), "from_pretrained")
 
 
 def packed_config(files: Iterable[str]) -> XgemmConfig | None:
@@ -40,8 +54,18 @@ def packed_config(files: Iterable[str]) -> XgemmConfig | None:
 class Loading:
     """What is known of a model between its construction on meta and the end of its loading."""
 
-    def __init__(self, model: PreTrainedModel, config: XgemmConfig, dtype: torch.dtype) -> None:
-        """Swap the quantized modules in, without data."""
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: XgemmConfig,
+        dtype: torch.dtype,
+        files: Iterable[str] = (),
+    ) -> None:
+        """Swap the quantized modules in, without data.
+
+        files: the checkpoint's, for messages.
+        """
+        self.files = [Path(file) for file in files]
         specs = parse_quantization_config(
             Path(CONFIG_FILE), {"quantization_config": config.to_dict()}
         )
@@ -94,7 +118,22 @@ class Loading:
                         f"from_pretrained: {name}.{key} must be {list(expected)}, "
                         f"got {list(state[key].shape)}"
                     )
-            verify(name, layer)
+            try:  # as its load_state_dict checks: format, permutation, alignment, finite scales
+                layer.load_state_dict(layer.state_dict(keep_vars=True), assign=True)
+            except (TypeError, ValueError) as error:
+                where = f"from_pretrained: {self._file_of(name)}{name}"
+                raise type(error)(f"{where}: {error}") from None
+
+    def _file_of(self, name: str) -> str:
+        """The file that holds the packed weight of a module, as "FILE: "."""
+        for file in self.files:
+            if file.suffix == ".safetensors":
+                with safe_open(file, framework="pt") as opened:
+                    for key in opened.keys():  # noqa: SIM118 (no mapping)
+                        owner, _, leaf = key.rpartition(".")
+                        if leaf.endswith("qweight") and self.names.find(owner) == name:
+                            return f"{file}: "
+        return ""
 
     def _is_guard(self, key: str) -> bool:
         if key == HINT or key.endswith(f".{HINT}"):
@@ -106,14 +145,6 @@ class Loading:
         if leaf != "weight":
             return False
         return owner in self.saved_names or self.names.find(owner) in self.layers
-
-
-def verify(name: str, layer: QuantLinear | QuantExperts) -> None:
-    """Check a filled layer as its load_state_dict does: format, permutation, alignment."""
-    try:
-        layer.load_state_dict(layer.state_dict(keep_vars=True), assign=True)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"from_pretrained: {name}: {error}") from None
 
 
 def _call_when_loaded(model: PreTrainedModel, check: Any) -> None:

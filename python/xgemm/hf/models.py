@@ -149,10 +149,13 @@ def smollm2(gguf_path: Path, step: Steps = unseen) -> DemoModel:
     with step("reading the tokenizer", None):
         where: dict[str, Any] = {} if made else {"gguf_file": gguf_path.name}
         tokenizer = AutoTokenizer.from_pretrained(
-            directory if made else gguf_path.parent, local_files_only=True, **where
+            directory if made else gguf_path.parent,
+            local_files_only=True,
+            trust_remote_code=False,
+            **where,
         )
         config = (
-            AutoConfig.from_pretrained(directory, local_files_only=True)
+            AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
             if made
             else gguf_config(gguf_path)
         )

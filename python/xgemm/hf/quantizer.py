@@ -8,11 +8,12 @@ import torch
 from transformers import PreTrainedModel
 from transformers.quantizers.base import HfQuantizer
 
+from xgemm.formats.trust import refuse_foreign_implementations
 from xgemm.hf.back import BackReference
 from xgemm.hf.config import XgemmConfig
 from xgemm.hf.dequantizing import dequantize_modules
 from xgemm.hf.foreign import ForeignConfig, ForeignLoading
-from xgemm.hf.loading import Loading, packed_config
+from xgemm.hf.loading import Loading, check_files, packed_config
 from xgemm.hf.peft_experts import refuse_packed_experts
 from xgemm.hf.quantizing import QuantizeWeights, Quantizing
 from xgemm.hf.state import describe, mark, state_with_guards, unmark
@@ -72,23 +73,30 @@ class XgemmHfQuantizer(HfQuantizer):
             )
         return new
 
+    def update_attn_implementation(self, config: Any) -> Any:
+        # The last call before the model is made, and with it before a kernel is fetched.
+        refuse_foreign_implementations(config, "from_pretrained")
+        return super().update_attn_implementation(config)
+
     def _process_model_before_weight_loading(
         self, model: PreTrainedModel, dtype: torch.dtype | None = None, **kwargs: Any
     ) -> None:
+        files = kwargs.get("checkpoint_files") or ()
+        check_files(files, model.config.name_or_path)
         if isinstance(self.quantization_config, ForeignConfig):
             self._foreign = ForeignLoading(
                 model,
                 self.quantization_config,
-                kwargs.get("checkpoint_files") or (),
+                files,
                 dtype or torch.get_default_dtype(),
             )
             return
         if not self.pre_quantized:
-            packed = packed_config(kwargs.get("checkpoint_files") or ())
+            packed = packed_config(files)
             if packed is not None:
                 self.quantization_config, self.pre_quantized = packed, True
         if self.pre_quantized:
-            Loading(model, self.quantization_config, dtype or torch.get_default_dtype())
+            Loading(model, self.quantization_config, dtype or torch.get_default_dtype(), files)
         else:
             self._quantizing = Quantizing(model, self.quantization_config)
 

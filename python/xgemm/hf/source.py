@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch import nn
 
-from xgemm.formats.directory import quantized_by, read_config
+from xgemm.formats.directory import check_source, quantized_by, read_config, refuse_adapter
 from xgemm.formats.foreign import is_read
 from xgemm.formats.manifest import CONFIG_FILE, QUANT_METHOD
 
@@ -68,14 +68,18 @@ def load_float(
     gguf_file: the name of a GGUF file in `directory`, whose weights transformers dequantizes.
 
     ValueError where the files lack weights of the model (they would be random), hold weights that
-    it has no place for (they would be lost), or weights of other shapes.
+    it has no place for (they would be lost), or weights of other shapes; and for a directory that
+    `check_source` refuses.
     """
     where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     if gguf_file is not None:
+        refuse_adapter(directory)
         where["gguf_file"] = gguf_file
         cls: Any = transformers.AutoModelForCausalLM
     else:
-        cls = model_class(directory, read_config(directory), trust_remote_code)
+        config = read_config(directory)
+        check_source(directory, config, trust_remote_code)
+        cls = model_class(directory, config, trust_remote_code)
     if torch.device(device).type != "cpu":
         where["device_map"] = {"": device}
     # Mismatched shapes, too, are reported and refused below, with the other two.
@@ -125,16 +129,19 @@ def load_any(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     trust_remote_code: bool = False,
+    verify: bool = True,
 ) -> nn.Module:
     """The model of a directory that `xgemm.load` reads, or of a float one, in eval mode.
 
     dtype: of floating-point tensors; None takes the checkpoint's.
+    trust_remote_code: run code of a float directory's own; of an xgemm one's, none is run.
+    verify: compare an xgemm directory with what was saved, as `xgemm.load` does.
     """
     import xgemm
 
     method = quantized_by(directory, read_config(directory))
     if method == QUANT_METHOD or is_read(method):
-        return xgemm.load(directory, device=device, dtype=dtype)
+        return xgemm.load(directory, device=device, dtype=dtype, verify=verify)
     return load_float(
         directory, device=device, dtype=dtype or "auto", trust_remote_code=trust_remote_code
     )

@@ -14,7 +14,7 @@ from xgemm.formats.guard import add_guards, drop_guards, is_guard
 from xgemm.formats.packed import Layout, PackedWeight, check_permutation, pack
 from xgemm.formats.packed_format import PackedFormat
 from xgemm.nn.experts_linear import expert_bounds, experts_linear
-from xgemm.nn.parameter import PackedParameter
+from xgemm.nn.parameter import PackedParameter, has_values
 from xgemm.nn.weight import ReadOnlyWeight, is_made_by, refuse_assignment
 
 __all__ = ["QuantExperts", "experts_projections"]
@@ -468,6 +468,8 @@ class QuantExperts(nn.Module):
             qweight = state_dict.get(f"{prefix}{name}_qweight")
             if isinstance(qweight, torch.Tensor) and qweight.dtype != torch.uint8:
                 raise ValueError(f"{where}: {name}_qweight must be uint8, got {qweight.dtype}")
+            if has_values(qweight):
+                form.check_finite(f"{where}: {name}_qweight", qweight)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._own_packed_parameters()
 

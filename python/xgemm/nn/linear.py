@@ -23,7 +23,7 @@ from xgemm.formats.packed import (
 from xgemm.formats.packed_format import PackedFormat
 from xgemm.nn.float_linear import float_weight, is_conv1d
 from xgemm.nn.nested import map_nested
-from xgemm.nn.parameter import PackedParameter
+from xgemm.nn.parameter import PackedParameter, has_values
 from xgemm.nn.scriptable import ScriptableQuantLinear
 from xgemm.nn.weight import ReadOnlyWeight, is_made_by, refuse_assignment
 from xgemm.onnx_guard import refuse_onnx_export
@@ -425,6 +425,8 @@ class QuantLinear(nn.Linear):
         qweight = state_dict.get(prefix + "qweight")
         if isinstance(qweight, torch.Tensor) and qweight.dtype != torch.uint8:
             raise ValueError(f"{name}: qweight must be torch.uint8, got {qweight.dtype}")
+        if has_values(qweight):
+            self.format.check_finite(f"{name}: qweight", qweight)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._parameters["qweight"] = PackedParameter.of(self.qweight)
 

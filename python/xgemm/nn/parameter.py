@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from xgemm.dispatch import PLAIN_TENSORS
 
@@ -96,6 +96,16 @@ class PackedParameter(nn.Parameter):
 
 
 PLAIN_TENSORS.add(PackedParameter)
+
+
+def has_values(tensor: Any) -> TypeGuard[torch.Tensor]:
+    """Whether a tensor's values can be looked at: none of a meta, fake or distributed tensor's."""
+    return (
+        type(tensor) in (torch.Tensor, nn.Parameter, PackedParameter)
+        and not tensor.is_meta
+        and _get_current_dispatch_mode() is None
+        and not torch._C._are_functorch_transforms_active()
+    )
 
 
 def _aligned(tensor: torch.Tensor) -> bool:

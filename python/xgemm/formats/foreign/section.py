@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from xgemm.formats.directory import QUANTIZED_FILES, quantized_by
-from xgemm.formats.manifest import CONFIG_FILE, QUANT_METHOD, read_json
+from xgemm.formats.files import read_json
+from xgemm.formats.manifest import CONFIG_FILE, QUANT_METHOD
 
 
 def foreign_section(directory: Path, config: dict[str, Any]) -> tuple[Path, dict[str, Any]] | None:
