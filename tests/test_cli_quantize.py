@@ -200,6 +200,23 @@ def test_options_reach_the_quantizer(run, tmp_path):
     assert f"warning: quantize: 4 bits hold {report['share_quantized']:.1%}" in err
 
 
+def test_hqq(run, tmp_path):
+    source, target = tiny("BertForMaskedLM", tmp_path / "source"), tmp_path / "target"
+    arguments = ("--method", "hqq", "--asymmetric", "--group-size", 32)
+    code, _, err = run("quantize", source, target, *arguments, "--clip", "mse")
+    assert code == 1
+    assert "clip must be 'none' for method 'hqq', got 'mse'" in err
+    assert not target.exists()
+    code, _, err = run("quantize", source, target, *arguments)
+    assert code == 0, err
+    name = "bert.encoder.layer.0.output.dense"
+    weight = transformers.BertForMaskedLM.from_pretrained(source).get_submodule(name).weight
+    expected = xgemm.quantize_weight(weight, "hqq", 32, False)
+    found = xgemm.unpack(xgemm.load(target).get_submodule(name).to_packed())
+    assert torch.equal(found.codes, expected.codes)
+    assert torch.equal(found.zeros, expected.zeros)
+
+
 def test_include_quantizes_a_head(run, tmp_path):
     source = tiny("BertForSequenceClassification", tmp_path / "source")
     arguments = ("--group-size", 32, "--json")

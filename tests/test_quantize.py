@@ -131,7 +131,7 @@ def test_mse_clipping_gains_on_a_normal_weight() -> None:
 def test_row_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     w = weight(37, 200)
     whole = quantize_rtn(w, 32, False, "mse", None)
-    monkeypatch.setattr(sys.modules["xgemm.quantize.rtn"], "BLOCK_WEIGHTS", 1000)
+    monkeypatch.setattr(sys.modules["xgemm.quantize.groups"], "BLOCK_WEIGHTS", 1000)
     blocks = quantize_rtn(w, 32, False, "mse", None)
     assert torch.equal(whole.codes, blocks.codes)
     assert torch.equal(whole.scales, blocks.scales)
@@ -189,8 +189,8 @@ def test_empty_weights(shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "gptq"}, r"quantize_weight: method must be one of: 'rtn', got 'gptq'"),
-        ({"method": None}, "method must be one of: 'rtn', got None"),
+        ({"method": "gptq"}, r"quantize_weight: method must be one of: 'rtn', 'hqq', got 'gptq'"),
+        ({"method": None}, "method must be one of: 'rtn', 'hqq', got None"),
         ({"group_size": 100}, "group_size must be one of"),
         ({"group_size": True}, "group_size must be an int, got bool"),
         ({"clip": "best"}, r"clip must be one of \('none', 'mse'\), got 'best'"),
@@ -369,7 +369,7 @@ def test_progress_is_reported(model: Model) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "awq"}, "quantize: method must be one of: 'rtn', got 'awq'"),
+        ({"method": "awq"}, "quantize: method must be one of: 'rtn', 'hqq', got 'awq'"),
         ({"group_size": 7}, "quantize: group_size must be one of"),
         ({"calibration": [1]}, "method 'rtn' takes no calibration data"),
         ({"model": nn.Linear(4, 4)}, "use QuantLinear.from_linear"),

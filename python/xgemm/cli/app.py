@@ -103,7 +103,9 @@ def quantize(
     destination: Annotated[
         Path, typer.Argument(file_okay=False, metavar="DST", help="A new or empty directory.")
     ],
-    method: Annotated[str, typer.Option(help="rtn: round to nearest.")] = "rtn",
+    method: Annotated[
+        str, typer.Option(help="rtn: round to nearest; hqq: scales and zeros fitted to weights.")
+    ] = "rtn",
     group_size: Annotated[
         int, typer.Option(help="Weights along K that share a scale: 32, 64, 128, or -1: all of K.")
     ] = 128,

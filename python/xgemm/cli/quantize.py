@@ -27,7 +27,7 @@ from xgemm.cli.output import (
 )
 from xgemm.cli.progress import import_transformers, step
 from xgemm.formats.files import copy_regular, present, read_json_value
-from xgemm.quantize.weight import check_method
+from xgemm.quantize.weight import check_clip, check_method
 from xgemm.quoting import printable
 
 # What a person needs beside the weights: of tokenizers, processors, sentence-transformers.
@@ -117,6 +117,7 @@ def run(source: Source, destination: Path, recipe: Recipe, output: Output) -> No
 def _check_arguments(source: Source, destination: Path, recipe: Recipe) -> None:
     """Everything that can be refused before anything is imported, read or written."""
     check_method("quantize: --method", recipe.method)
+    check_clip("quantize: --clip", recipe.method, recipe.clip)
     if recipe.scale_dtype not in SCALE_DTYPES:
         allowed = ", ".join(SCALE_DTYPES)
         raise ValueError(

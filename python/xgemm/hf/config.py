@@ -11,8 +11,8 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from xgemm.formats.manifest import FORMAT, QUANT_METHOD, RECIPE
 from xgemm.formats.packed import LAYOUT_VERSION, check_bool, check_group_size
-from xgemm.quantize.rtn import CLIPS, SCALE_DTYPES
-from xgemm.quantize.weight import check_method
+from xgemm.quantize.rtn import SCALE_DTYPES
+from xgemm.quantize.weight import check_clip, check_method
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in SCALE_DTYPES}
 
@@ -69,8 +69,7 @@ class XgemmConfig(QuantizationConfigMixin):
         check_group_size("XgemmConfig: group_size", self.group_size)
         check_bool("XgemmConfig: symmetric", self.symmetric)
         check_bool("XgemmConfig: lm_head", self.lm_head)
-        if self.clip not in CLIPS:
-            raise ValueError(f"XgemmConfig: clip must be one of {CLIPS}, got {self.clip!r}")
+        check_clip("XgemmConfig", self.method, self.clip)
         if self.scale_dtype is not None and self.scale_dtype not in _DTYPES:
             raise ValueError(
                 f"XgemmConfig: scale_dtype must be torch.float16, torch.bfloat16 or None, "

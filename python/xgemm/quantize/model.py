@@ -23,7 +23,7 @@ from xgemm.quantize.fuse import fuse as join
 from xgemm.quantize.offload import is_offloaded, move_hook, weights_in_place
 from xgemm.quantize.plan import plan, refuse_nothing
 from xgemm.quantize.report import QuantizationReport
-from xgemm.quantize.weight import check_method, quantize_weight
+from xgemm.quantize.weight import check_clip, check_method, quantize_weight
 
 logger = logging.getLogger("xgemm")
 
@@ -71,14 +71,14 @@ def quantize(
     transformers model is one that save_pretrained can save afterwards.
 
     method, group_size, symmetric, clip, scale_dtype: as in `quantize_weight`.
-    calibration: batches for methods that need them; "rtn" takes none.
+    calibration: batches for methods that need them; "rtn" and "hqq" take none.
     progress: called as progress(done, total, name) before each layer, and once at the end.
     fuse: join the layers that read one tensor (q, k, v; gate, up), as `xgemm.fuse` does.
 
     Layers are swapped when all weights are quantized: an error leaves the model as it was. A name
     in `skip` or `include` that matches no layer raises ValueError.
     """
-    _check_arguments(model, method, group_size, calibration)
+    _check_arguments(model, method, group_size, clip, calibration)
     skip, include = _patterns(skip), _patterns(include)
     chosen = plan(model, skip, include, lm_head)
     report = QuantizationReport(
@@ -124,8 +124,9 @@ def quantize(
     return model
 
 
-def _check_arguments(model: Any, method: str, group_size: int, calibration: Any) -> None:
+def _check_arguments(model: Any, method: str, group_size: int, clip: str, calibration: Any) -> None:
     check_method("quantize", method)
+    check_clip("quantize", method, clip)
     check_group_size("quantize: group_size", group_size)
     if not isinstance(model, nn.Module):
         raise TypeError(f"quantize: model must be a torch.nn.Module, got {type(model).__name__}")

@@ -6,7 +6,7 @@ import torch
 
 from xgemm.formats.packed import PackedWeight, pack, unpack
 from xgemm.formats.quantized import QuantizedWeight
-from xgemm.quantize.rtn import MAX_CODE
+from xgemm.quantize.groups import MAX_CODE
 from xgemm.quantize.weight import quantize_weight
 
 # Root mean square of a group's change, in steps of its scale, from which the group gets a new

@@ -8,9 +8,10 @@ import torch
 
 from xgemm.formats.packed import check_group_size
 from xgemm.formats.quantized import QuantizedWeight
+from xgemm.quantize.hqq import quantize_hqq
 from xgemm.quantize.rtn import CLIPS, SCALE_DTYPES, quantize_rtn
 
-METHODS = ("rtn",)
+METHODS = ("rtn", "hqq")
 
 
 def check_method(where: str, method: Any) -> None:
@@ -18,6 +19,14 @@ def check_method(where: str, method: Any) -> None:
     if method not in METHODS:
         allowed = ", ".join(repr(name) for name in METHODS)
         raise ValueError(f"{where}: method must be one of: {allowed}, got {method!r}")
+
+
+def check_clip(where: str, method: Any, clip: Any) -> None:
+    """Refuse a clip that does not exist, or that `method` has no use for."""
+    if clip not in CLIPS:
+        raise ValueError(f"{where}: clip must be one of {CLIPS}, got {clip!r}")
+    if method == "hqq" and clip != "none":
+        raise ValueError(f"{where}: clip must be 'none' for method 'hqq', got {clip!r}")
 
 
 def quantize_weight(
@@ -31,11 +40,14 @@ def quantize_weight(
     """Quantize `w` to 4 bits a weight.
 
     w: [N, K], fp16, bf16, fp32 or fp64, finite.
-    method: "rtn", round to nearest.
+    method: "rtn", round to nearest; or "hqq", half-quadratic quantization, which fits scales and
+        zero points to the weights.
     group_size: channels (along K) that share a scale: 32, 64, 128, or -1 for all of K. The last
         group is short where K is not a multiple.
-    symmetric: zero point 8 everywhere, none stored; else an integer zero point for each group.
-    clip: "none", or "mse": each group's range is shrunk to where its squared error is least.
+    symmetric: zero point 8 everywhere, none stored; else a zero point for each group: an integer
+        by "rtn", a real number by "hqq".
+    clip: for "rtn": "none", or "mse": each group's range is shrunk to where its squared error is
+        least.
     scale_dtype: fp16 or bf16; None takes fp16, or bf16 where a scale is out of fp16's normal range.
 
     Returns codes uint8 [N, K], scales [groups, N], zeros fp16 [groups, N] or None, on w's device.
@@ -43,8 +55,7 @@ def quantize_weight(
     """
     check_method("quantize_weight", method)
     check_group_size("quantize_weight: group_size", group_size)
-    if clip not in CLIPS:
-        raise ValueError(f"quantize_weight: clip must be one of {CLIPS}, got {clip!r}")
+    check_clip("quantize_weight", method, clip)
     if scale_dtype is not None and scale_dtype not in SCALE_DTYPES:
         raise ValueError(
             f"quantize_weight: scale_dtype must be torch.float16, torch.bfloat16 or None, "
@@ -62,6 +73,8 @@ def quantize_weight(
         raise ValueError("quantize_weight: w has no data (it is on the meta device)")
     w = w.detach()
     _check_finite(w)
+    if method == "hqq":
+        return quantize_hqq(w, group_size, symmetric, scale_dtype)
     return quantize_rtn(w, group_size, symmetric, clip, scale_dtype)
 
 
