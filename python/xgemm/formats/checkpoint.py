@@ -36,12 +36,13 @@ from xgemm.attach import attach
 from xgemm.formats import atomic
 from xgemm.formats.collect import tensors_of, to_cpu
 from xgemm.formats.describe import quantization_config
-from xgemm.formats.documents import GENERATION_FILE, check_documents, read_documents, to_keep
+from xgemm.formats.documents import check_documents, read_documents, to_keep
 from xgemm.formats.files import (
     MAX_JSON_BYTES,
     open_regular,
     open_safetensors,
     present,
+    read_errors,
     read_json,
 )
 from xgemm.formats.fill import FillPlan
@@ -50,6 +51,7 @@ from xgemm.formats.guard import guards
 from xgemm.formats.headers import read_headers
 from xgemm.formats.manifest import (
     CONFIG_FILE,
+    GENERATION_FILE,
     INDEX_FILE,
     MANIFEST_FILE,
     SAVE_ID_KEY,
@@ -178,10 +180,11 @@ def load(
     """
     safetensors = _safetensors("load")
     path = atomic.recovered(Path(os.path.realpath(directory)))
-    if path.suffix == ".gguf" and not path.is_dir():
+    given = Path(directory)
+    if given.suffix == ".gguf" and not given.is_dir():
         if model is not None:
-            raise ValueError(f"load: {path} is a GGUF file: load it without model")
-        loaded = load_gguf(path, device, dtype)
+            raise ValueError(f"load: {given} is a GGUF file: load it without model")
+        loaded = load_gguf(given, device, dtype)
         return _fused(loaded) if fuse else loaded
     documents = read_documents(path)
     config = documents[CONFIG_FILE]
@@ -208,10 +211,10 @@ def load(
     made_here = model is None
     if model is None:
         model = make_transformers_model(path, config)
-    plan = FillPlan(model, specs, manifest)
+    plan = FillPlan(model, specs, manifest, path)
     # A caller's inference mode would make tensors that autograd refuses ever after.
     with torch.inference_mode(False), torch.no_grad():
-        plan.fill(path, _read_tensors(safetensors, path, manifest, verify), device, dtype)
+        plan.fill(_read_tensors(safetensors, path, manifest, verify), device, dtype)
     if made_here:
         finish_transformers_model(model, path, documents)
     attach(model)
@@ -399,7 +402,7 @@ def _read_tensors(
 def _check_size(file: Path, expected: int, names: list[str]) -> None:
     if not present(file):
         raise FileNotFoundError(f"load: {file} is missing; it holds {', '.join(names[:3])}")
-    with open_regular(file) as opened:
+    with open_regular(file) as opened, read_errors(file):
         size = os.fstat(opened.fileno()).st_size
         if size != expected:
             lost = _first_tensor_past(opened, size)

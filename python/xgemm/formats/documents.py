@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from xgemm.formats.files import present, read_json
-from xgemm.formats.manifest import CONFIG_FILE, SECTION, Manifest, hash_json
+from xgemm.formats.manifest import CONFIG_FILE, GENERATION_FILE, SECTION, Manifest, hash_json
 
-GENERATION_FILE = "generation_config.json"
 _SHOWN_DIFFERENCES = 5
 _SHOWN_VALUE = 60  # characters
 _ABSENT = object()

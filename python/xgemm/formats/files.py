@@ -50,7 +50,7 @@ def open_regular(path: Path, where: str = "load") -> BinaryIO:
         if error.errno == errno.ELOOP:
             reason = "must be a regular file, got a loop of links"
             raise ValueError(f"{where}: {path} {reason}") from None
-        raise type(error)(f"{where}: {path} cannot be read: {error.strerror}") from None
+        raise _unreadable(error, path, where) from None
     try:
         # Once more, of what is open now: the name may stand for something else than it did.
         _refuse_irregular(path, os.fstat(descriptor), where)
@@ -105,7 +105,7 @@ def read_json_value(path: Path, where: str = "load") -> Any:
     for a name that stands twice in an object, which readers understand differently.
     """
     try:
-        with open_regular(path, where) as file:
+        with open_regular(path, where) as file, read_errors(path, where):
             text = file.read(MAX_JSON_BYTES + 1)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error}: not an xgemm checkpoint") from None
@@ -123,12 +123,28 @@ def read_json_value(path: Path, where: str = "load") -> Any:
 @contextlib.contextmanager
 def open_safetensors(safetensors: Any, path: Path) -> Iterator[Any]:
     """`safetensors.safe_open` of a regular file; what it finds wrong is a ValueError."""
-    with open_regular(path) as file:
+    with open_regular(path) as file, read_errors(path):
         try:
             with safetensors.safe_open(name_of_open(file), framework="pt") as opened:
                 yield opened
         except safetensors.SafetensorError as error:
             raise ValueError(f"load: {path}: {error}") from None
+
+
+@contextlib.contextmanager
+def read_errors(path: Path, where: str = "load") -> Iterator[None]:
+    """An error of the disk while an open file is read, with the file's name."""
+    try:
+        yield
+    except OSError as error:
+        if str(path) in str(error):
+            raise
+        raise _unreadable(error, path, where) from error
+
+
+def _unreadable(error: OSError, path: Path, where: str) -> OSError:
+    # safetensors' errors have no number, only words
+    return type(error)(f"{where}: {path} cannot be read: {error.strerror or error}")
 
 
 def _refuse_irregular(path: Path, found: os.stat_result, where: str) -> None:

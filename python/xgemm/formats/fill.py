@@ -41,23 +41,25 @@ class FillPlan:
         model: nn.Module,
         specs: Mapping[str, ModuleSpec | ExpertsSpec],
         manifest: Manifest,
+        path: Path,
     ) -> None:
+        self._path = path
+        self._where = f"load: {path}"
         self.model = model
         self.tied = dict(manifest.tied)
         self.manifest = manifest
         self.ignored: set[str] = set()  # guards
-        self.replacements = plan_replacements(model, specs)
+        self.replacements = plan_replacements(model, specs, self._where)
         self.targets = self._plan_targets()
 
     def fill(
         self,
-        path: Path,
         tensors: dict[str, torch.Tensor],
         device: torch.device | str | int | None,
         dtype: torch.dtype | None,
     ) -> None:
         """Put `tensors`, those of the manifest, into the model."""
-        self._check(path, tensors)
+        self._check(tensors)
         state: dict[str, Any] = {}
         for name, tensor in tensors.items():
             if name in self.ignored:
@@ -123,41 +125,43 @@ class FillPlan:
                 self.tied[name] = source
                 given.add(name)
         if missing := sorted(targets.keys() - given):
-            raise ValueError(f"load: the checkpoint lacks {_some(missing)}")
+            raise ValueError(f"{self._where}: the checkpoint lacks {_some(missing)}")
         if unexpected := sorted(given - targets.keys()):
-            raise ValueError(f"load: the model has no {_some(unexpected)}")
+            raise ValueError(f"{self._where}: the model has no {_some(unexpected)}")
         return targets
 
-    def _check(self, path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    def _check(self, tensors: dict[str, torch.Tensor]) -> None:
         for name, target in self.targets.items():
             tensor = tensors[self.tied.get(name, name)]
             if tuple(tensor.shape) != target.shape:
                 raise ValueError(
-                    f"load: {path}: {name} must be {list(target.shape)}, got {list(tensor.shape)}"
+                    f"{self._where}: {name} must be {list(target.shape)}, got {list(tensor.shape)}"
                 )
             if target.exact and tensor.dtype != target.dtype:
                 raise ValueError(
-                    f"load: {path}: {name} must be {dtype_name(target.dtype or torch.uint8)}, "
+                    f"{self._where}: {name} must be {dtype_name(target.dtype or torch.uint8)}, "
                     f"got {dtype_name(tensor.dtype)}"
                 )
         for name, layer in self.replacements.items():
             for prefix, form in packed_parts(name, layer):
                 stored = self.tied.get(f"{prefix}qweight", f"{prefix}qweight")
-                file = path / self.manifest.tensors[stored].file
+                file = self._path / self.manifest.tensors[stored].file
                 form.check_finite(f"load: {file}: {prefix}qweight", tensors[stored])
                 for full in {f"{prefix}{FORMAT_BUFFER}", f"{prefix}perm"} & self.targets.keys():
                     given = tensors[self.tied.get(full, full)]
                     if full.endswith(FORMAT_BUFFER):
-                        form.check(f"load: {path}: {prefix[:-1]}", given)
+                        form.check(f"{self._where}: {prefix[:-1]}", given)
                         continue
                     for perm in given.reshape(-1, form.k):
-                        check_permutation(f"load: {path}: {full}", perm, form.k)
+                        check_permutation(f"{self._where}: {full}", perm, form.k)
 
 
 def plan_replacements(
-    model: nn.Module, specs: Mapping[str, ModuleSpec | ExpertsSpec]
+    model: nn.Module, specs: Mapping[str, ModuleSpec | ExpertsSpec], where: str
 ) -> dict[str, QuantLinear | QuantExperts]:
     """The layer, without data, for each module of the model that a checkpoint names.
+
+    where: the beginning of messages, such as "load: PATH".
 
     ValueError where the model has no such module, or another one in its place.
     """
@@ -167,30 +171,30 @@ def plan_replacements(
         try:
             old = model.get_submodule(name)
         except AttributeError:
-            raise ValueError(f"load: the model has no module {name!r}") from None
+            raise ValueError(f"{where}: the model has no module {name!r}") from None
         if old not in made:
             if isinstance(spec, ExpertsSpec):
-                made[old] = _experts(name, old, spec)
+                made[old] = _experts(where, name, old, spec)
             else:
-                made[old] = _linear(name, old, spec)
+                made[old] = _linear(where, name, old, spec)
         replacements[name] = made[old]
     return replacements
 
 
-def _linear(name: str, old: nn.Module, spec: ModuleSpec) -> QuantLinear:
+def _linear(where: str, name: str, old: nn.Module, spec: ModuleSpec) -> QuantLinear:
     shape, layer = linear_shape(old), cast(Any, old)
     if shape is None:
         raise ValueError(
-            f"load: {name} must be an nn.Linear, a Conv1D or a QuantLinear, "
+            f"{where}: {name} must be an nn.Linear, a Conv1D or a QuantLinear, "
             f"got {type(old).__name__}"
         )
     if shape != (spec.n, spec.k):
         raise ValueError(
-            f"load: {name} is {list(shape)} in the model, [{spec.n}, {spec.k}] in the checkpoint"
+            f"{where}: {name} is {list(shape)} in the model, [{spec.n}, {spec.k}] in the checkpoint"
         )
     if (layer.bias is not None) != spec.bias:
         has = "has a" if spec.bias else "has no"
-        raise ValueError(f"load: {name} {has} bias in the checkpoint, unlike in the model")
+        raise ValueError(f"{where}: {name} {has} bias in the checkpoint, unlike in the model")
     return QuantLinear(
         spec.k,
         spec.n,
@@ -205,7 +209,7 @@ def _linear(name: str, old: nn.Module, spec: ModuleSpec) -> QuantLinear:
     ).train(old.training)
 
 
-def _experts(name: str, old: nn.Module, spec: ExpertsSpec) -> QuantExperts:
+def _experts(where: str, name: str, old: nn.Module, spec: ExpertsSpec) -> QuantExperts:
     formats = {
         projection: PackedFormat(s.n, s.k, s.group_size, s.bf16_scales, s.zeros)
         for projection, s in spec.projections.items()
@@ -213,19 +217,19 @@ def _experts(name: str, old: nn.Module, spec: ExpertsSpec) -> QuantExperts:
     act_order = [projection for projection, s in spec.projections.items() if s.act_order]
     if getattr(old, "num_experts", spec.num_experts) != spec.num_experts:
         raise ValueError(
-            f"load: {name} has {old.num_experts} experts in the model, {spec.num_experts} in the "
-            "checkpoint"
+            f"{where}: {name} has {old.num_experts} experts in the model, {spec.num_experts} in "
+            "the checkpoint"
         )
     for projection, s in spec.projections.items():
         if (old._parameters.get(f"{projection}_bias") is not None) != s.bias:
             has = "has a" if s.bias else "has no"
             raise ValueError(
-                f"load: {name}: {projection} {has} bias in the checkpoint, unlike in the model"
+                f"{where}: {name}: {projection} {has} bias in the checkpoint, unlike in the model"
             )
     try:
         return QuantExperts(old, formats, act_order=act_order, device="meta")
     except (TypeError, ValueError) as error:
-        raise ValueError(f"load: {name}: {error}") from None
+        raise ValueError(f"{where}: {name}: {error}") from None
 
 
 def _guards(names: Iterable[str]) -> set[str]:

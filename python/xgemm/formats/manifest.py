@@ -25,6 +25,7 @@ from xgemm.formats.packed import (
 )
 
 CONFIG_FILE = "config.json"
+GENERATION_FILE = "generation_config.json"
 MANIFEST_FILE = "xgemm_manifest.json"
 INDEX_FILE = "model.safetensors.index.json"
 SHARD_NAME = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
@@ -195,6 +196,8 @@ def _parse_documents(where: str, value: dict[str, Any]) -> dict[str, dict[str, A
     if "documents" not in value:
         return None
     documents: dict[str, Any] = _get(where, value, "documents", dict)
+    if unknown := documents.keys() - {CONFIG_FILE, GENERATION_FILE}:
+        raise ValueError(f"load: {where}: documents has a file {min(unknown)!r:.100}")
     return {file: _get(f"{where}: documents", documents, file, dict) for file in documents}
 
 

@@ -6,7 +6,9 @@ read the file again, or another one, which a config can name.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,15 @@ import torch
 from torch import nn
 
 from xgemm.formats.directory import check_source
-from xgemm.formats.documents import GENERATION_FILE, Documents
+from xgemm.formats.documents import Documents
 from xgemm.formats.files import file_size
 from xgemm.formats.foreign import foreign_format
 from xgemm.formats.headers import FOREIGN_FILE, checkpoint_files
-from xgemm.formats.manifest import CONFIG_FILE, SECTION
+from xgemm.formats.manifest import CONFIG_FILE, GENERATION_FILE, SECTION
 from xgemm.formats.trust import refuse_foreign_implementations, refuse_foreign_names
+
+MAX_LAYERS = 4096  # of one stack; the deepest models have some 200
+_LAYER_COUNTS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
 
 
 def make_transformers_model(path: Path, config: dict[str, Any]) -> nn.Module:
@@ -31,7 +36,7 @@ def make_transformers_model(path: Path, config: dict[str, Any]) -> nn.Module:
     cls = _class(path, config)
     import accelerate
 
-    model_config = _make_config(path, config)
+    model_config = make_config(path, config)
     try:
         # Buffers are made for real: some, such as rotary tables, are in no checkpoint.
         with accelerate.init_empty_weights(include_buffers=False):
@@ -75,14 +80,16 @@ def load_pretrained(
     import xgemm.hf  # noqa: F401 (tells transformers of the method)
 
     placed = {} if device is None else {"device_map": {"": device}}
-    model: nn.Module = cls.from_pretrained(
-        path,
-        local_files_only=True,
-        trust_remote_code=False,
-        use_safetensors=True,
-        dtype=dtype or "auto",
-        **placed,
-    )
+    make_config(path, config)
+    with _errors_that_name(path):
+        model: nn.Module = cls.from_pretrained(
+            path,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=dtype or "auto",
+            **placed,
+        )
     return model
 
 
@@ -101,7 +108,9 @@ def load_foreign(
     cls = _class(path, config)
     from xgemm.hf import foreign
 
-    return foreign.load_foreign(cls, path, source, device, dtype)
+    made = make_config(path, config)
+    with _errors_that_name(path):
+        return foreign.load_foreign(cls, path, made, source, device, dtype)
 
 
 def load_gguf(
@@ -124,7 +133,7 @@ def load_gguf(
     return loaded
 
 
-def _make_config(path: Path, config: dict[str, Any]) -> Any:
+def make_config(path: Path, config: dict[str, Any]) -> Any:
     """transformers' config object of config.json; an error names the file."""
     from transformers import CONFIG_MAPPING
 
@@ -145,8 +154,38 @@ def _make_config(path: Path, config: dict[str, Any]) -> Any:
     except Exception as error:
         raise _no_model(path, "config", error) from error
     made.name_or_path = str(path)
+    _check_layers(path, made)
     refuse_foreign_implementations(made, f"load: {path / CONFIG_FILE}")
     return made
+
+
+def _check_layers(path: Path, config: Any) -> None:
+    """Refuse a count of layers that would keep the making of the model busy for ever."""
+    for part in (config, *(value for value in vars(config).values() if hasattr(value, "to_dict"))):
+        for name in _LAYER_COUNTS:
+            count = getattr(part, name, None)
+            if isinstance(count, int) and count > MAX_LAYERS:
+                raise ValueError(
+                    f"load: {path / CONFIG_FILE}: {name} must be at most {MAX_LAYERS}, got {count}"
+                )
+
+
+@contextlib.contextmanager
+def _errors_that_name(path: Path) -> Iterator[None]:
+    """What transformers raises for a file it does not understand, as a ValueError that says where.
+
+    Errors of the machine (no memory, a GPU that fails, a package that is missing) stay as they are.
+    """
+    try:
+        yield
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:
+        of_the_machine = isinstance(error, RuntimeError) and type(error) is not RuntimeError
+        if str(path) in str(error) or of_the_machine:
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"load: {path}: transformers cannot load it: {reason:.300}") from error
 
 
 def _no_model(path: Path, what: str, error: Exception, file: str = CONFIG_FILE) -> ValueError:

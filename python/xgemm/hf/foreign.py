@@ -21,7 +21,6 @@ from transformers.integrations.accelerate import get_device
 from xgemm.formats.foreign import Shards, foreign_format
 from xgemm.formats.headers import FOREIGN_FILE, checkpoint_files
 from xgemm.formats.manifest import CONFIG_FILE, RECIPE
-from xgemm.formats.trust import refuse_foreign_implementations
 from xgemm.hf.config import XgemmConfig
 from xgemm.hf.foreign_module import check_shapes, packed_module
 from xgemm.hf.foreign_names import ForeignNames, Source
@@ -176,19 +175,17 @@ def _mark_initialized(tensor: Any) -> None:
 def load_foreign(
     cls: Any,
     path: Path,
+    config: Any,
     source: tuple[Path, dict[str, Any]],
     device: torch.device | str | int | None,
     dtype: torch.dtype | None,
 ) -> nn.Module:
-    """The transformers model of another tool's directory; every weight of it comes from there."""
-    import transformers
+    """The transformers model of another tool's directory; every weight of it comes from there.
 
+    cls, config: the model's class, and transformers' object of its config.json.
+    """
     from xgemm.hf.source import check_loading
 
-    config = transformers.AutoConfig.from_pretrained(
-        path, local_files_only=True, trust_remote_code=False
-    )
-    refuse_foreign_implementations(config, f"load: {path / CONFIG_FILE}")
     for part in (config, config.get_text_config(decoder=True)):
         part.__dict__.pop("quantization_config", None)  # else transformers looks for its quantizer
     if dtype is None and config.dtype is None:  # transformers would take that of the first scales

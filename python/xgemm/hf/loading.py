@@ -73,7 +73,7 @@ class Loading:
         self.names = Names(model)
         found = self.names.find_all(specs)
         wanted = {here: specs[saved] for saved, here in found.items()}
-        self.layers = plan_replacements(model, wanted)
+        self.layers = plan_replacements(model, wanted, self._where())
         for name, layer in self.layers.items():
             model.set_submodule(name, layer)
         self.shapes = {  # of the tensors of the quantized modules
@@ -123,6 +123,10 @@ class Loading:
             except (TypeError, ValueError) as error:
                 where = f"from_pretrained: {self._file_of(name)}{name}"
                 raise type(error)(f"{where}: {error}") from None
+
+    def _where(self) -> str:
+        """The beginning of messages, with the directory where it is known."""
+        return f"from_pretrained: {self.files[0].parent}" if self.files else "from_pretrained"
 
     def _file_of(self, name: str) -> str:
         """The file that holds the packed weight of a module, as "FILE: "."""
