@@ -146,7 +146,7 @@ def test_a_killed_save_leaves_a_whole_checkpoint(tmp_path: Path, links: bool) ->
 def test_a_save_under_way_is_not_cleaned_up(saved: Path) -> None:
     other = saved.parent / "other"
     xgemm.save(quantized(seed=1), other)
-    with atomic.replacing(saved, "0" * 32, checkpoint.OURS, CONFIG_FILE) as staging:
+    with atomic.replacing(saved, "0" * 32, checkpoint.OURS, CONFIG_FILE, print) as staging:
         xgemm.save(quantized(seed=2), saved)
         same(load_into_new(saved), quantized(seed=2))
         shutil.copytree(other, staging, dirs_exist_ok=True)
@@ -288,6 +288,65 @@ def test_savers_of_one_directory_meet(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_saver_looks_at_the_directory_alone(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two steps of another saver it holds files, and no manifest: something else's."""
+    locked = []
+
+    def look(target: Path) -> None:
+        descriptor = os.open(target, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            locked.append(target)
+        os.close(descriptor)
+
+    monkeypatch.setattr(checkpoint, "_refuse_foreign", look)
+    xgemm.save(quantized(seed=1), saved)
+    assert locked == [saved]
+
+
+def test_a_reader_gets_one_of_the_saves(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a saver does between two steps of `load`."""
+    models = [quantized(seed=seed) for seed in range(3)]
+    outputs = [model(TOKENS) for model in models]
+    read_json, saves = checkpoint.read_json, 0
+
+    def read(path: Path) -> dict[str, Any]:
+        nonlocal saves
+        if saves < 2:  # it has read config.json: the rest is another save's now
+            saves += 1
+            xgemm.save(models[saves], saved, max_shard_bytes=6000)
+        return read_json(path)
+
+    monkeypatch.setattr(checkpoint, "read_json", read)
+    found = load_into_new(saved)
+    assert saves == 2
+    assert torch.equal(found(TOKENS), outputs[2])
+
+
+def test_readers_beside_savers(tmp_path: Path) -> None:
+    models = [quantized(seed=seed) for seed in range(2)]
+    outputs = [model(TOKENS) for model in models]
+    path = tmp_path / "out"
+    xgemm.save(models[0], path)
+    done = threading.Event()
+
+    def save() -> None:
+        while not done.is_set():
+            for model, shards in zip(models, (6000, 1 << 30), strict=True):
+                xgemm.save(model, path, max_shard_bytes=shards)
+
+    saver = threading.Thread(target=save)
+    saver.start()
+    try:
+        for _ in range(20):
+            found = load_into_new(path)(TOKENS)
+            assert any(torch.equal(found, output) for output in outputs)
+    finally:
+        done.set()
+        saver.join()
+
+
 def test_a_lock_that_is_never_released(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atomic, "LOCK_TIMEOUT_S", 0.05)
     before = files(saved)
@@ -307,7 +366,7 @@ def test_a_file_system_without_locks(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with atomic.replacing(saved, "0" * 32, checkpoint.OURS, CONFIG_FILE) as staging:
+    with atomic.replacing(saved, "0" * 32, checkpoint.OURS, CONFIG_FILE, print) as staging:
         xgemm.save(quantized(seed=1), saved)
         assert staging.is_dir()  # it cannot know whether somebody writes there
         shutil.copytree(saved, staging, dirs_exist_ok=True, ignore=lambda *_: [staging.name])

@@ -21,18 +21,22 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from xgemm.formats.rights import keep_rights
 
 LOCK_TIMEOUT_S = 300.0  # how long other savers may change the directory; they need milliseconds
 _POLL_S = 0.005
+_READS = 50  # of a directory that savers replace all the time
 _FOLDER = re.compile(r"\.xgemm-[0-9a-f]{32}\.(new|commit)")
 # flock on a directory: NFS, and Lustre as it is mounted by default.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL)
 # link: FAT, and some file systems in user space.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+
+ReadT = TypeVar("ReadT")
 
 
 def sync(path: Path) -> None:
@@ -52,6 +56,31 @@ def recovered(target: Path) -> Path:
     return next((path for path in folders(target) if path.suffix == ".commit"), target)
 
 
+def read_whole(target: Path, last: str, read: Callable[[Path], ReadT]) -> ReadT:
+    """`read` of the folder that holds the newest whole save; again where a save replaced it.
+
+    last: as of `replacing`. Where `read` fails and the save is still the same its error stands.
+    """
+    for _ in range(_READS):
+        before = _whole_save(target, last)
+        try:
+            return read(before[0])
+        except (OSError, ValueError):
+            if _whole_save(target, last) == before:
+                raise
+    return read(recovered(target))
+
+
+def _whole_save(target: Path, last: str) -> tuple[Path, tuple[int, int, int] | None]:
+    """The folder that holds the newest save, and what tells it from another one there."""
+    path = recovered(target)
+    try:
+        found = os.stat(path / last)
+    except OSError:
+        return path, None
+    return path, (found.st_dev, found.st_ino, found.st_ctime_ns)
+
+
 def folders(target: Path) -> list[Path]:
     """The folders of savers in `target`; none where `target` cannot be listed."""
     try:
@@ -61,7 +90,13 @@ def folders(target: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def replacing(target: Path, save_id: str, ours: re.Pattern[str], last: str) -> Iterator[Path]:
+def replacing(
+    target: Path,
+    save_id: str,
+    ours: re.Pattern[str],
+    last: str,
+    check: Callable[[Path], None],
+) -> Iterator[Path]:
     """A new folder whose files take their places in `target` when the block ends well.
 
     Until then the files of `target` are as they were; after an exception the folder is gone, and
@@ -69,12 +104,14 @@ def replacing(target: Path, save_id: str, ours: re.Pattern[str], last: str) -> I
 
     ours: names of the files in `target` that are replaced, or removed where there is no new one.
     last: the name of the file without which nothing can be read; it leaves first and comes last.
+    check: raises where the files of `target` may not be replaced; no other saver is at work then.
     """
     made = [path for path in (target, *target.parents) if not path.exists()]
     staging = target / f".xgemm-{save_id}.new"
     try:
         with _locked(target):
             _clean_up(target, ours, last)
+            check(target)
             staging.mkdir(0o700)  # its files get the rights of those they replace at the end
             lock = os.open(staging, os.O_RDONLY)
             _try_lock(lock)

@@ -117,8 +117,9 @@ def save(
     save_id = uuid.uuid4().hex
     section = {**quantization_config(model), "save_id": save_id}
     with _errors_that_name(target):
-        _refuse_foreign(target)
-        with atomic.replacing(target, save_id, OURS, CONFIG_FILE) as staging:
+        if target.exists() and not target.is_dir():
+            raise NotADirectoryError(f"save: {target} is a file, not a directory")
+        with atomic.replacing(target, save_id, OURS, CONFIG_FILE, _refuse_foreign) as staging:
             _write_model_files(model, staging, section)
             files, specs = _write_tensors(tensors, staging, save_id, max_shard_bytes)
             documents = to_keep(read_documents(staging))
@@ -176,16 +177,32 @@ def load(
     fuse: join the layers that read one tensor (q, k, v; gate, up), as `xgemm.fuse` does.
 
     A checkpoint that is damaged, mixed from two saves, of another layout version or for another
-    model is refused by file and tensor name, before `model` is changed.
+    model is refused by file and tensor name, before `model` is changed. Beside a save, the older
+    checkpoint is read or the newer one.
     """
-    safetensors = _safetensors("load")
-    path = atomic.recovered(Path(os.path.realpath(directory)))
+    _safetensors("load")
     given = Path(directory)
     if given.suffix == ".gguf" and not given.is_dir():
         if model is not None:
             raise ValueError(f"load: {given} is a GGUF file: load it without model")
         loaded = load_gguf(given, device, dtype)
-        return _fused(loaded) if fuse else loaded
+    else:
+        loaded = atomic.read_whole(
+            Path(os.path.realpath(directory)),
+            CONFIG_FILE,
+            lambda path: _load_directory(path, model, verify, device, dtype),
+        )
+    return _fused(loaded) if fuse else loaded
+
+
+def _load_directory(
+    path: Path,
+    model: nn.Module | None,
+    verify: bool,
+    device: torch.device | str | int | None,
+    dtype: torch.dtype | None,
+) -> nn.Module:
+    safetensors = _safetensors("load")
     documents = read_documents(path)
     config = documents[CONFIG_FILE]
     if (source := foreign_section(path, config)) is not None:
@@ -194,8 +211,7 @@ def load(
                 f"load: {source[0]}: quant_method must be 'xgemm', got "
                 f"{source[1]['quant_method']!r}, where model is given: load it without"
             )
-        loaded = load_foreign(path, config, source, device, dtype)
-        return _fused(loaded) if fuse else loaded
+        return load_foreign(path, config, source, device, dtype)
     specs = parse_quantization_config(path / CONFIG_FILE, config)
     written_by_save = "save_id" in config["quantization_config"]
     if written_by_save or present(path / MANIFEST_FILE):
@@ -204,8 +220,7 @@ def load(
         if verify:
             check_documents(path, documents, manifest)
     elif model is None:
-        loaded = load_pretrained(path, config, device, dtype)
-        return _fused(loaded) if fuse else loaded
+        return load_pretrained(path, config, device, dtype)
     else:
         manifest, verify = read_headers(safetensors, path), False
     made_here = model is None
@@ -218,7 +233,7 @@ def load(
     if made_here:
         finish_transformers_model(model, path, documents)
     attach(model)
-    return _fused(model) if fuse else model
+    return model
 
 
 def _fused(model: nn.Module) -> nn.Module:
@@ -311,11 +326,7 @@ def _plan_shards(tensors: dict[str, torch.Tensor], max_bytes: int) -> dict[str, 
 
 def _refuse_foreign(target: Path) -> None:
     """Refuse to replace what is not an xgemm checkpoint: it could be anything of the user's."""
-    if not target.exists():
-        return
-    if not target.is_dir():
-        raise NotADirectoryError(f"save: {target} is a file, not a directory")
-    if (atomic.recovered(target) / MANIFEST_FILE).is_file():
+    if (target / MANIFEST_FILE).is_file():
         return
     if set(target.iterdir()) - set(atomic.folders(target)):
         raise FileExistsError(f"save: {target} is neither empty nor an xgemm checkpoint")

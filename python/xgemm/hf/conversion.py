@@ -83,8 +83,8 @@ def convert(
     if to not in METHODS:
         raise ValueError(f"convert: to must be one of {', '.join(METHODS)}, got {to!r}")
     check_int("convert: max_shard_bytes", max_shard_bytes, 1, 2**62)
-    if destination.exists() and any(destination.iterdir()):
-        raise FileExistsError(f"convert: DST must be new or empty, got {destination}")
+    if destination.exists() and not destination.is_dir():
+        raise NotADirectoryError(f"convert: {destination} is a file, not a directory")
     config = read_config(source)
     method = quantized_by(source, config)
     if method is None:
@@ -95,7 +95,7 @@ def convert(
     with (
         torch.no_grad(),
         _opened(source, config, to) as job,
-        atomic.replacing(destination, save_id, OURS, CONFIG_FILE) as staging,
+        atomic.replacing(destination, save_id, OURS, CONFIG_FILE, _refuse_files) as staging,
     ):
         writer = ShardWriter(staging, max_shard_bytes)
         for done, (name, tensors) in enumerate(job.tensors()):
@@ -110,6 +110,11 @@ def convert(
             # safetensors makes files that only their owner may read
             shutil.copymode(staging / CONFIG_FILE, file)
     return Converted(method, to, job.layers, job.others, writer.total)
+
+
+def _refuse_files(destination: Path) -> None:
+    if set(destination.iterdir()) - set(atomic.folders(destination)):
+        raise FileExistsError(f"convert: DST must be new or empty, got {destination}")
 
 
 def _config(
