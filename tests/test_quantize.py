@@ -113,6 +113,7 @@ def test_mse_clipping_is_never_worse(
             w, group_size=group_size, symmetric=symmetric, clip=clip, scale_dtype=torch.bfloat16
         )
         squares = ((q.dequantize(torch.float64) - w.double()) / scale).square()
+        squares *= (w.double() / scale).abs()  # large weights count more
         size = group_size if group_size > 0 else k
         squares = nn.functional.pad(squares, (0, -k % size)).reshape(n, -1, size)
         errors.append(squares.sum(2))
@@ -126,6 +127,30 @@ def test_mse_clipping_gains_on_a_normal_weight() -> None:
         for clip in ("none", "mse")
     )
     assert float(clipped) < 0.9 * float(plain)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_clipping_by_importance_serves_the_important_channels(symmetric: bool) -> None:
+    w, x = weight(64, 300), weight(500, 300, seed=1)
+    x[:, ::7] *= 10
+    importance = x.square().sum(0)
+    errors = []
+    for known in (None, importance):
+        q = quantize_rtn(w, 64, symmetric, "mse", None, known)
+        squares = (q.dequantize() - w).square()
+        errors.append(
+            [float((squares * importance).sum()), float((x @ (q.dequantize() - w).t()).norm())]
+        )
+    assert errors[1][0] < 0.8 * errors[0][0]
+    assert errors[1][1] < 0.9 * errors[0][1]
+    # A multiple of it is the same importance; equal channels are plain least squares.
+    doubled = quantize_rtn(w, 64, symmetric, "mse", None, importance * 2)
+    assert torch.equal(doubled.dequantize(), q.dequantize())
+    equal = quantize_rtn(w, 64, symmetric, "mse", None, torch.ones(300))
+    plain = quantize_rtn(w, 64, symmetric, "none", None)
+    by_size = quantize_rtn(w, 64, symmetric, "mse", None)
+    losses = [float((q.dequantize() - w).square().sum()) for q in (equal, by_size, plain)]
+    assert losses[0] < losses[1] < losses[2]
 
 
 def test_row_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,11 @@ Asymmetric: the range, widened to hold 0, is cut into 15 steps, with the zero po
 integer, so that 0 stays exactly 0.
 
 Codes are computed against the scale as it is stored, so its rounding costs next to nothing.
+
+clip="mse" shrinks each group's range to where the squared error of its weights is least, each
+weighted by its part in the outputs: by the mean square of its channel's inputs where that is known,
+else by |w|. Without these weights the many small weights of a group decide, and the perplexity of a
+model rises (docs/measurements/quality.md).
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import torch
 from xgemm.formats.quantized import SYMMETRIC_ZERO, QuantizedWeight
 from xgemm.quantize.groups import (
     MAX_CODE,
+    Range,
     choose_scale_dtype,
     encode,
     grouped_channels,
@@ -27,6 +33,8 @@ from xgemm.quantize.groups import (
     stored,
 )
 
+Tensor = torch.Tensor
+
 CLIPS = ("none", "mse")
 SCALE_DTYPES = (torch.float16, torch.bfloat16)
 # Shares of the range tried by clip="mse". Half of it is below the optimum of any bell-shaped group.
@@ -34,26 +42,32 @@ SHRINKS = tuple(1.0 - 0.025 * i for i in range(21))
 
 
 def quantize_rtn(
-    w: torch.Tensor,
+    w: Tensor,
     group_size: int,
     symmetric: bool,
     clip: str,
     scale_dtype: torch.dtype | None,
+    importance: Tensor | None = None,
 ) -> QuantizedWeight:
-    """quantize_weight(method="rtn") of a checked w [N, K]."""
+    """quantize_weight(method="rtn") of a checked w [N, K].
+
+    importance: [K], the mean (or sum) of each channel's squared inputs; for clip="mse".
+    """
     n, k = w.shape
     size = max(k, 1) if group_size == -1 else group_size
     groups = -(-k // size)
-    shrinks = SHRINKS if clip == "mse" else (1.0,)
     blocks = list(row_blocks(n, max(groups * size, 1)))
-    dtype = choose_scale_dtype(w, blocks, size, symmetric, min(shrinks), scale_dtype)
+    smallest = SHRINKS[-1] if clip == "mse" else 1.0
+    dtype = choose_scale_dtype(w, blocks, size, symmetric, smallest, scale_dtype)
+    if importance is not None:
+        importance = grouped_channels(importance[None], size)
 
     codes = torch.empty(n, k, dtype=torch.uint8, device=w.device)
     scales = torch.empty(groups, n, dtype=dtype, device=w.device)
     zeros = None if symmetric else torch.empty(groups, n, dtype=torch.float16, device=w.device)
     for rows in blocks:
         grouped = grouped_channels(w[rows], size)
-        scale, zero = _search(grouped, symmetric, shrinks, dtype)
+        scale, zero = choose_grid(grouped, symmetric, clip, dtype, importance)
         code = encode(grouped, scale, zero).to(torch.uint8)
         codes[rows] = code.reshape(code.shape[0], -1)[:, :k]
         scales[:, rows] = scale.t().to(dtype)
@@ -62,30 +76,47 @@ def quantize_rtn(
     return QuantizedWeight(codes, scales, zeros, None, group_size)
 
 
-def _search(
-    grouped: torch.Tensor, symmetric: bool, shrinks: tuple[float, ...], dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The scale and zero point [rows, groups] of least squared error among `shrinks`."""
+def choose_grid(
+    grouped: Tensor,
+    symmetric: bool,
+    clip: str,
+    dtype: torch.dtype,
+    importance: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The scale, as `dtype` holds it, and the zero point of each group, [rows, groups].
+
+    grouped: weights [rows, groups, size].
+    importance: as in `quantize_rtn`, [rows or 1, groups, size].
+    """
     span = range_of(grouped, symmetric)
-    best: tuple[torch.Tensor, torch.Tensor] | None = None
-    least = torch.empty(0)
-    for shrink in shrinks:
-        scale = stored(scale_of(span, shrink), dtype)
+    if clip == "none":
+        return _grid(span, symmetric, 1.0, dtype)
+    # In steps of the whole range, so that squares of huge or tiny weights stay finite.
+    step = stored(scale_of(span, 1.0), dtype)
+    x = grouped / step[:, :, None]
+    weights = x.abs() if importance is None else importance
+    error = torch.empty_like(x)
+    best_scale, best_zero = _grid(span, symmetric, 1.0, dtype)
+    least = torch.full_like(step, torch.inf)
+    for shrink in SHRINKS:
+        scale, zero = _grid(span, symmetric, shrink, dtype)
+        ratio = (scale / step)[:, :, None]
+        torch.div(x, ratio, out=error).round_()
         if symmetric:
-            zero = torch.full_like(scale, SYMMETRIC_ZERO)
+            error.clamp_(-SYMMETRIC_ZERO, MAX_CODE - SYMMETRIC_ZERO)
         else:
-            zero = (-span.low * shrink / scale).round_().clamp_(0, MAX_CODE)
-        if len(shrinks) == 1:
-            return scale, zero
-        decoded = (encode(grouped, scale, zero) - zero[:, :, None]) * scale[:, :, None]
-        # In units of the group's step, so that squares of huge or tiny weights stay finite.
-        unit = stored(scale_of(span, 1.0), dtype)[:, :, None]
-        error = ((decoded - grouped) / unit).square_().sum(dim=2)
-        if best is None:
-            best, least = (scale, zero), error
-            continue
-        better = error < least
-        best = (torch.where(better, scale, best[0]), torch.where(better, zero, best[1]))
-        least = torch.where(better, error, least)
-    assert best is not None  # shrinks is never empty
-    return best
+            error.clamp_(-zero[:, :, None], MAX_CODE - zero[:, :, None])
+        loss = error.mul_(ratio).sub_(x).square_().mul_(weights).sum(dim=2)
+        better = loss < least
+        least = torch.where(better, loss, least)
+        best_scale = torch.where(better, scale, best_scale)
+        best_zero = torch.where(better, zero, best_zero)
+    return best_scale, best_zero
+
+
+def _grid(span: Range, symmetric: bool, shrink: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The scale and zero point of a share of the range."""
+    scale = stored(scale_of(span, shrink), dtype)
+    if symmetric:
+        return scale, torch.full_like(scale, SYMMETRIC_ZERO)
+    return scale, (-span.low * shrink / scale).round_().clamp_(0, MAX_CODE)

@@ -46,8 +46,8 @@ def quantize_weight(
         group is short where K is not a multiple.
     symmetric: zero point 8 everywhere, none stored; else a zero point for each group: an integer
         by "rtn", a real number by "hqq".
-    clip: for "rtn": "none", or "mse": each group's range is shrunk to where its squared error is
-        least.
+    clip: for "rtn": "none", or "mse": each group's range is shrunk to where its squared error,
+        weighted by |w|, is least.
     scale_dtype: fp16 or bf16; None takes fp16, or bf16 where a scale is out of fp16's normal range.
 
     Returns codes uint8 [N, K], scales [groups, N], zeros fp16 [groups, N] or None, on w's device.
