@@ -39,7 +39,7 @@ def test_commands_run_one_after_another(tmp_path, monkeypatch, capsys):
         name, *arguments = shlex.split(command)
         assert name == "xgemm"
         assert call(arguments, monkeypatch) == 0, (command, capsys.readouterr().err)
-    assert (tmp_path / "packed-mse" / "config.json").is_file()
+    assert (tmp_path / "packed-unclipped" / "config.json").is_file()
 
 
 def test_options_of_the_table_exist(monkeypatch, capsys):

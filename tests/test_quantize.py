@@ -45,7 +45,7 @@ def test_no_weight_is_off_by_more_than_half_a_step(
     n: int, k: int, group_size: int, symmetric: bool, dtype: torch.dtype, seed: int
 ) -> None:
     w = weight(n, k, dtype, seed)
-    q = xgemm.quantize_weight(w, group_size=group_size, symmetric=symmetric)
+    q = xgemm.quantize_weight(w, group_size=group_size, symmetric=symmetric, clip="none")
     groups = -(-k // (group_size if group_size > 0 else k))
     assert q.codes.dtype == torch.uint8
     assert q.codes.shape == (n, k)
@@ -118,6 +118,16 @@ def test_mse_clipping_is_never_worse(
         squares = nn.functional.pad(squares, (0, -k % size)).reshape(n, -1, size)
         errors.append(squares.sum(2))
     assert bool((errors[1] <= errors[0] * (1 + 1e-5) + 1e-12).all())
+
+
+def test_clipping_is_the_default_of_rtn() -> None:
+    w = weight(8, 128)
+    q, clipped, plain = (xgemm.quantize_weight(w, clip=clip) for clip in (None, "mse", "none"))
+    assert torch.equal(q.scales, clipped.scales)
+    assert not torch.equal(q.scales, plain.scales)
+    model = xgemm.quantize(nn.Sequential(nn.Linear(128, 8)))
+    assert model.xgemm_report.clip == "mse"
+    assert xgemm.quantize(nn.Sequential(nn.Linear(128, 8)), "hqq").xgemm_report.clip == "none"
 
 
 def test_mse_clipping_gains_on_a_normal_weight() -> None:
@@ -218,7 +228,7 @@ def test_empty_weights(shape: tuple[int, int]) -> None:
         ({"method": None}, "method must be one of: 'rtn', 'hqq', got None"),
         ({"group_size": 100}, "group_size must be one of"),
         ({"group_size": True}, "group_size must be an int, got bool"),
-        ({"clip": "best"}, r"clip must be one of \('none', 'mse'\), got 'best'"),
+        ({"clip": "best"}, r"clip must be one of \('none', 'mse'\) or None, got 'best'"),
         ({"scale_dtype": torch.float32}, "scale_dtype must be torch.float16, torch.bfloat16"),
         ({"w": [1.0]}, "w must be a tensor, got list"),
         ({"w": torch.zeros(4)}, r"w must be .* \[N, K\], got torch.float32 \[4\]"),

@@ -113,8 +113,9 @@ def quantize(
         bool, typer.Option("--asymmetric", help="A zero point for each group; without it, 8.")
     ] = False,
     clip: Annotated[
-        str, typer.Option(help="none, or mse: shrink each group's range to its least error.")
-    ] = "none",
+        str | None,
+        typer.Option(help="none, or mse: shrink each group's range to its least error; rtn's own."),
+    ] = None,
     skip: Annotated[
         list[str] | None,
         typer.Option(help="Leave this layer: a name, or a pattern with * ? []; repeatable."),

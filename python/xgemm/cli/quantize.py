@@ -27,7 +27,7 @@ from xgemm.cli.output import (
 )
 from xgemm.cli.progress import import_transformers, step
 from xgemm.formats.files import copy_regular, present, read_json_value
-from xgemm.quantize.weight import check_clip, check_method
+from xgemm.quantize.weight import check_method, choose_clip
 from xgemm.quoting import printable
 
 # What a person needs beside the weights: of tokenizers, processors, sentence-transformers.
@@ -47,7 +47,7 @@ class Recipe:
     method: str = "rtn"
     group_size: int = 128
     symmetric: bool = True
-    clip: str = "none"
+    clip: str | None = None
     skip: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     lm_head: bool = False
@@ -117,7 +117,7 @@ def run(source: Source, destination: Path, recipe: Recipe, output: Output) -> No
 def _check_arguments(source: Source, destination: Path, recipe: Recipe) -> None:
     """Everything that can be refused before anything is imported, read or written."""
     check_method("quantize: --method", recipe.method)
-    check_clip("quantize: --clip", recipe.method, recipe.clip)
+    choose_clip("quantize: --clip", recipe.method, recipe.clip)
     if recipe.scale_dtype not in SCALE_DTYPES:
         allowed = ", ".join(SCALE_DTYPES)
         raise ValueError(

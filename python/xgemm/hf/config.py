@@ -12,7 +12,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from xgemm.formats.manifest import FORMAT, QUANT_METHOD, RECIPE
 from xgemm.formats.packed import LAYOUT_VERSION, check_bool, check_group_size
 from xgemm.quantize.rtn import SCALE_DTYPES
-from xgemm.quantize.weight import check_clip, check_method
+from xgemm.quantize.weight import check_method, choose_clip
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in SCALE_DTYPES}
 
@@ -37,7 +37,7 @@ class XgemmConfig(QuantizationConfigMixin):
         *,
         include: str | Iterable[str] | None = (),
         lm_head: bool | None = False,
-        clip: str | None = "none",
+        clip: str | None = None,
         scale_dtype: torch.dtype | str | None = None,
         modules: Mapping[str, Any] | None = None,
         experts: Mapping[str, Any] | None = None,
@@ -62,6 +62,7 @@ class XgemmConfig(QuantizationConfigMixin):
                 names = ", ".join(sorted(saved))
                 raise TypeError(f"XgemmConfig: there is no argument {names}")
             self.check_recipe()
+            self.clip = choose_clip("XgemmConfig", self.method, self.clip)
 
     def check_recipe(self) -> None:
         """Refuse what `xgemm.quantize` would refuse, before a weight is read."""
@@ -69,7 +70,7 @@ class XgemmConfig(QuantizationConfigMixin):
         check_group_size("XgemmConfig: group_size", self.group_size)
         check_bool("XgemmConfig: symmetric", self.symmetric)
         check_bool("XgemmConfig: lm_head", self.lm_head)
-        check_clip("XgemmConfig", self.method, self.clip)
+        choose_clip("XgemmConfig", self.method, self.clip)
         if self.scale_dtype is not None and self.scale_dtype not in _DTYPES:
             raise ValueError(
                 f"XgemmConfig: scale_dtype must be torch.float16, torch.bfloat16 or None, "

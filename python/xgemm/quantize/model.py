@@ -23,7 +23,7 @@ from xgemm.quantize.fuse import fuse as join
 from xgemm.quantize.offload import is_offloaded, move_hook, weights_in_place
 from xgemm.quantize.plan import plan, refuse_nothing
 from xgemm.quantize.report import QuantizationReport
-from xgemm.quantize.weight import check_clip, check_method, quantize_weight
+from xgemm.quantize.weight import check_method, choose_clip, quantize_weight
 
 logger = logging.getLogger("xgemm")
 
@@ -42,7 +42,7 @@ def quantize(
     *,
     include: Iterable[str] = (),
     lm_head: bool = False,
-    clip: str = "none",
+    clip: str | None = None,
     scale_dtype: torch.dtype | None = None,
     fuse: bool = False,
 ) -> ModelT:
@@ -78,7 +78,8 @@ def quantize(
     Layers are swapped when all weights are quantized: an error leaves the model as it was. A name
     in `skip` or `include` that matches no layer raises ValueError.
     """
-    _check_arguments(model, method, group_size, clip, calibration)
+    _check_arguments(model, method, group_size, calibration)
+    clip = choose_clip("quantize", method, clip)
     skip, include = _patterns(skip), _patterns(include)
     chosen = plan(model, skip, include, lm_head)
     report = QuantizationReport(
@@ -124,9 +125,8 @@ def quantize(
     return model
 
 
-def _check_arguments(model: Any, method: str, group_size: int, clip: str, calibration: Any) -> None:
+def _check_arguments(model: Any, method: str, group_size: int, calibration: Any) -> None:
     check_method("quantize", method)
-    check_clip("quantize", method, clip)
     check_group_size("quantize: group_size", group_size)
     if not isinstance(model, nn.Module):
         raise TypeError(f"quantize: model must be a torch.nn.Module, got {type(model).__name__}")
