@@ -1,22 +1,29 @@
 """Times a whole decode step of a Llama-3-8B-shaped model: 4-bit linears against 16-bit ones.
 
-    python benchmarks/bench_decode.py [--dtype float16] [--rows 1,16] [--layers 32]
+    python benchmarks/bench_decode.py [--dtype float16] [--rows 1,16] [--only generate]
 
 Random weights, a static cache, blocks compiled by torch.compile, one CUDA graph a step. The 16-bit
 model holds the dequantized weights of the 4-bit one, so that both compute the same. The limit is
 the time that reading all weights and the cache takes at the best read rate (xgemm.bench.floors).
 A step is timed in several turns: the median of each, then theirs; the least and the most of them
 say how far a run repeats itself. Runs on several GPUs of one kind have differed by 4 %.
+
+"accelerated" are transformers' models of that shape, with torch's linears and with 4-bit ones
+(fused), in the step that `xgemm.hf.accelerate_generation` records: what `generate` replays for each
+token. Their cache has as many positions. --only takes one of the two: compiled, generate.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
 import torch
+from bench_generate import llama
+from profile_decode import Replayed
 from torch import nn
 from torch.nn import functional
 
@@ -128,6 +135,15 @@ def bytes_read(model: Decoder, rows: int) -> int:
     return whole + rows * embedding.shape[1] * embedding.element_size()
 
 
+def bytes_replayed(replayed: Replayed, rows: int) -> int:
+    """The same of a recorded step, whose cache is not the model's."""
+    embedding = replayed.model.get_input_embeddings().weight
+    held = [*replayed.model.parameters(), *replayed.model.buffers()]
+    held += [t for layer in replayed.step.cache.layers for t in (layer.keys, layer.values)]
+    whole = sum(tensor.nbytes for tensor in held) - embedding.nbytes
+    return whole + rows * embedding.shape[1] * embedding.element_size()
+
+
 def record(
     model: Decoder, tokens: torch.Tensor, at: torch.Tensor, turn: torch.Tensor
 ) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
@@ -169,20 +185,49 @@ def compare(shape: Shape, rows: int, dtype: torch.dtype) -> None:
     theirs.replay()
     off = (ours_logits - y.float()).square().mean().sqrt() / y.float().std()
     turns["torch"] = step_seconds(theirs)
-    times = {name: median(of) for name, of in turns.items()}
-    ceiling = CEILINGS.get(torch.cuda.get_device_name())
-    for name, seconds in times.items():
+    show(turns, limits, rows)
+    ratio = median(turns["torch"]) / median(turns["xgemm"])
+    print(
+        f"M = {rows}: {ratio:.2f}x torch in {dtype}; the logits differ by {off:.1e} of their"
+        " standard deviation"
+    )
+
+
+def show(turns: dict[str, list[float]], limits: dict[str, int], rows: int) -> None:
+    """turns: seconds of a step, several of each name; limits: bytes that it reads."""
+    ceiling = CEILINGS.get(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
+    for name, of in turns.items():
+        seconds = median(of)
         limit = ceiling.read_seconds(limits[name]) if ceiling else None
         share = f", {limit / seconds:.0%} of the limit by its bytes" if limit else ""
         print(
-            f"M = {rows}: {name} {seconds * 1e3:.3f} ms a step ({min(turns[name]) * 1e3:.3f} to"
-            f" {max(turns[name]) * 1e3:.3f}), {rows / seconds:.0f} tokens/s,"
+            f"M = {rows}: {name} {seconds * 1e3:.3f} ms a step ({min(of) * 1e3:.3f} to"
+            f" {max(of) * 1e3:.3f}), {rows / seconds:.0f} tokens/s,"
             f" {limits[name] * 1e-9:.2f} GB{share}"
         )
-    print(
-        f"M = {rows}: {times['torch'] / times['xgemm']:.2f}x torch in {dtype}; the logits differ by"
-        f" {off:.1e} of their standard deviation"
-    )
+
+
+def accelerated_models(shape: Shape, dtype: torch.dtype, device: str) -> dict[str, nn.Module]:
+    """transformers' Llama of this shape with torch's linears, and with fused 4-bit ones."""
+    torch.manual_seed(0)
+    with torch.inference_mode(False):  # whose tensors cannot be fused
+        dense = llama(shape.layers, shape.hidden, device).to(dtype)
+        packed = xgemm.quantize(copy.deepcopy(dense), group_size=GROUP_SIZE)
+        return {"xgemm, accelerated": xgemm.fuse(packed), "torch, accelerated": dense}
+
+
+def compare_accelerated(models: dict[str, nn.Module], rows: int, context: int, device: str) -> None:
+    turns: dict[str, list[float]] = {}
+    limits: dict[str, int] = {}
+    with torch.inference_mode(False), torch.no_grad():  # as generate calls a model
+        for name, model in models.items():
+            replayed = Replayed(model, rows, context, device)
+            replayed.seconds()  # does not count
+            turns[name] = [replayed.seconds() for _ in range(TURNS)]
+            limits[name] = bytes_replayed(replayed, rows)
+    show(turns, limits, rows)
+    ours, theirs = (median(of) for of in turns.values())
+    print(f"M = {rows}: {theirs / ours:.2f}x torch, both accelerated")
 
 
 def main() -> None:
@@ -190,13 +235,23 @@ def main() -> None:
     parser.add_argument("--dtype", default="float16", choices=HALF_DTYPES)
     parser.add_argument("--rows", default="1,16", help="sequences at once, separated by commas")
     parser.add_argument("--layers", type=int, default=Shape.layers)
+    parser.add_argument("--only", choices=("compiled", "generate"))
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("bench_decode: needs a CUDA GPU, and torch sees none")
     print(
         f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {options.dtype},"
         f" {options.layers} layers"
     )
-    for rows in map(int, options.rows.split(",")):
-        compare(Shape(layers=options.layers), rows, HALF_DTYPES[options.dtype])
+    shape, dtype = Shape(layers=options.layers), HALF_DTYPES[options.dtype]
+    counts = [int(rows) for rows in options.rows.split(",")]
+    if options.only != "generate":
+        for rows in counts:
+            compare(shape, rows, dtype)
+    if options.only != "compiled":
+        models = accelerated_models(shape, dtype, "cuda")
+        for rows in counts:
+            compare_accelerated(models, rows, shape.context, "cuda")
 
 
 if __name__ == "__main__":

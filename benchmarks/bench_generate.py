@@ -1,6 +1,6 @@
 """Times transformers' `generate` of a Llama-3-8B-shaped model, as users call it.
 
-    python benchmarks/bench_generate.py [--rows 1,8,16] [--layers 32] [--output times.json]
+    python benchmarks/bench_generate.py [--rows 1,8,16] [--layers 32] [--ways plain,accelerated]
 
 Random weights in bf16. torch's linears, xgemm's 4-bit ones (RTN, groups of 128), and those with q,
 k, v and gate, up fused; each by plain `generate` and after `accelerate_generation`, in turns.
@@ -15,6 +15,7 @@ import copy
 import json
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +27,7 @@ import xgemm
 from xgemm.hf.generation import accelerate_generation, plain_generation
 
 TURNS = 3
+WAYS = ("plain", "accelerated")
 
 
 def llama(layers: int, hidden: int, device: str) -> Any:
@@ -65,7 +67,9 @@ def seconds(call: Callable[[], Any], device: str) -> float:
     return time.perf_counter() - start
 
 
-def measure(models: dict[str, nn.Module], rows: int, prompt: int, new: int, device: str) -> Any:
+def measure(
+    models: dict[str, nn.Module], ways: list[str], rows: int, prompt: int, new: int, device: str
+) -> dict[str, dict[str, Any]]:
     """Of each way: seconds of the first call, then medians of the first token's and of tokens/s."""
     ids = torch.randint(1, 128000, (rows, prompt), device=device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "do_sample": False}
@@ -73,30 +77,30 @@ def measure(models: dict[str, nn.Module], rows: int, prompt: int, new: int, devi
     def generate(model: Any, count: int) -> Callable[[], Any]:
         return lambda: model.generate(**inputs, max_new_tokens=count)
 
-    ways = {(name, fast): model for name, model in models.items() for fast in (False, True)}
-    found: dict[tuple[str, bool], dict[str, Any]] = {}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     for turn in range(TURNS + 1):  # the first turn does not count
-        for (name, fast), model in ways.items():
+        for name, way in product(models, ways):
+            model, fast = models[name], way == "accelerated"
             if fast:
                 accelerate_generation(model)
             first_call = seconds(generate(model, 2), device)
             first = seconds(generate(model, 1), device)
             whole = seconds(generate(model, new), device)
             if turn == 0:
-                found[name, fast] = {"first_call_s": first_call, "first_s": [], "tokens_per_s": []}
+                found[name, way] = {"first_call_s": first_call, "first_s": [], "tokens_per_s": []}
             else:
-                found[name, fast]["first_s"].append(first)
-                found[name, fast]["tokens_per_s"].append(rows * (new - 1) / (whole - first))
+                found[name, way]["first_s"].append(first)
+                found[name, way]["tokens_per_s"].append(rows * (new - 1) / (whole - first))
             if fast:  # its graphs go, and plain generate is plain again
                 plain_generation(model)
     return {
-        f"{name}, {'accelerated' if fast else 'plain'}": {
+        f"{name}, {way}": {
             "rows": rows,
             "first_call_s": of["first_call_s"],
             "first_token_s": median(of["first_s"]),
             "tokens_per_s": median(of["tokens_per_s"]),
         }
-        for (name, fast), of in found.items()
+        for (name, way), of in found.items()
     }
 
 
@@ -107,9 +111,13 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=4096)
     parser.add_argument("--prompt", type=int, default=128, help="tokens of the prompt")
     parser.add_argument("--new", type=int, default=64, help="tokens to generate")
+    parser.add_argument("--ways", default=",".join(WAYS), help="of generate, by commas")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--output", type=Path, help="where the numbers go, as JSON")
     options = parser.parse_args()
+    ways = options.ways.split(",")
+    if unknown := [way for way in ways if way not in WAYS]:
+        parser.error(f"--ways must be of {', '.join(WAYS)}, got {unknown[0]!r}")
     where = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
     print(f"{where}, torch {torch.__version__}, {options.layers} layers of {options.hidden}")
     torch.manual_seed(0)
@@ -119,15 +127,15 @@ def main() -> None:
     fused = xgemm.fuse(copy.deepcopy(packed))
     models = {"torch bf16": dense, "xgemm W4": packed, "xgemm W4 fused": fused}
     records = []
-    titles = ("rows", "tokens/s", "x plain torch", "first token, s", "first call, s")
-    print(" " * 30 + "{:>5}{:>10}{:>15}{:>16}{:>15}".format(*titles))
+    titles = ("rows", "tokens/s", f"x {ways[0]} torch", "first token, s", "first call, s")
+    print(" " * 30 + "{:>5}{:>10}{:>21}{:>16}{:>15}".format(*titles))
     for rows in map(int, options.rows.split(",")):
-        found = measure(models, rows, options.prompt, options.new, options.device)
-        base = found["torch bf16, plain"]["tokens_per_s"]
+        found = measure(models, ways, rows, options.prompt, options.new, options.device)
+        base = found[f"torch bf16, {ways[0]}"]["tokens_per_s"]
         for name, of in found.items():
             records.append({"name": name, **of})
             print(
-                f"{name:30}{rows:>5}{of['tokens_per_s']:>10.1f}{of['tokens_per_s'] / base:>14.2f}x"
+                f"{name:30}{rows:>5}{of['tokens_per_s']:>10.1f}{of['tokens_per_s'] / base:>20.2f}x"
                 f"{of['first_token_s']:>16.3f}{of['first_call_s']:>15.2f}"
             )
     if options.output:

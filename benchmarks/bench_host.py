@@ -2,10 +2,10 @@
 
     python benchmarks/bench_host.py [--device cuda] [--mode grad]
 
---mode is what surrounds the calls, none of which needs a gradient: grad, no_grad or inference. The
-rows "gradient" are in grad mode whatever it says, with a gradient wanted in x alone; the rows
-"autocast" are in that mode. On the CPU, in one thread, only small problems are timed: in others the
-product hides the call.
+--mode is what surrounds the calls, none of which needs a gradient: grad, no_grad, inference, or
+several of them, by commas. The rows "gradient" are in grad mode whatever it says, with a gradient
+wanted in x alone; the rows "autocast" are in that mode. On the CPU, in one thread, only
+small problems are timed: in others the product hides the call.
 """
 
 from __future__ import annotations
@@ -111,16 +111,10 @@ def differentiated(
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--mode", default="inference", choices=MODES)
-    options = parser.parse_args()
-    device, mode = options.device, MODES[options.mode]
-    print(f"| op, {options.mode} mode | MxNxK | xgemm, us | torch, us | times torch's |")
+def compare(name: str, device: str) -> None:
+    mode = MODES[name]
+    print(f"| op, {name} mode | MxNxK | xgemm, us | torch, us | times torch's |")
     print("|---|---|---|---|---|")
-    if device == "cpu":
-        torch.set_num_threads(1)
     cases: dict[tuple[str, int, int, int], tuple[Call, Call, Mode]] = {
         ("mul", *size): (*dense(*size, device), mode) for size in timed(SIZES, device)
     }
@@ -133,6 +127,20 @@ def main() -> None:
         times = time_host({"xgemm": ours, "torch": theirs}, mode=within)
         line = f"| {name} | {m}x{n}x{k} | {times['xgemm'] * 1e6:.2f} | {times['torch'] * 1e6:.2f} |"
         print(f"{line} {times['xgemm'] / times['torch']:.2f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--mode", default="inference", help=f"of {', '.join(MODES)}; by commas")
+    options = parser.parse_args()
+    modes = options.mode.split(",")
+    if unknown := [mode for mode in modes if mode not in MODES]:
+        parser.error(f"--mode must be one of {', '.join(MODES)}, got {unknown[0]!r}")
+    if options.device == "cpu":
+        torch.set_num_threads(1)
+    for mode in modes:
+        compare(mode, options.device)
 
 
 if __name__ == "__main__":

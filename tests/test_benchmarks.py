@@ -92,6 +92,73 @@ def test_generate(
     assert [record["rows"] for record in records] == [2] * 6
 
 
+def test_generate_in_one_way(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    sizes = ("--rows", "1", "--layers", "1", "--hidden", "128", "--prompt", "5", "--new", "2")
+    run("bench_generate", monkeypatch, *sizes, "--ways", "plain")
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line[:30].strip() for line in lines if line.endswith(tuple("0123456789"))] == [
+        *("torch bf16, plain", "xgemm W4, plain", "xgemm W4 fused, plain")
+    ]
+    with pytest.raises(SystemExit):
+        run("bench_generate", monkeypatch, *sizes, "--ways", "plain,fast")
+    assert "got 'fast'" in capsys.readouterr().err
+
+
+def test_decode_as_generate_does_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The columns of accelerate_generation; without a GPU the step is computed, not replayed."""
+    pytest.importorskip("transformers")
+    names = load("bench_decode")
+    monkeypatch.setitem(names, "TURNS", 1)
+    monkeypatch.setitem(names["Replayed"].run.__globals__, "REPLAYS", 2)
+    models = names["accelerated_models"](
+        names["Shape"](layers=1, hidden=128), torch.bfloat16, "cpu"
+    )
+    with torch.inference_mode():
+        names["compare_accelerated"](models, 3, 16, "cpu")
+    ours, theirs, ratio = capsys.readouterr().out.splitlines()
+    assert ours.startswith("M = 3: xgemm, accelerated ")
+    assert theirs.startswith("M = 3: torch, accelerated ")
+    assert "x torch, both accelerated" in ratio
+    dense = models["torch, accelerated"]
+    with torch.no_grad():
+        read = [
+            names["bytes_replayed"](names["Replayed"](dense, rows, 16, "cpu"), rows)
+            for rows in (3, 4)
+        ]
+    assert read[1] - read[0] == 2 * 16 * 128 * 2 + 128 * 2  # keys, values and an embedding, bf16
+    assert 128256 * 128 * 2 < read[0] < 2 * 128256 * 128 * 2  # the head, not the embedding
+
+
+def test_kernels_of_a_replay_have_their_kinds() -> None:
+    kind = load("profile_decode")["kind_of"]
+    names = {
+        "void xgemm::cuda::w4a16::sm90::whole::gemm<Config>(Params)": "4-bit linears",
+        "nvjet_hsh_64x8_64x16_4x1_v_bz_TNN": "16-bit linears",
+        "_attend": "attention",
+        "_rms_norm": "norms",
+        "void at::native::vectorized_elementwise_kernel<8, CUDAFunctor_add<c10::BFloat16>>": (
+            "residual additions"
+        ),
+        "_silu_mul": "rotary, cache, SiLU",
+        "Memcpy DtoD (Device -> Device)": "the rest",
+    }
+    assert {name: kind(name) for name in names} == names
+
+
+@pytest.mark.parametrize("script", ["bench_decode", "profile_decode"])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what a GPU is missing for")
+def test_without_a_gpu(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(sys, "argv", [script])
+    with pytest.raises(SystemExit, match=f"^{script}: .*GPU"):
+        load(script)["main"]()
+
+
 def test_profile_of_a_step(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,18 +176,20 @@ def test_packed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         assert said in out
 
 
-@pytest.mark.parametrize("mode", ["grad", "no_grad", "inference"])
-def test_host(
-    mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_host(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # the other tests' setting
-    run("bench_host", monkeypatch, "--mode", mode)
-    title, _, *lines = capsys.readouterr().out.splitlines()
-    assert f"{mode} mode" in title
-    assert [line.split("|")[1].strip() for line in lines] == [
+    modes = ("grad", "no_grad", "inference")
+    run("bench_host", monkeypatch, "--mode", ",".join(modes))
+    lines = capsys.readouterr().out.splitlines()
+    rows = (
         *("mul", "linear", "QuantLinear", "linear, zeros", "QuantLinear, zeros"),
         *("gradient: forward", "gradient: forward, backward", "autocast"),
-    ]
+    )
+    expected = [name for mode in modes for name in (f"op, {mode} mode", "---", *rows)]
+    assert [line.split("|")[1].strip() for line in lines] == expected
+    with pytest.raises(SystemExit):
+        run("bench_host", monkeypatch, "--mode", "grad,none")
+    assert "got 'none'" in capsys.readouterr().err
 
 
 def test_vllm_table(capsys: pytest.CaptureFixture[str]) -> None:
