@@ -268,6 +268,39 @@ def test_no_graph_without_need():
     assert mul(a, b).requires_grad
 
 
+def test_a_call_without_need_leaves_autograd_as_it_was():
+    """Off below another op's autograd kernel, on elsewhere, also where the call failed."""
+    a, b = randn((2, 4), torch.float32), randn((4, 3), torch.float32, 1)
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+    key = torch._C.DispatchKey.AutogradFunctionality
+    with torch._C._AutoDispatchBelowAutograd():
+        mul(a, b)
+        assert excluded(key)
+    mul(a, b)
+    assert not excluded(key)
+    with pytest.raises(ValueError, match="mul: "):
+        mul(a, a)
+    assert not excluded(key)
+    assert mul(a.requires_grad_(), b).requires_grad
+
+
+def test_a_gradient_is_needed_wherever_its_tensor_is_given():
+    """By position or by name, among numbers and None."""
+    a, b, bias = (randn(shape, torch.float32) for shape in ((2, 4), (4, 3), (3,)))
+    bias.requires_grad_()
+    assert mul(a, b, bias).requires_grad
+    assert mul(a, b, bias=bias).requires_grad
+    assert mul(b=b, a=a.clone().requires_grad_()).requires_grad
+    _, p = small_packed()
+    w4a16, x = torch.ops.xgemm.mul.w4a16, randn((2, p.k), torch.float32)
+    wanted = randn((p.n,), torch.float32).requires_grad_()
+    form = (p.qweight, p.n, p.k, p.group_size)
+    assert not w4a16(x, *form).requires_grad
+    assert w4a16(x, *form, wanted).requires_grad
+    assert w4a16(x, *form, wanted, None).requires_grad
+    assert w4a16(x, *form, bias=wanted).requires_grad
+
+
 def test_the_activation_is_not_fused_where_a_gradient_is_needed():
     """In bfloat16 the product is rounded before the activation; without a gradient, once."""
     a, b = randn((9, 33), torch.bfloat16), randn((33, 15), torch.bfloat16, 1)
