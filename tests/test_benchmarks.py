@@ -260,3 +260,42 @@ def test_bank_conflicts_are_added_up_by_kernel() -> None:
     kernels = names["by_kernel"]("\n".join(lines))
     (row,) = list(names["table"](kernels))[2:]
     assert row == "| 4000 | 1.00 % | 0.00 % | 0.50 % | gemm::run<8> |"
+
+
+def test_quality_measures_each_method_on_a_copy(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    names = load("bench_quality")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(128, 128))
+    before = model[0].weight.detach().clone()
+
+    class Subject:
+        batches = ()
+        quantities = (("error", "{error:.3f}"),)
+
+        def measure(self, changed: Any) -> dict[str, float]:
+            return {"error": float((changed[0].dequantize() - before).norm() / before.norm())}
+
+    subject = Subject()
+    subject.model = model  # type: ignore[attr-defined]
+    rows = []
+    for name, quantize in names["own_methods"]():
+        if "gptq" in name or "awq" in name:  # they need batches
+            continue
+        row = names["measure"](subject, quantize, 32, False)
+        rows.append({"method": name, "group_size": 32, "form": "asymmetric", **row})
+    found = {row["method"]: row["error"] for row in rows}
+    assert found["hqq"] < found["rtn"] < found["rtn, clip none"] < 0.1
+    assert torch.equal(model[0].weight, before)
+
+    def refuses(*arguments: Any) -> None:
+        raise NotImplementedError("not this one")
+
+    row = names["measure"](subject, refuses, 32, True)
+    assert row["refused"] == "not this one"
+    rows.append({"method": "other", "group_size": 32, "form": "symmetric", **row})
+    names["print_tables"](subject, rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert "| error | symmetric 32 | asymmetric 32 |" in lines
+    assert f"| hqq | - | {found['hqq']:.3f} |" in lines
+    assert "| other | - | - |" in lines
