@@ -150,4 +150,5 @@ def _gptqmodel(
         theirs = GPTQModel.load(str(directory), config)
         theirs.quantize(rows, batch_size=1)
         theirs.save(folder)
-        return xgemm.load(folder).float()
+        model = xgemm.load(folder)
+        return model.float()

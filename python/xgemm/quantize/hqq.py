@@ -58,7 +58,7 @@ def quantize_hqq(
     n, k = w.shape
     size = max(k, 1) if group_size == -1 else group_size
     groups = -(-k // size)
-    blocks = list(row_blocks(n, max(groups * size, 1)))
+    blocks = list(row_blocks(w, size))
     dtype = choose_scale_dtype(w, blocks, size, symmetric, MIN_SCALE, scale_dtype)
 
     codes = torch.empty(n, k, dtype=torch.uint8, device=w.device)

@@ -56,7 +56,7 @@ def quantize_rtn(
     n, k = w.shape
     size = max(k, 1) if group_size == -1 else group_size
     groups = -(-k // size)
-    blocks = list(row_blocks(n, max(groups * size, 1)))
+    blocks = list(row_blocks(w, size))
     smallest = SHRINKS[-1] if clip == "mse" else 1.0
     dtype = choose_scale_dtype(w, blocks, size, symmetric, smallest, scale_dtype)
     if importance is not None:
