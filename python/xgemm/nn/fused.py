@@ -51,8 +51,8 @@ _transforms = torch._C._are_functorch_transforms_active
 _autocast_enabled = torch._C._is_any_autocast_enabled
 _inference_mode = torch.is_inference_mode_enabled
 
-# (input, its state when it was read, the columns that are not taken yet by part)
-Product = tuple[torch.Tensor | None, int, dict[int, torch.Tensor]]
+# [input, its state when it was read, each part's columns until they are taken, how many are left]
+Product = list[Any]
 
 
 class _Open(threading.local):
@@ -63,7 +63,7 @@ class _Open(threading.local):
 
 
 _open = _Open()
-_NOTHING: Product = (None, 0, {})
+_NOTHING: Product = [None, 0, (), 0]  # never written
 
 
 def _state(tensor: torch.Tensor) -> int:
@@ -189,10 +189,10 @@ class JoinedWeight:
             product = w4a16(input, self.qweight, n, k, group_size, **self.options)
         else:
             product = w4a16(input, self.qweight, n, k, group_size, bias, perm, **self.options)
-        columns = _split(product, self.columns, -1)
+        columns = list(_split(product, self.columns, -1))
         if self.slices is not None:
-            columns = tuple([columns[i] for i in self.slices])
-        return input, _state(input), dict(enumerate(columns))
+            columns = [columns[i] for i in self.slices]
+        return [input, _state(input), columns, len(columns)]
 
     # ---- copies: a part enters itself into the copy when it is whole ----
 
@@ -235,15 +235,16 @@ class FusedLinear(QuantLinear):
             except (RuntimeError, TypeError):  # a nested tensor, or an error that the layer names
                 products[joined] = _NOTHING
                 return QuantLinear.forward(self, input)
-        seen, state, outputs = product
-        if index not in outputs:
+        elif product is _NOTHING or product[2][index] is None:
             return QuantLinear.forward(self, input)
-        if seen is not input or state != _state(input):
-            joined.same_input = seen is input
+        elif product[0] is not input or product[1] != _state(input):
+            joined.same_input = product[0] is input
             products[joined] = _NOTHING
             return QuantLinear.forward(self, input)
-        output = outputs.pop(index)
-        if not outputs:  # for the next input, and not to hold this one
+        outputs = product[2]
+        output, outputs[index] = outputs[index], None
+        product[3] -= 1
+        if product[3] == 0:  # for the next input, and not to hold this one
             del products[joined]
         return output
 
@@ -338,7 +339,7 @@ def sharing(run: Callable[..., Any]) -> Callable[..., Any]:
             result = run(*args, **kwargs)
         finally:
             _open.products = outer
-        for joined, (_, _, untaken) in products.items():
+        for joined, (_, _, _, untaken) in products.items():
             if untaken:  # columns of a sibling that was not called
                 joined.same_input = False
         return result
