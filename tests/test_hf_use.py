@@ -121,6 +121,8 @@ def test_a_deleted_model_is_gone_at_once(directory: Path) -> None:
     finally:
         gc.enable()
     assert copied.half().dtype == torch.float16
+    with pytest.raises(ReferenceError, match=r"half: the model is gone.* then model\.half\(\)"):
+        AutoModelForCausalLM.from_pretrained(directory).half()
 
 
 def test_requires_grad_leaves_packed_weights_out(directory: Path) -> None:

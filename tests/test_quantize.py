@@ -146,7 +146,7 @@ def test_clipping_by_importance_serves_the_important_channels(symmetric: bool) -
     importance = x.square().sum(0)
     errors = []
     for known in (None, importance):
-        q = quantize_rtn(w, 64, symmetric, "mse", None, known)
+        q = xgemm.quantize_weight(w, "rtn", 64, symmetric, importance=known)
         squares = (q.dequantize() - w).square()
         errors.append(
             [float((squares * importance).sum()), float((x @ (q.dequantize() - w).t()).norm())]
@@ -154,7 +154,7 @@ def test_clipping_by_importance_serves_the_important_channels(symmetric: bool) -
     assert errors[1][0] < 0.8 * errors[0][0]
     assert errors[1][1] < 0.9 * errors[0][1]
     # A multiple of it is the same importance; equal channels are plain least squares.
-    doubled = quantize_rtn(w, 64, symmetric, "mse", None, importance * 2)
+    doubled = xgemm.quantize_weight(w, "rtn", 64, symmetric, importance=importance * 2)
     assert torch.equal(doubled.dequantize(), q.dequantize())
     equal = quantize_rtn(w, 64, symmetric, "mse", None, torch.ones(300))
     plain = quantize_rtn(w, 64, symmetric, "none", None)
@@ -228,6 +228,15 @@ def test_empty_weights(shape: tuple[int, int]) -> None:
         ({"method": None}, "method must be one of: 'rtn', 'hqq', got None"),
         ({"group_size": 100}, "group_size must be one of"),
         ({"group_size": True}, "group_size must be an int, got bool"),
+        (
+            {"importance": torch.ones(64), "clip": "none"},
+            "importance is for clip 'mse', got clip 'n",
+        ),
+        (
+            {"importance": torch.ones(63)},
+            r"importance must be floating, \[32\], got torch.float32 \[",
+        ),
+        ({"importance": -torch.ones(32)}, "importance must be finite and not negative"),
         ({"clip": "best"}, r"clip must be one of \('none', 'mse'\) or None, got 'best'"),
         ({"scale_dtype": torch.float32}, "scale_dtype must be torch.float16, torch.bfloat16"),
         ({"w": [1.0]}, "w must be a tensor, got list"),

@@ -40,4 +40,10 @@ class Cast:
         self._name = name
 
     def __call__(self) -> Any:
-        return getattr(nn.Module, self._name)(self._model())
+        model = self._model()
+        if model is None:
+            raise ReferenceError(
+                f"{self._name}: the model is gone, nothing else held it: write "
+                f"model = xgemm.load(...), then model.{self._name}()"
+            )
+        return getattr(nn.Module, self._name)(model)

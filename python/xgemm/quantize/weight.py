@@ -39,6 +39,7 @@ def quantize_weight(
     symmetric: bool = True,
     clip: str | None = None,
     scale_dtype: torch.dtype | None = None,
+    importance: torch.Tensor | None = None,
 ) -> QuantizedWeight:
     """Quantize `w` to 4 bits a weight.
 
@@ -52,6 +53,8 @@ def quantize_weight(
     clip: "none", or, for "rtn", "mse": each group's range is shrunk to where its squared error,
         weighted by |w|, is least, in 5 times the time. None is "mse" for "rtn", else "none".
     scale_dtype: fp16 or bf16; None takes fp16, or bf16 where a scale is out of fp16's normal range.
+    importance: [K], for clip="mse": what a squared error in each channel counts, such as the mean
+        square of the channel's inputs, in place of |w|. Any multiple of it is the same.
 
     Returns codes uint8 [N, K], scales [groups, N], zeros fp16 [groups, N] or None, on w's device.
     Raises ValueError where w holds NaN or infinity, or where scale_dtype cannot hold a scale.
@@ -76,9 +79,11 @@ def quantize_weight(
         raise ValueError("quantize_weight: w has no data (it is on the meta device)")
     w = w.detach()
     _check_finite(w)
+    if importance is not None:
+        _check_importance(importance, w, clip)
     if method == "hqq":
         return quantize_hqq(w, group_size, symmetric, scale_dtype)
-    return quantize_rtn(w, group_size, symmetric, clip, scale_dtype)
+    return quantize_rtn(w, group_size, symmetric, clip, scale_dtype, importance)
 
 
 def _check_finite(w: torch.Tensor) -> None:
@@ -88,3 +93,19 @@ def _check_finite(w: torch.Tensor) -> None:
         raise ValueError(
             f"quantize_weight: w must be finite, got {float(w[row, column])} at [{row}, {column}]"
         )
+
+
+def _check_importance(importance: torch.Tensor, w: torch.Tensor, clip: str) -> None:
+    if clip != "mse":
+        raise ValueError(f"quantize_weight: importance is for clip 'mse', got clip {clip!r}")
+    if tuple(importance.shape) != (w.shape[1],) or not importance.dtype.is_floating_point:
+        raise ValueError(
+            f"quantize_weight: importance must be floating, [{w.shape[1]}], "
+            f"got {importance.dtype} {list(importance.shape)}"
+        )
+    if importance.device != w.device:
+        raise ValueError(
+            f"quantize_weight: importance must be on {w.device}, as w, got {importance.device}"
+        )
+    if not bool((torch.isfinite(importance) & (importance >= 0)).all()):
+        raise ValueError("quantize_weight: importance must be finite and not negative")
