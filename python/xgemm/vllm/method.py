@@ -34,7 +34,8 @@ from xgemm.formats.manifest import (
 )
 from xgemm.formats.packed import ROW_COLUMNS, UNIT_K, Layout
 from xgemm.formats.packed_format import FIELDS, PackedFormat
-from xgemm.vllm.parts import channels, check_parts, join, multiply
+from xgemm.formats.split import units
+from xgemm.vllm.parts import check_parts, join, multiply
 
 
 @register_quantization_config(QUANT_METHOD)
@@ -203,7 +204,7 @@ class _PackedWeight(PackedvLLMParameter):
 
     def load_row_parallel_weight(self, loaded_weight: torch.Tensor) -> None:
         start = self.tp_rank * self.channels
-        own = channels(loaded_weight, self.whole, start, self.channels)
+        own = units(loaded_weight, self.whole, start, self.channels)
         if own.shape != self.data.shape:
             raise ValueError(
                 f"xgemm: qweight must be uint8 {list(self.data.shape)} a GPU, got {list(own.shape)}"

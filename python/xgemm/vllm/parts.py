@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from xgemm.formats.manifest import ExpertsSpec, ModuleSpec
-from xgemm.formats.packed import ROW_COLUMNS, UNIT_K, Layout
+from xgemm.formats.packed import ROW_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -98,17 +98,3 @@ def multiply(
         products.append(w4a16(x, rows, part.n, k, spec.group_size, own, part.perm, **options))
         column += part.n
     return torch.cat(products, dim=-1)
-
-
-def channels(qweight: torch.Tensor, layout: Layout, start: int, count: int) -> torch.Tensor:
-    """Input channels [start, start + count) of a packed weight, as a packed weight of its own.
-
-    start is a multiple of 128, and so is count unless the channels end with it: a unit of the
-    layout is whole then.
-    """
-    first, last = start // UNIT_K, -(-(start + count) // UNIT_K)
-    units = qweight[:, first * layout.unit_bytes : last * layout.unit_bytes]
-    if not layout.per_channel:
-        return units
-    scales = qweight[:, layout.units * layout.unit_bytes :]  # of all channels, so of these, too
-    return torch.cat((units, scales), dim=1)
