@@ -22,6 +22,12 @@ def tensors_of(
     tensors: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}
     seen: dict[tuple[Any, ...], str] = {}
+    for name, module in model.named_modules():
+        if hasattr(module, "split_over"):
+            raise ValueError(
+                f"save: {name} is split over {module.split_over} ranks: save the whole model, "
+                "before parallelize"
+            )
     for name, value in model.state_dict().items():
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"save: {name} must be a tensor, got {type(value).__name__}")
