@@ -40,12 +40,14 @@ def over_the_range(w: torch.Tensor, like: xgemm.QuantizedWeight) -> xgemm.Quanti
         options = {"group_size": like.group_size, "scale_dtype": like.scales.dtype}
         return xgemm.quantize_weight(w, clip="none", **options)
     group = like.group_of_channel()
-    wide = w.double()
+    wide = w if w.dtype == torch.float64 else w.float()  # so that scales are rounded alike
     low = torch.stack([wide[:, group == g].amin(1).clamp(max=0) for g in group.unique()])
     high = torch.stack([wide[:, group == g].amax(1).clamp(min=0) for g in group.unique()])
-    scales = ((high - low) / 15).to(like.scales.dtype)
-    zeros = (-low / scales.double()).to(torch.float16)
-    codes = (wide / scales.double()[group].t() + zeros.double()[group].t()).round().clamp(0, 15)
+    tiny = torch.finfo(like.scales.dtype).tiny
+    scales = (high * (1 / 15) - low * (1 / 15)).clamp(min=tiny).to(like.scales.dtype)
+    zeros = (-low / scales.to(wide.dtype)).to(torch.float16)
+    steps = wide / scales.to(wide.dtype)[group].t()
+    codes = (steps + zeros.to(wide.dtype)[group].t()).round().clamp(0, 15)
     return xgemm.QuantizedWeight(codes.to(torch.uint8), scales, zeros, None, like.group_size)
 
 
