@@ -72,7 +72,7 @@ def keep(ctx: Any, *tensors: Tensor | None, output: Tensor | None = None) -> Non
     """
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors, output)
-    if _forward_mode():
+    if forward_ad._current_level >= 0 or (_transformed() and _forward_mode()):
         ctx.save_for_forward(*tensors)
 
 

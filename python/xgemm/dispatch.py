@@ -43,7 +43,8 @@ _excluded = torch._C._dispatch_tls_is_dispatch_key_excluded  # within another op
 _exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 
-# Of an overload, by its name: what records the gradient of a call, given the op and its arguments.
+# Of an overload, by its name: what records the gradient of a call, given what calls the op below
+# autograd, and the arguments.
 FORMULAS: dict[str, Callable[..., Any]] = {}
 # Classes whose tensors have no behaviour of their own; xgemm.nn adds that of packed weights.
 PLAIN_TENSORS: set[type] = {torch.Tensor, torch.nn.Parameter}
@@ -55,6 +56,13 @@ def _skipping_autograd(op: Callable[..., Any], schemas: list[Any]) -> Callable[.
     # A packet has several overloads; which one is called is the dispatcher's to say.
     name = _full_name(schemas[0]) if len(schemas) == 1 else ""
     tensors_of = _tensors_by_count(schemas)
+
+    def below(*args: Any, **options: Any) -> Any:
+        try:
+            _exclude(_AUTOGRAD, True)
+            return op(*args, **options)
+        finally:
+            _exclude(_AUTOGRAD, False)
 
     def call(*args: Any, **options: Any) -> Any:
         try:
@@ -78,13 +86,13 @@ def _skipping_autograd(op: Callable[..., Any], schemas: list[Any]) -> Callable[.
                         break
                 else:
                     if not (needed or _excluded(_AUTOGRAD)):
-                        try:
+                        try:  # as `below`, whose frame would cost as much as the looking
                             _exclude(_AUTOGRAD, True)
                             return op(*args, **options)
                         finally:
                             _exclude(_AUTOGRAD, False)
                     if needed and name in FORMULAS and not (_autocast() or _excluded(_AUTOGRAD)):
-                        return FORMULAS[name](op, *args, **options)
+                        return FORMULAS[name](below, *args, **options)
             return op(*args, **options)
         except RuntimeError:
             wrong = type_error(schemas, args, options)
