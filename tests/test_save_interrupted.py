@@ -305,6 +305,48 @@ def test_a_saver_looks_at_the_directory_alone(saved: Path, monkeypatch: pytest.M
     assert locked == [saved]
 
 
+def test_a_save_fails_where_another_begins(tmp_path: Path) -> None:
+    """The one that fails made the directory. It stays, for the other has the lock on it."""
+    target = tmp_path / "new" / "out"
+
+    def replacing(digit: str, check: Callable[[Path], None]) -> Any:
+        return atomic.replacing(target, digit * 32, checkpoint.OURS, CONFIG_FILE, check)
+
+    error = KeyError("the first one fails")
+    failing = replacing("a", lambda _: None)
+    failing.__enter__()
+
+    def fail(_: Path) -> None:
+        assert not failing.__exit__(KeyError, error, None)
+
+    with replacing("b", fail) as staging:
+        (staging / CONFIG_FILE).write_text("{}")
+    assert files(target) == {CONFIG_FILE: b"{}"}
+
+
+@pytest.mark.parametrize("raised", [FileNotFoundError, FileExistsError])
+def test_directories_that_vanish_while_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: type[OSError]
+) -> None:
+    """What mkdir says where a save that fails removes what it had made, or its parent."""
+    target = tmp_path / "new" / "out"
+    mkdir, left = Path.mkdir, 3
+
+    def make(path: Path, *args: Any, **kwargs: Any) -> None:
+        nonlocal left
+        if path == target and left > 0:
+            left -= 1
+            raise raised(errno.ENOENT, "gone", str(path))
+        mkdir(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", make)
+    xgemm.save(quantized(), target)
+    same(load_into_new(target), quantized())
+    target, left = tmp_path / "other", 10**9
+    with pytest.raises(raised, match=r"^save: .*/other cannot be written"):
+        xgemm.save(quantized(), target)
+
+
 def test_a_reader_gets_one_of_the_saves(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a saver does between two steps of `load`."""
     models = [quantized(seed=seed) for seed in range(3)]

@@ -29,6 +29,7 @@ from xgemm.formats.rights import keep_rights
 
 LOCK_TIMEOUT_S = 300.0  # how long other savers may change the directory; they need milliseconds
 _POLL_S = 0.005
+_MAKES = 100  # of a directory that other savers remove: more means that it cannot be made
 _READS = 50  # of a directory that savers replace all the time
 _FOLDER = re.compile(r"\.xgemm-[0-9a-f]{32}\.(new|commit)")
 # flock on a directory: NFS, and Lustre as it is mounted by default.
@@ -125,9 +126,8 @@ def replacing(
             shutil.rmtree(staging, ignore_errors=True)
             _unlock(lock)
     except BaseException:
-        for path in made:
-            with contextlib.suppress(OSError):
-                path.rmdir()
+        if target in made:
+            _remove_empty(target, made)
         raise
 
 
@@ -138,12 +138,17 @@ def replacing(
 def _locked(target: Path) -> Iterator[None]:
     """Holds the lock on `target`, which is made where it is missing."""
     deadline = time.monotonic() + LOCK_TIMEOUT_S
+    vanished = 0
     while True:
-        target.mkdir(parents=True, exist_ok=True)
         try:
+            target.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            continue  # a save that failed removed the directory that it had made
+        except (FileNotFoundError, FileExistsError):
+            # A save that failed may have removed the directories that it had made.
+            vanished += 1
+            if vanished == _MAKES:
+                raise
+            continue
         try:
             while _try_lock(descriptor) is False:
                 if time.monotonic() > deadline:
@@ -155,6 +160,18 @@ def _locked(target: Path) -> Iterator[None]:
             if _is_at(descriptor, target):
                 yield
                 return
+        finally:
+            _unlock(descriptor)
+
+
+def _remove_empty(target: Path, made: list[Path]) -> None:
+    """Remove the directories that were made here, unless another saver is at work in `target`."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            if _try_lock(descriptor) is not False:
+                for path in made:
+                    path.rmdir()
         finally:
             _unlock(descriptor)
 
