@@ -27,23 +27,3 @@ class BackReference:
     def __setstate__(self, state: dict[str, Any]) -> None:
         gone = nn.Module()  # nothing holds it: a reference to it is one to nothing
         self._model = weakref.ref(gone if state["model"] is None else state["model"])
-
-
-class Cast:
-    """`half` or `float` as nn.Module has them, as an attribute of one model.
-
-    transformers refuses these two of any quantized model, though it lets `to(dtype)` pass.
-    """
-
-    def __init__(self, model: nn.Module, name: str) -> None:
-        self._model = BackReference(model)
-        self._name = name
-
-    def __call__(self) -> Any:
-        model = self._model()
-        if model is None:
-            raise ReferenceError(
-                f"{self._name}: the model is gone, nothing else held it: write "
-                f"model = xgemm.load(...), then model.{self._name}()"
-            )
-        return getattr(nn.Module, self._name)(model)

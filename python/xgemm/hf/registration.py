@@ -1,4 +1,4 @@
-"""The entry in transformers' tables of quantization methods. transformers has no entry point."""
+"""What transformers is told of the quantization method. transformers has no entry point."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ def register() -> None:
         )
     from transformers.quantizers import auto
 
+    from xgemm.hf.casts import let_casts_pass
     from xgemm.hf.config import XgemmConfig
     from xgemm.hf.quantizer import XgemmHfQuantizer
 
     # Not by auto.register_*, which refuse a name that is known: a reload registers once more.
     auto.AUTO_QUANTIZATION_CONFIG_MAPPING[QUANT_METHOD] = XgemmConfig
     auto.AUTO_QUANTIZER_MAPPING[QUANT_METHOD] = XgemmHfQuantizer
+    let_casts_pass()

@@ -12,7 +12,6 @@ from transformers.core_model_loading import WeightRenaming
 from xgemm.formats.describe import describe_modules
 from xgemm.formats.guard import guards
 from xgemm.formats.manifest import RECIPE
-from xgemm.hf.back import Cast
 from xgemm.hf.config import XgemmConfig
 from xgemm.nn import QuantExperts, QuantLinear
 
@@ -51,13 +50,12 @@ def mark(model: PreTrainedModel, quantizer: Any) -> None:
         inner.is_quantized = True
         inner.quantization_method = quantizer.quantization_config.quant_method
         inner.config._is_quantized = True
-        inner.half, inner.float = Cast(inner, "half"), Cast(inner, "float")
 
 
 def unmark(model: PreTrainedModel) -> None:
     """Make `model`, and the models within it, float models again to whoever asks."""
     for inner in _models(model):
-        for name in ("hf_quantizer", "quantization_method", "half", "float"):
+        for name in ("hf_quantizer", "quantization_method"):
             inner.__dict__.pop(name, None)
         inner.is_quantized = False
         for name in ("quantization_config", "_is_quantized"):
