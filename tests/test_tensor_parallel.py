@@ -15,7 +15,7 @@ import torch.multiprocessing as mp
 from helpers import in_act_order
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import xgemm
 from xgemm.distributed import ColwiseParallel, ExpertParallel, RowwiseParallel, parallelize
@@ -138,6 +138,57 @@ def check_torch_plan(mesh: DeviceMesh) -> None:
     split.load_state_dict(state)
 
 
+def check_ops(mesh: DeviceMesh) -> None:
+    """Every placement of the ops' inputs gives the unsharded result, and the gradient of it."""
+    ops, random = torch.ops.xgemm, torch.Generator().manual_seed(0)
+
+    def compare(call: Any, *tensors: torch.Tensor, exact: bool = False) -> set[Any]:
+        expected, found = call(*tensors), set()
+        tolerance = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-4}
+        choices = [[Replicate(), *(Shard(d) for d in range(t.dim()))] for t in tensors]
+        for placements in product(*choices):
+            given = [
+                distribute_tensor(t, mesh, [placement])
+                for t, placement in zip(tensors, placements, strict=True)
+            ]
+            result = call(*given)
+            found.add(result.placements[0])
+            torch.testing.assert_close(result.full_tensor(), expected, **tolerance)
+        return found
+
+    a, b, bias = (torch.randn(*s, generator=random) for s in ((5, 7), (7, 4), (4,)))
+    assert compare(ops.mul, a, b) == {Replicate(), Shard(0), Shard(1), Partial()}
+    compare(lambda a, b, c: ops.mul(a, b, c, activation="relu"), a, b, bias)
+    x, y = torch.randn(4, 3, 5, generator=random), torch.randn(4, 5, 2, generator=random)
+    compare(ops.mul, x, y)
+    compare(lambda a, b: ops.mul(a[0], b), x, b[:5])
+    compare(ops.sgemm, a, b)
+    compare(lambda a, b: ops.sgemm(a, b, transa=True, transb=True, alpha=2.0), a.t(), b.t())
+    compare(lambda a, b, c: ops.sgemm(a, b, c, beta=0.5), a[:, :4], b[:4], torch.ones(5, 4))
+    x = torch.randn(6, 6, 5, generator=random)
+    for name in ("sum", "mean", "prod", "amax", "amin", "norm"):
+        op = getattr(ops, name)
+        for dim, keepdim in product((None, [1], [0, -1]), (False, True)):
+            found = compare(lambda x, op=op, d=dim, keep=keepdim: op(x, d, keep), x)
+            assert name not in ("sum", "amax") or any(p.is_partial() for p in found)
+    for op, dim in product((ops.argmax, ops.argmin), (None, 1)):
+        compare(lambda x, op=op, dim=dim: op(x, dim), x, exact=True)
+
+    whole = layer(128, 96)
+    rows = [inputs(96, 6).requires_grad_() for _ in range(2)]
+    weight = distribute_tensor(whole.qweight.detach(), mesh, [Shard(0)])
+    sharded = distribute_tensor(rows[1].detach(), mesh, [Shard(0)]).requires_grad_()
+    expected = ops.mul.w4a16(rows[0], whole.qweight, 128, 96, whole.group_size)
+    found = ops.mul.w4a16(sharded, weight, 128, 96, whole.group_size)
+    assert found.placements == (Shard(0),)
+    torch.testing.assert_close(found.full_tensor(), expected)
+    expected.square().sum().backward()
+    found.square().sum().backward()
+    torch.testing.assert_close(sharded.grad.full_tensor(), rows[0].grad)
+    with pytest.raises(NotImplementedError, match=r"unpack_w4.*does not have a sharding strategy"):
+        ops.unpack_w4(weight, 128, 96, whole.group_size)
+
+
 def check_errors(mesh: DeviceMesh) -> None:
     model = nn.ModuleDict({"a": layer(128, 96), "b": layer(64, 128, activation="relu")})
     model["linear"] = nn.Linear(64, 64)
@@ -242,6 +293,7 @@ CHECKS = {
     "formats": (check_formats, (2, 3, 4)),
     "vocabulary": (check_vocabulary, (2, 3, 4)),
     "layouts": (check_layouts, (2, 4)),
+    "ops": (check_ops, (2, 3)),
     "torch_plan": (check_torch_plan, (3,)),
     "errors": (check_errors, (2,)),
     "experts": (check_experts, (3,)),
