@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -202,3 +203,31 @@ def test_a_manifest_may_be_large(saved: Path) -> None:
     """The limit is far from what a model of 10^5 tensors needs."""
     edit(saved / MANIFEST_FILE, lambda value: value.update(padding="x" * (10 << 20)))
     load_into_new(saved)
+
+
+@pytest.mark.parametrize(
+    ("directory", "error", "message"),
+    [
+        (None, TypeError, "directory must be a str or Path, got NoneType"),
+        (b"out", TypeError, "directory must be a str or Path, got bytes"),
+        ("a\0b", ValueError, r"directory 'a\\x00b' is not a path: .*null"),
+        ("\ud800", ValueError, r"directory '\\ud800' is not a path: "),
+    ],
+)
+def test_what_is_no_path(directory: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^save: {message}"):
+        xgemm.save(quantized(), directory)
+    with pytest.raises(error, match=f"^load: {message}"):
+        xgemm.load(directory)
+
+
+def test_a_working_directory_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(FileNotFoundError, match=r"^save: the working directory has been removed"):
+        xgemm.save(quantized(), ".")
+    with pytest.raises(FileNotFoundError, match=r"^load: the working directory has been removed"):
+        xgemm.load("out")

@@ -44,6 +44,7 @@ from xgemm.formats.files import (
     present,
     read_errors,
     read_json,
+    real_path,
 )
 from xgemm.formats.fill import FillPlan
 from xgemm.formats.foreign import foreign_section
@@ -113,7 +114,7 @@ def save(
     check_int("save: max_shard_bytes", max_shard_bytes, 1, 2**62)
     tensors, tied = tensors_of(model, _storable)
     tensors.update(guards(tensors))
-    target = Path(os.path.realpath(directory))
+    target = real_path(directory, "save")
     save_id = uuid.uuid4().hex
     section = {**quantization_config(model), "save_id": save_id}
     with _errors_that_name(target):
@@ -181,16 +182,16 @@ def load(
     checkpoint is read or the newer one.
     """
     _safetensors("load")
-    given = Path(directory)
+    path, given = real_path(directory, "load"), Path(directory)
     if given.suffix == ".gguf" and not given.is_dir():
         if model is not None:
             raise ValueError(f"load: {given} is a GGUF file: load it without model")
         loaded = load_gguf(given, device, dtype)
     else:
         loaded = atomic.read_whole(
-            Path(os.path.realpath(directory)),
+            path,
             CONFIG_FILE,
-            lambda path: _load_directory(path, model, verify, device, dtype),
+            lambda found: _load_directory(found, model, verify, device, dtype),
         )
     return _fused(loaded) if fuse else loaded
 

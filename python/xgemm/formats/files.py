@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from xgemm.quoting import shown
+
 MAX_JSON_BYTES = 64 << 20  # the index of a model of 10^5 tensors has 10 MB; json.loads takes 25x
 MAX_JSON_DEPTH = 100  # what walks a value may then recurse
 
@@ -31,6 +33,18 @@ _KINDS = (
 def present(path: Path) -> bool:
     """Whether there is anything of this name, be it a link to nothing."""
     return os.path.lexists(path)
+
+
+def real_path(directory: str | os.PathLike[str], where: str) -> Path:
+    """The argument `directory`, absolute and without links; nothing need be there."""
+    if not isinstance(directory, (str, os.PathLike)):
+        raise TypeError(f"{where}: directory must be a str or Path, got {type(directory).__name__}")
+    try:
+        return Path(os.path.realpath(directory))
+    except ValueError as error:  # a null byte, or what the file system's encoding lacks
+        raise ValueError(f"{where}: directory {shown(directory)} is not a path: {error}") from None
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{where}: the working directory has been removed") from None
 
 
 def open_regular(path: Path, where: str = "load") -> BinaryIO:
