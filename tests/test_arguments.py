@@ -63,3 +63,17 @@ def test_other_errors_stay_as_they_are() -> None:
         ops.sgemm(A)
     with pytest.raises(NotImplementedError, match="Could not run 'xgemm::mul'"):
         ops.mul(A.to_sparse(), B)
+
+
+def test_a_missing_argument_of_a_call_that_needs_a_gradient():
+    """Such a call goes to a function of Python, whose name and rules are nobody's business."""
+    x = A.clone().requires_grad_()
+    with pytest.raises(RuntimeError, match=r"xgemm::mul\(\).* missing .* argument 'b'"):
+        ops.mul.default(x)
+    with pytest.raises(RuntimeError, match=r"keyword argument 'out' .*xgemm::mul"):
+        ops.mul.default(x, B, out=A)
+
+
+def test_none_for_tensors_where_kernels_are_of_python():
+    with pytest.raises(TypeError, match=r"^pack_w4: codes must be a torch\.Tensor, got NoneType"):
+        ops.pack_w4(None, torch.ones(2, 48, device="meta"), None, 32)

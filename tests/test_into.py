@@ -172,3 +172,29 @@ def test_a_write_is_counted_in_every_mode(mode):
     with mode():
         mul_into(dst, torch.ones(2, 3), torch.ones(3, 4))
     assert dst._version == version + 1
+
+
+def test_negative_views():
+    """z.conj().imag holds the negatives of its values: it is read and written like any tensor."""
+    a, b, z = torch.ones(2, 3), torch.ones(3, 4), torch.zeros(2, 4, dtype=torch.complex64)
+    dst = z.conj().imag
+    assert dst.is_neg()
+    mul_into(dst, a, b)
+    assert torch.equal(z.imag, torch.full((2, 4), -3.0))
+    torch.ops.xgemm.sgemm_into(dst, a, b, beta=2.0)  # 3 + 2 * 3
+    assert torch.equal(z.imag, torch.full((2, 4), -9.0))
+    minus = torch.zeros(2, 3, dtype=torch.complex64).copy_(1j * a).conj().imag
+    mul_into(y := torch.empty(2, 4), minus, b)
+    assert torch.equal(y, torch.full((2, 4), -3.0))
+    with pytest.raises(ValueError, match="mul_into: dst must have the shape"):
+        mul_into(dst, a, b[:, :3])
+    assert torch.equal(dst, torch.full((2, 4), 9.0))
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+def test_no_destination(mode):
+    with (
+        mode(),
+        pytest.raises(TypeError, match=r"^sgemm_into: c must be a torch\.Tensor, got None"),
+    ):
+        torch.ops.xgemm.sgemm_into(None, torch.ones(2, 3), torch.ones(3, 4))

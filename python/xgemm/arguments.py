@@ -57,7 +57,7 @@ def _described(value: Any) -> str:
     return f"{name} {text}" if len(text) <= 40 else name
 
 
-def _takes(schema: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+def takes(schema: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
     """Whether the number and the names of the arguments are those of the schema."""
     names = [argument.name for argument in schema.arguments]
     positional = [argument.name for argument in schema.arguments if not argument.kwarg_only]
@@ -74,7 +74,7 @@ def type_error(
     Stand-ins of tracers (proxies) count as what they stand for. None also where no schema takes so
     many arguments, or takes their names: the dispatcher says that well.
     """
-    schema = next((one for one in schemas if _takes(one, args, options)), None)
+    schema = next((one for one in schemas if takes(one, args, options)), None)
     if schema is None:
         return None
     name = schema.name.partition("::")[2]

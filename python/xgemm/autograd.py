@@ -376,8 +376,17 @@ def _register_into(library: torch.library.Library, op: Any) -> None:
         op.redispatch(keys & _BELOW_VERSIONS, *args, **options)
         torch.autograd.graph.increment_version(args[0])
 
+    def negated(dst: Tensor, *args: Any, **options: Any) -> None:
+        """Of tensors that hold the negatives of their values, as z.conj().imag does."""
+        resolved = dst.resolve_neg()
+        args = tuple(arg.resolve_neg() if isinstance(arg, Tensor) else arg for arg in args)
+        op(resolved, *args, **options)
+        if dst.is_neg():
+            dst.copy_(resolved)
+
     library.impl(full_name, kernel, "Autograd", with_keyset=True)
     library.impl(full_name, write, "ADInplaceOrView", with_keyset=True)
+    library.impl(full_name, negated, "Negative")
 
 
 _library = torch.library.Library("xgemm", "IMPL")

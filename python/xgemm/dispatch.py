@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from .arguments import type_error
+from .arguments import takes, type_error
 
 # The ops that have kernels of the Autograd key, and do not write what they are given; and the rest.
 _DIFFERENTIABLE = ("mul", "sgemm", "w4a16_grad_a", "sum", "mean", "prod", "amax", "amin", "norm")
@@ -94,7 +94,12 @@ def _skipping_autograd(op: Callable[..., Any], schemas: list[Any]) -> Callable[.
                     if needed and name in FORMULAS and not (_autocast() or _excluded(_AUTOGRAD)):
                         return FORMULAS[name](below, *args, **options)
             return op(*args, **options)
-        except RuntimeError:
+        except TypeError:
+            # Of a formula, a function of Python: the dispatcher names an argument that is missing.
+            if name not in FORMULAS or takes(schemas[0], args, options):
+                raise
+            return op(*args, **options)
+        except (RuntimeError, AttributeError):  # the latter where a kernel of Python got None
             wrong = type_error(schemas, args, options)
             if wrong is None:
                 raise
@@ -128,7 +133,7 @@ def _saying_what_is_wrong(op: Callable[..., Any], schemas: list[Any]) -> Callabl
     def call(*args: Any, **options: Any) -> Any:
         try:
             return op(*args, **options)
-        except RuntimeError:
+        except (RuntimeError, AttributeError):  # the latter where a kernel of Python got None
             wrong = type_error(schemas, args, options)
             if wrong is None:
                 raise
