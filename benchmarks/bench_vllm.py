@@ -1,11 +1,13 @@
 """vLLM's engine with xgemm's kernels beside its own: tokens/s, time to the first token, start-up.
 
-    python benchmarks/bench_vllm.py --shape 8b --kernels machete,xgemm,marlin --rows 1,8,32,128,256
+    python benchmarks/bench_vllm.py --shapes 8b,70b:12 --kernels machete,xgemm,marlin,humming
 
-Needs vLLM and a GPU. The model is a Llama of the shape, with random 4-bit weights
-(compressed-tensors, symmetric, groups of 128), made in --folder. Each kernel is an engine of its
-own, one after the other, with torch.compile and CUDA graphs as vLLM has them by default. "machete"
-is vLLM's own choice on Hopper. Tokens/s are of decoding alone: what `--tokens` new tokens take
+Needs vLLM and a GPU. The model is a Llama of the shape (8b or 70b, with a number of layers if not
+all), with random 4-bit weights (compressed-tensors, symmetric, groups of 128), made in --folder.
+Each kernel is an engine of its own, with torch.compile and CUDA graphs as vLLM has them by default.
+"machete" is vLLM's own choice on Hopper. Engines run one after the other; with --together they
+start side by side and are measured one after the other, when all have started, which takes less
+time and tells nothing of start-up. Tokens/s are of decoding alone: what `--tokens` new tokens take
 longer than one. Log probabilities of the first new token are compared with those of the first
 engine.
 """
@@ -19,173 +21,156 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-GROUP_SIZE = 128
-VOCABULARY = 32768
-# Llama 3's: hidden, intermediate, heads, key-value heads, layers.
-SHAPES = {"8b": (4096, 14336, 32, 8, 32), "70b": (8192, 28672, 64, 8, 80)}
-PROMPT = 128
-HEAD_DIM = 128
+from vllm_models import SHAPES, Shape
+
+_BEGIN = time.monotonic()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shape", choices=SHAPES, default="8b")
-    parser.add_argument("--layers", type=int, help="fewer than the shape's")
+    parser.add_argument("--shapes", default="8b", help="8b, 70b; 70b:12 with 12 layers")
     parser.add_argument("--kernels", default="machete,xgemm", help="machete, marlin, xgemm, ...")
     parser.add_argument("--rows", default="1,8,32,128,256", help="sequences at once")
     parser.add_argument("--prompts", default="512,4096", help="tokens, for the first new token")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens before those decoded")
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--together", action="store_true", help="start engines side by side")
+    parser.add_argument("--patience", type=float, default=600, help="seconds for their start")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/bench_vllm"))
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.engine:
-        print("RESULT " + json.dumps(measure(options, options.engine)), flush=True)
+        shape, _, kernel = options.engine.rpartition(" ")
+        print("RESULT " + json.dumps(measure(options, shape, kernel)), flush=True)
         return
-    layers = options.layers or SHAPES[options.shape][-1]
-    model = options.folder / f"{options.shape}-{layers}"
-    if not (model / "config.json").exists():
-        make_model(model, options.shape, layers)
-    kernels = options.kernels.split(",")
-    found = [_run(kernel, options.folder) for kernel in kernels]
-    print(f"{options.shape}, {layers} layers; {found[0]['gpu']}, vLLM {found[0]['vllm']}")
-    _table(options, kernels, found)
+    shapes, kernels = options.shapes.split(","), options.kernels.split(",")
+    for shape in shapes:
+        _make(options.folder, shape)
+    engines = [_Engine(options, shape, kernel) for shape in shapes for kernel in kernels]
+    if options.together:
+        for engine in engines:
+            engine.start()
+        until = time.monotonic() + options.patience
+        while any(engine.starting() for engine in engines) and time.monotonic() < until:
+            time.sleep(0.2)
+    for engine in engines:
+        engine.measure()
+    for shape in shapes:
+        found = [e.result for e in engines if e.shape == shape and e.result]
+        if found:
+            size = sized(shape)
+            print(f"{shape}, {size.layers} layers; {found[0]['gpu']}, vLLM {found[0]['vllm']}")
+            _table(options, found)
+    if failed := [f"{e.shape} {e.kernel}: {e.log}" for e in engines if not e.result]:
+        sys.exit("bench_vllm: failed: " + ", ".join(failed))
 
 
-def make_model(folder: Path, shape: str, layers: int) -> None:
-    """A Llama with random packed linears, a file a layer."""
-    import torch
-    from safetensors.torch import save_file
-
-    hidden, intermediate, heads, kv_heads, _ = SHAPES[shape]
-    folder.mkdir(parents=True)
-    linears = {
-        "self_attn.q_proj": (heads * HEAD_DIM, hidden),
-        "self_attn.k_proj": (kv_heads * HEAD_DIM, hidden),
-        "self_attn.v_proj": (kv_heads * HEAD_DIM, hidden),
-        "self_attn.o_proj": (hidden, heads * HEAD_DIM),
-        "mlp.gate_proj": (intermediate, hidden),
-        "mlp.up_proj": (intermediate, hidden),
-        "mlp.down_proj": (hidden, intermediate),
-    }
-    generator = torch.Generator("cuda").manual_seed(0)
-
-    def normal(*size: int, scale: float = 1.0) -> Any:
-        values = torch.randn(*size, generator=generator, device="cuda") * scale
-        return values.bfloat16().cpu()
-
-    def linear(n: int, k: int) -> dict[str, Any]:
-        # Codes 1 to 15: of mean 8, the zero point. Else every prompt would end in one token.
-        shift = torch.arange(0, 32, 4, device="cuda")
-        codes = torch.randint(1, 16, (n, k // 8, 8), generator=generator, device="cuda")
-        packed = (codes << shift).sum(-1)
-        scale = (0.5 + torch.rand(n, k // GROUP_SIZE, generator=generator, device="cuda")) / (
-            4.3 * k**0.5
-        )
-        return {
-            "weight_packed": torch.where(packed >= 2**31, packed - 2**32, packed).int().cpu(),
-            "weight_scale": scale.bfloat16().cpu(),
-            "weight_shape": torch.tensor([n, k]),
-        }
-
-    ends = {
-        "model.embed_tokens.weight": normal(VOCABULARY, hidden),
-        "lm_head.weight": normal(VOCABULARY, hidden, scale=0.1),
-        "model.norm.weight": torch.ones(hidden, dtype=torch.bfloat16),
-    }
-    index = {name: "ends.safetensors" for name in ends}
-    save_file(ends, folder / "ends.safetensors")
-    for layer in range(layers):
-        prefix, file = f"model.layers.{layer}", f"layer{layer}.safetensors"
-        tensors = {
-            f"{prefix}.{norm}.weight": torch.ones(hidden, dtype=torch.bfloat16)
-            for norm in ("input_layernorm", "post_attention_layernorm")
-        }
-        for name, size in linears.items():
-            tensors |= {f"{prefix}.{name}.{key}": t for key, t in linear(*size).items()}
-        save_file(tensors, folder / file)
-        index |= dict.fromkeys(tensors, file)
-    (folder / "model.safetensors.index.json").write_text(
-        json.dumps({"metadata": {}, "weight_map": index})
-    )
-    (folder / "config.json").write_text(json.dumps(_config(shape, layers)))
+def sized(text: str) -> Shape:
+    """The shape that `70b` or `70b:12` stands for."""
+    name, _, layers = text.partition(":")
+    if name not in SHAPES:
+        raise SystemExit(f"bench_vllm: shapes must be among {list(SHAPES)}, got {name!r}")
+    return replace(SHAPES[name], layers=int(layers)) if layers else SHAPES[name]
 
 
-def _config(shape: str, layers: int) -> dict[str, Any]:
-    hidden, intermediate, heads, kv_heads, _ = SHAPES[shape]
-    weights = {
-        "num_bits": 4, "type": "int", "symmetric": True, "group_size": GROUP_SIZE,
-        "strategy": "group", "dynamic": False, "observer": "minmax", "actorder": None,
-    }  # fmt: skip
-    group = {
-        "targets": ["Linear"],
-        "weights": weights,
-        "input_activations": None,
-        "output_activations": None,
-    }
-    return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden,
-        "intermediate_size": intermediate, "num_hidden_layers": layers,
-        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": HEAD_DIM,
-        "vocab_size": VOCABULARY, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
-        "hidden_act": "silu", "rope_theta": 500000.0, "tie_word_embeddings": False,
-        "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16", "attention_bias": False,
-        "quantization_config": {
-            "quant_method": "compressed-tensors", "format": "pack-quantized",
-            "quantization_status": "compressed", "ignore": ["lm_head"], "kv_cache_scheme": None,
-            "config_groups": {"group_0": group},
-        },
-    }  # fmt: skip
+def _directory(folder: Path, shape: str) -> Path:
+    return folder / shape.replace(":", "-")
 
 
-def _run(kernel: str, folder: Path) -> dict[str, Any]:
-    """One engine, in a process of its own; its log goes to `folder`."""
-    environment = {
-        **os.environ, "XGEMM_VLLM": "1" if kernel == "xgemm" else "0", "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1",
-        "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CACHE_ROOT": str(folder / f"cache-{kernel}"),
-    }  # fmt: skip
-    command = [sys.executable, __file__, *sys.argv[1:], "--engine", kernel]
-    log = folder / f"{kernel}.log"
-    with log.open("w") as stream:
-        subprocess.run(command, env=environment, stdout=stream, stderr=stream, check=False)
-    lines = log.read_text().splitlines()
-    results = [line for line in lines if line.startswith("RESULT ")]
-    if not results:
-        sys.exit(f"bench_vllm: the engine with {kernel} failed: {log}\n" + "\n".join(lines[-40:]))
-    found: dict[str, Any] = json.loads(results[0].removeprefix("RESULT "))
-    chosen = [line for line in lines if "LinearKernel for" in line]
-    found["kernel"] = chosen[0].split("Using ")[-1].split()[0] if chosen else "?"
-    return found
+def _make(folder: Path, shape: str) -> None:
+    """In a process of its own, which leaves no memory of the GPU in use."""
+    directory = _directory(folder, shape)
+    if not (directory / "config.json").exists():
+        script = Path(__file__).with_name("vllm_models.py")
+        name, layers = shape.partition(":")[0], str(sized(shape).layers)
+        command = [sys.executable, script, directory, "--shape", name, "--layers", layers]
+        subprocess.run(command, check=True)
 
 
-def measure(options: argparse.Namespace, kernel: str) -> dict[str, Any]:
-    """Start an engine and time it. Runs in a process of its own."""
+class _Engine:
+    """An engine in a process of its own. It starts, says so in a file, and waits for a line."""
+
+    def __init__(self, options: argparse.Namespace, shape: str, kernel: str) -> None:
+        self.shape, self.kernel, self.folder = shape, kernel, options.folder
+        self.name = f"{_directory(options.folder, shape).name}-{kernel}"
+        self.log = options.folder / f"{self.name}.log"
+        self.ready = options.folder / f"{self.name}.ready"
+        self.process: subprocess.Popen[str] | None = None
+        self.result: dict[str, Any] | None = None
+
+    def start(self) -> None:
+        environment = {
+            **os.environ, "XGEMM_VLLM": "1" if self.kernel == "xgemm" else "0",
+            "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1",
+            "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_CACHE_ROOT": str(self.folder / f"cache-{self.name}"),
+            "BENCH_VLLM_READY": str(self.ready),
+        }  # fmt: skip
+        self.ready.unlink(missing_ok=True)
+        engine = f"{self.shape} {self.kernel}"
+        command = [sys.executable, __file__, *sys.argv[1:], "--engine", engine]
+        with self.log.open("w") as stream:
+            self.process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.PIPE, stdout=stream, stderr=stream,
+                text=True,
+            )  # fmt: skip
+
+    def starting(self) -> bool:
+        assert self.process is not None
+        return self.process.poll() is None and not self.ready.exists()
+
+    def measure(self) -> None:
+        if self.process is None:
+            self.start()
+        assert self.process is not None
+        self.process.communicate("measure\n")
+        lines = self.log.read_text().splitlines()
+        results = [line for line in lines if line.startswith("RESULT ")]
+        if not results:
+            print(f"bench_vllm: {self.name} failed:\n" + "\n".join(lines[-40:]), file=sys.stderr)
+            return
+        chosen = [line for line in lines if "LinearKernel for" in line]
+        self.result = json.loads(results[0].removeprefix("RESULT "))
+        self.result["kernel"] = chosen[0].split("Using ")[-1].split()[0] if chosen else "?"
+        self.result["name"] = self.kernel
+        shown = {key: self.result[key] for key in ("tokens_per_s", "first_token_s", "start_s")}
+        at = time.monotonic() - _BEGIN  # what is known if the rest is cut off
+        print(f"{self.name}, {at:.0f} s: {json.dumps(shown)}", file=sys.stderr, flush=True)
+
+
+def measure(options: argparse.Namespace, shape: str, kernel: str) -> dict[str, Any]:
+    """Start an engine, wait for a line, and time it. Runs in a process of its own."""
     import torch
     import vllm
 
     rows = [int(part) for part in options.rows.split(",")]
     prompts = [int(part) for part in options.prompts.split(",")]
-    layers = options.layers or SHAPES[options.shape][-1]
+    size = sized(shape)
+    longest = max(*prompts, max(rows) * (options.prompt + options.tokens))
+    # Keys and values of a token in every layer, two bytes each; a quarter more for blocks.
+    cache = 5 * longest * size.layers * size.kv_heads * size.head_dim
     arguments: dict[str, Any] = {}
     if kernel not in ("machete", "xgemm"):
         arguments["linear_backend"] = kernel
     started = time.perf_counter()
     engine = vllm.LLM(
-        str(options.folder / f"{options.shape}-{layers}"), skip_tokenizer_init=True,
-        max_model_len=max(prompts) + 256, max_num_seqs=max(rows), kv_cache_memory_bytes=10 << 30,
-        gpu_memory_utilization=0.2, dtype="bfloat16", seed=0, enable_prefix_caching=False,
+        str(_directory(options.folder, shape)), skip_tokenizer_init=True,
+        max_model_len=max(prompts) + 256, max_num_seqs=max(rows), kv_cache_memory_bytes=cache,
+        gpu_memory_utilization=0.05, dtype="bfloat16", seed=0, enable_prefix_caching=False,
         max_num_batched_tokens=8192, attention_config={"backend": "TRITON_ATTN"},
         compilation_config={"cudagraph_capture_sizes": rows}, **arguments,
     )  # fmt: skip
     start = time.perf_counter() - started
+    Path(os.environ["BENCH_VLLM_READY"]).touch()
+    sys.stdin.readline()
 
     def generate(count: int, length: int, tokens: int, **more: Any) -> tuple[float, Any]:
         ids = [
-            {"prompt_token_ids": [(1711 * i + 3187 * j + i * j * j) % VOCABULARY
+            {"prompt_token_ids": [(1711 * i + 3187 * j + i * j * j) % size.vocabulary
                                   for j in range(length)]}
             for i in range(count)
         ]  # fmt: skip
@@ -203,7 +188,7 @@ def measure(options: argparse.Namespace, kernel: str) -> dict[str, Any]:
     _, first = generate(16, 40, 1, logprobs=8)
     decode = {
         count: count * (options.tokens - 1)
-        / (median(count, PROMPT, options.tokens) - median(count, PROMPT, 1))
+        / (median(count, options.prompt, options.tokens) - median(count, options.prompt, 1))
         for count in rows
     }  # fmt: skip
     return {
@@ -216,9 +201,9 @@ def measure(options: argparse.Namespace, kernel: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(options: argparse.Namespace, kernels: list[str], found: list[dict[str, Any]]) -> None:
+def _table(options: argparse.Namespace, found: list[dict[str, Any]]) -> None:
     """A line a quantity, a column an engine; in brackets the speed over the first engine's."""
-    print(f"{'':24}" + "".join(f"{kernel:>20}" for kernel in kernels))
+    print(f"{'':24}" + "".join(f"{one['name']:>20}" for one in found))
     print(f"{'kernel':24}" + "".join(f"{one['kernel'][:19]:>20}" for one in found))
 
     def line(name: str, values: list[float], more_is_better: bool) -> None:
@@ -234,12 +219,13 @@ def _table(options: argparse.Namespace, kernels: list[str], found: list[dict[str
             [1e3 * one["first_token_s"][length] for one in found],
             False,
         )
-    line("start-up, s", [one["start_s"] for one in found], False)
-    for kernel, one in zip(kernels[1:], found[1:], strict=True):
+    if not options.together:
+        line("start-up, s", [one["start_s"] for one in found], False)
+    for one in found[1:]:
         pairs = list(zip(found[0]["logprobs"], one["logprobs"], strict=True))
         gaps = [abs(p - b[t]) for a, b in pairs for t, p in a.items() if t in b]
         share = len(gaps) / sum(len(a) for a, _ in pairs)
-        print(f"{kernel}: {share:.0%} of the log-probabilities shared, gap {max(gaps):.3f}")
+        print(f"{one['name']}: {share:.0%} of the log-probabilities shared, gap {max(gaps):.3f}")
 
 
 if __name__ == "__main__":

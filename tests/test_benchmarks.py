@@ -196,6 +196,7 @@ def test_vllm_table(capsys: pytest.CaptureFixture[str]) -> None:
     """Ratios of speeds, and how far the engines' log-probabilities are apart."""
     found = [
         {
+            "name": "machete",
             "kernel": "Machete",
             "tokens_per_s": {"1": 100.0},
             "first_token_s": {"512": 0.03},
@@ -203,6 +204,7 @@ def test_vllm_table(capsys: pytest.CaptureFixture[str]) -> None:
             "logprobs": [{"5": -1.0, "6": -2.0}],
         },
         {
+            "name": "xgemm",
             "kernel": "Xgemm",
             "tokens_per_s": {"1": 170.0},
             "first_token_s": {"512": 0.02},
@@ -210,8 +212,8 @@ def test_vllm_table(capsys: pytest.CaptureFixture[str]) -> None:
             "logprobs": [{"5": -1.25, "7": -2.0}],
         },
     ]
-    options = argparse.Namespace(rows="1", prompts="512")
-    load("bench_vllm")["_table"](options, ["machete", "xgemm"], found)
+    options = argparse.Namespace(rows="1", prompts="512", together=False)
+    load("bench_vllm")["_table"](options, found)
     out = capsys.readouterr().out
     for said in ("170 (1.700x)", "20 (1.500x)", "75 (0.800x)", "50% of the log", "gap 0.250"):
         assert said in out

@@ -1,0 +1,100 @@
+"""The scripts that need vLLM: the models that they make, how they judge and what they predict."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import xgemm
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import check_vllm  # noqa: E402
+import scaling_model  # noqa: E402
+import vllm_models  # noqa: E402
+from vllm_models import Variant  # noqa: E402
+
+SMALL = vllm_models.Shape(256, 384, 4, 2, 1, head_dim=64, vocabulary=512)
+
+
+@pytest.fixture(scope="module")
+def logits(tmp_path_factory: pytest.TempPathFactory) -> dict[Variant, torch.Tensor]:
+    """Of each model that the engines are checked on, computed by what reads its format here."""
+    transformers = pytest.importorskip("transformers")
+    found = {}
+    for variant in {case.variant for case in check_vllm.CASES.values()}:
+        folder = check_vllm._directory(tmp_path_factory.mktemp("models"), variant)
+        vllm_models.make_model(folder, SMALL, variant)
+        if variant.format == "dense":
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        else:
+            model = xgemm.load(folder)
+        with torch.no_grad():
+            found[variant] = model.float()(torch.arange(40)[None] * 7 % 512).logits
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name, case in check_vllm.CASES.items() if case.like])
+def test_formats_hold_the_same_model(name: str, logits: dict[Variant, torch.Tensor]) -> None:
+    case = check_vllm.CASES[name]
+    expected = logits[check_vllm.CASES[case.like].variant]
+    # Weights are equal, but embeddings of another dtype and dequantized weights are rounded.
+    torch.testing.assert_close(logits[case.variant], expected, rtol=0, atol=0.05)
+    other = logits[
+        Variant()
+        if case.variant.zeros or case.variant.act_order
+        else Variant("awq", True, dtype="float16")
+    ]
+    assert (logits[case.variant] - other).abs().max() > 1
+
+
+def test_a_format_that_cannot_hold_the_weights_is_refused(tmp_path: Path) -> None:
+    for variant, text in [
+        (Variant("gptq", zeros=True), "gptq is written without zero points only"),
+        (Variant("awq"), "awq is written with zero points only"),
+        (Variant(act_order=True), "compressed-tensors is written without act-order only"),
+        (Variant("gguf"), "format must be one of"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            vllm_models.make_model(tmp_path / "model", SMALL, variant)
+
+
+def test_engines_are_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    """A planted error must be seen, and nothing else."""
+    right = {"logprobs": [{"5": -1.0, "6": -2.0}], "kernel": "K"}
+    wrong = {"logprobs": [{"5": -1.6, "7": -2.0}], "kernel": "K"}
+    found: dict[str, Any] = dict.fromkeys(check_vllm.CASES, right)
+    assert check_vllm._judge(found) == ["planted error"]
+    assert check_vllm._judge({**found, "planted error": wrong}) == []
+    assert check_vllm._judge({**found, "planted error": wrong, "awq": wrong}) == ["awq"]
+    del found["gptq"]
+    assert check_vllm._judge({**found, "planted error": wrong}) == ["gptq"]
+    assert "50% shared, gap 0.600 -> different; K" in capsys.readouterr().out
+
+
+def test_the_model_of_a_step_adds_up(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    """Times that lie on a line are found again; an all-reduce is its latency and its bytes."""
+    us = {}
+    for model, shape in scaling_model.MODELS.items():
+        for gpus in (1, 8):
+            sizes = scaling_model.linears(shape, gpus)
+            times = {n: 3 + scaling_model.packed_bytes(*s) / 4e6 for n, s in sizes.items()}
+            for name, time in {**times, "layer": sum(times.values()) - 9}.items():
+                us[f"{model} {gpus} 8 {name}"] = time
+    file = tmp_path / "measured.json"
+    file.write_text(json.dumps({"gpu": "NVIDIA H200", "us": us}))
+    monkeypatch.setattr(sys, "argv", ["scaling_model.py", "predict", str(file)])
+    scaling_model.main()
+    lines = capsys.readouterr().out.splitlines()
+    by_curve, alone, chain = (float(cell) for cell in lines[2].split("|")[2:5])
+    assert by_curve == pytest.approx(alone, abs=0.11)
+    assert chain == pytest.approx(alone - 9, abs=0.11)
+    link = scaling_model.Link(bandwidth=1e9, latency=1e-6)
+    assert link.all_reduce(100, 8) == pytest.approx(1e-6 + 0.7e-6)
+    assert link.all_reduce(1e6, 8) == pytest.approx(2e-6 + 1.75e-3)
