@@ -115,11 +115,6 @@ TENSORS: dict[str, tuple[str, Callable[[dict], None], str]] = {
         r"q_proj: pack: g_idx must give every group 32 channels",
     ),
     "nan": ("awq", put(f"{Q}.scales", first(float("nan"))), r"scales must be finite"),
-    "fp32": (
-        "awq",
-        put(f"{Q}.scales", lambda t: t.float() + 1e-7),
-        "scales must hold values that float16 or bfloat16 can hold exactly",
-    ),
     "columns": (
         "awq",
         put(f"{Q}.qzeros", lambda t: t[:, 1:]),

@@ -343,6 +343,23 @@ def test_fp32_scales_are_taken_where_they_fit() -> None:
         assert torch.equal(found.scales.float(), scales)
 
 
+def test_fp32_scales_are_rounded_once_where_nothing_holds_them() -> None:
+    """As llm-compressor writes them for a model of fp32."""
+    q = random_weight(16, 64)
+    for factor, dtype in ((1 + 2**-13, torch.float16), (2.0**-20 * (1 + 2**-13), torch.bfloat16)):
+        scales = q.scales.float() * factor
+        tensors = {**compressed_tensors(q), "weight_scale": scales.t().contiguous()}
+        with pytest.warns(UserWarning, match="its: scales of float32 are rounded"):
+            found = read(compressed_config(symmetric=False), tensors)
+        assert found.scales.dtype == dtype
+        assert torch.equal(found.scales, scales.to(dtype))
+    tensors["weight_scale"] = torch.full_like(tensors["weight_scale"], 3.4e38)
+    with pytest.raises(
+        ValueError, match=r"weight_scale must be within bfloat16's range, got 3\.4e"
+    ):
+        read(compressed_config(symmetric=False), tensors)
+
+
 def test_awq_columns_are_those_of_the_kernels() -> None:
     """Nibble i of a word is column AWQ_COLUMNS[i]: read by hand from one word."""
     word = sum(column << (4 * i) for i, column in enumerate(AWQ_COLUMNS))

@@ -27,8 +27,10 @@ from foreign import (  # noqa: E402
     write_directory,
 )
 from hf_models import TOKENS, llama, mixtral, output, quantized_names  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 import xgemm  # noqa: E402
+import xgemm.hf  # noqa: E402
 from xgemm.nn import QuantExperts, QuantLinear  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -135,3 +137,74 @@ def test_the_model_generates_is_saved_and_comes_back(tmp_path: Path) -> None:
         state, other = model.state_dict(), again.state_dict()
         assert state.keys() == other.keys()
         assert all(torch.equal(state[key], other[key]) for key in state)
+
+
+# ---- parts under other names ----
+
+
+def renamed(tensors: Any, names: dict[str, str]) -> dict[str, torch.Tensor]:
+    found = {}
+    for name, tensor in tensors.items():
+        for old, new in names.items():
+            name = name.replace(old, new)
+        found[name] = tensor
+    return found
+
+
+@pytest.mark.parametrize("way", ["load", "take_over"])
+def test_experts_under_the_names_that_llm_compressor_writes(way: str, tmp_path: Path) -> None:
+    """Mixtral's w1, w3 and w2 as gate_proj, up_proj and down_proj."""
+    path = tmp_path / "its"
+    _, reference = write_directory(
+        path, mixtral(), compressed_config(), compressed_tensors, symmetric=True
+    )
+    names = {".w1.": ".gate_proj.", ".w3.": ".up_proj.", ".w2.": ".down_proj."}
+    file = path / "model.safetensors"
+    save_file(renamed(load_file(file), names), file, metadata={"format": "pt"})
+    model = loaded(way, path, "compressed-tensors")
+    assert sum(type(module) is QuantExperts for module in model.modules()) == 2
+    close(output(model), output(transformers.AutoModelForCausalLM.from_pretrained(reference)))
+
+
+@pytest.mark.parametrize("way", ["load", "take_over"])
+def test_a_joined_linear_whose_parts_gptqmodel_writes(way: str, tmp_path: Path) -> None:
+    """Phi-3's gate_up_proj as gate_proj and up_proj; and converted, joined, to xgemm and back."""
+    config = transformers.Phi3Config(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=1, vocab_size=128,
+        num_attention_heads=2, num_key_value_heads=1, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    path = tmp_path / "its"
+    layers, reference = write_directory(
+        path,
+        transformers.Phi3ForCausalLM(config).eval(),
+        gptq_config(),
+        gptq_tensors,
+        chosen=lambda name: name.endswith(("qkv_proj", "o_proj", "gate_up_proj", "down_proj")),
+        symmetric=True,
+    )
+    file = path / "model.safetensors"
+    tensors = load_file(file)
+    whole = "model.layers.0.mlp.gate_up_proj"
+    for part in ("qweight", "scales", "qzeros", "g_idx"):
+        tensor = tensors.pop(f"{whole}.{part}")
+        halves = (tensor, tensor) if part == "g_idx" else tensor.chunk(2, dim=1)
+        for name, half in zip(("gate_proj", "up_proj"), halves, strict=True):
+            tensors[f"model.layers.0.mlp.{name}.{part}"] = half.clone()
+    save_file(tensors, file, metadata={"format": "pt"})
+    model = loaded(way, path, "gptq")
+    assert same_weight(unpacked(model.get_submodule(whole)), layers[whole])
+    close(output(model), output(transformers.AutoModelForCausalLM.from_pretrained(reference)))
+    if way == "load":
+        xgemm.hf.convert(path, tmp_path / "ours", to="xgemm")
+        assert torch.equal(output(xgemm.load(tmp_path / "ours")), output(model))
+
+
+def loaded(way: str, path: Path, method: str) -> Any:
+    if way == "load":
+        return xgemm.load(path)
+    xgemm.hf.take_over(method)
+    try:
+        return transformers.AutoModelForCausalLM.from_pretrained(path)
+    finally:
+        xgemm.hf.give_back()

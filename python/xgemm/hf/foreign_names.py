@@ -6,6 +6,7 @@ transformers renames the tensors of older checkpoints, and gathers modules of on
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,23 @@ from transformers.core_model_loading import (
 from xgemm.hf.names import Names, some
 from xgemm.nn.experts import experts_projections
 from xgemm.nn.float_linear import linear_shape
+
+# Tools that take a model's experts, or its joined linears, apart to quantize them write each part
+# under the name that most models have: llm-compressor for Mixtral's experts (transformers: w1, w3,
+# w2), GPTQModel for Phi-3's gate_up_proj.
+_EXPERT_PART = re.compile(r"(\.experts\.\d+\.)(gate|up|down)_proj\.weight$")
+_EXPERT_PARTS = {"gate": "w1", "up": "w3", "down": "w2"}
+_JOINED_PART = re.compile(r"(gate|up)_proj\.weight$")
+_JOINED_PARTS = ("gate", "up")  # of gate_up_proj, in the order of its rows
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a layer's float weight lies in the model: the `index`-th of `parts` that are joined."""
+
+    target: str
+    index: int
+    parts: int
 
 
 @dataclass(frozen=True)
@@ -82,27 +100,25 @@ class ForeignNames:
         ValueError for a layer that the model has no place for, and for a module some of whose
         layers are quantized while others are not.
         """
-        found: dict[str, dict[str, dict[int, list[str]]]] = {}  # module -> leaf -> pattern's index
-        converters: dict[str, Any] = {}
+        found: dict[str, dict[str, dict[int, list[str]]]] = {}  # module -> leaf -> part's index
+        counts: dict[str, int] = {}
         absent = []
         for layer in sorted(layers, key=dot_natural_key):
-            target, pattern = self._renamed(f"{layer}.weight")
-            if target not in self._state:
+            place = self._place(directory, f"{layer}.weight")
+            if place is None:
                 absent.append(layer)
                 continue
-            module, _, leaf = target.rpartition(".")
-            converter = None if pattern is None else self._by_pattern[pattern]
-            index = 0 if converter is None else converter.source_patterns.index(pattern)
-            converters[target] = converter
+            module, _, leaf = place.target.rpartition(".")
+            counts[place.target] = place.parts
             parts = found.setdefault(module, {}).setdefault(leaf, {})
-            parts.setdefault(index, []).append(layer)
+            parts.setdefault(place.index, []).append(layer)
         try:
             Names(self._model).refuse_absent(absent, bool(found))
         except ValueError as error:
             raise ValueError(f"load: {directory}: {error}") from None
         order = {name: i for i, (name, _) in enumerate(self._model.named_modules())}
         return [
-            self._source(directory, module, found[module], converters)
+            self._source(directory, module, found[module], counts)
             for module in sorted(found, key=order.__getitem__)
         ]
 
@@ -111,7 +127,7 @@ class ForeignNames:
         directory: Path,
         name: str,
         leaves: dict[str, dict[int, list[str]]],
-        converters: dict[str, Any],
+        counts: dict[str, int],
     ) -> Source:
         where = f"load: {directory}: {name}"
         module = self._model.get_submodule(name)
@@ -129,8 +145,7 @@ class ForeignNames:
         count = 1 if shape is not None else int(getattr(module, "num_experts", 0))
         parts = {}
         for leaf in shapes:
-            target = f"{name}.{leaf}"
-            patterns = _joined_patterns(where, leaf, converters[target], shape is not None)
+            patterns = counts[f"{name}.{leaf}"]
             lists = [leaves[leaf].get(index, []) for index in range(patterns)]
             for layers in lists:
                 if len(layers) != count:
@@ -140,6 +155,27 @@ class ForeignNames:
                     )
             parts[leaf] = lists
         return Source(name, parts, shapes, None if shape is not None else count)
+
+    def _place(self, directory: Path, key: str) -> _Place | None:
+        """Of the weight of a layer; None where the model has none."""
+        by_transformers = _EXPERT_PART.sub(lambda m: f"{m[1]}{_EXPERT_PARTS[m[2]]}.weight", key)
+        for name in (key, by_transformers):
+            target, pattern = self._renamed(name)
+            if target not in self._state:
+                continue
+            converter = None if pattern is None else self._by_pattern[pattern]
+            if converter is None:
+                return _Place(target, 0, 1)
+            module, _, leaf = target.rpartition(".")
+            linear = linear_shape(self._model.get_submodule(module)) is not None
+            _check_conversion(f"load: {directory}: {module}", leaf, converter, linear)
+            patterns = converter.source_patterns
+            return _Place(target, patterns.index(pattern), len(patterns))
+        part = _JOINED_PART.search(key)
+        joined = self._renamed(_JOINED_PART.sub("gate_up_proj.weight", key))[0]
+        if part is None or joined not in self._state:
+            return None
+        return _Place(joined, _JOINED_PARTS.index(part[1]), len(_JOINED_PARTS))
 
     def _renamed(self, key: str) -> tuple[str, str | None]:
         """The name in the model, and the pattern of a converter that takes the tensor."""
@@ -152,14 +188,12 @@ class ForeignNames:
         return str(renamed), pattern
 
 
-def _joined_patterns(where: str, leaf: str, converter: Any, linear: bool) -> int:
-    """How many names a weight is made of; ValueError for a conversion that is more than joining.
+def _check_conversion(where: str, leaf: str, converter: Any, linear: bool) -> None:
+    """ValueError for a conversion of weights that is more than joining them.
 
     QuantExperts holds each expert as [N, K] however the float weights lie, so that a transposition
     of the last two dimensions changes nothing.
     """
-    if converter is None:
-        return 1
     for operation in converter.operations:
         if isinstance(operation, Concatenate) and (operation.dim == 0) == linear:
             continue
@@ -172,4 +206,3 @@ def _joined_patterns(where: str, leaf: str, converter: Any, linear: bool) -> int
             f"{where}: {leaf}: transformers makes it of the checkpoint's tensors by "
             f"{type(operation).__name__}, which packed weights do not take"
         )
-    return len(converter.source_patterns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,8 @@ class ForeignLayer:
         return int(self.tensor(part).item())
 
     def scales(self, part: str, transpose: bool = False) -> torch.Tensor:
-        """fp16 or bf16 [G, N], of the same values: fp32 is taken where one of them holds it."""
+        """fp16 or bf16 [G, N]. fp32 is taken over exactly where one of them holds each value, else
+        rounded once, with a warning."""
         given = self.tensor(part)
         given = (given.t() if transpose else given).contiguous()
         if not bool(torch.isfinite(given).all()):
@@ -107,10 +109,26 @@ class ForeignLayer:
         for dtype in (torch.float16, torch.bfloat16):
             if torch.equal(given.to(dtype).float(), given):
                 return given.to(dtype)
-        raise ValueError(
-            f"{self.where(part)} must hold values that float16 or bfloat16 can hold exactly, got "
-            "float32 values that neither can"
+        return self._rounded_scales(part, given)
+
+    def _rounded_scales(self, part: str, given: torch.Tensor) -> torch.Tensor:
+        """fp32 scales as fp16, or as bf16 where some are out of fp16's normal range."""
+        fp16 = torch.finfo(torch.float16)
+        size = given.abs()
+        fits = (size == 0) | ((size >= fp16.tiny) & (size <= fp16.max))
+        dtype = torch.float16 if bool(fits.all()) else torch.bfloat16
+        if float(size.max()) > torch.finfo(torch.bfloat16).max:
+            raise ValueError(
+                f"{self.where(part)} must be within bfloat16's range, got {float(size.max()):.3g}"
+            )
+        warnings.warn(  # the same text for every layer, so that it is shown once
+            f"load: {self.directory}: scales of float32 are rounded to "
+            f"{str(dtype).removeprefix('torch.')}: a weight changes by a factor within 1 +- "
+            f"{torch.finfo(dtype).eps / 2:.2g}",
+            UserWarning,
+            stacklevel=2,
         )
+        return given.to(dtype)
 
     def g_idx(self, part: str, shape: LayerShape) -> torch.Tensor | None:
         """int32 [K], each of 0..groups - 1; None where the channels are in order."""
