@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
 import xgemm
+from xgemm.formats.packed_format import PackedFormat
 from xgemm.formats.split import channels, columns, shares
 
 N, K = 200, 448
@@ -27,6 +30,12 @@ def weight(group_size: int, zeros: bool, dtype: torch.dtype, act_order: bool = F
             group_size,
         )
     )
+
+
+def source(whole: xgemm.PackedWeight) -> tuple[torch.Tensor, PackedFormat]:
+    """What shares are taken of: the bytes and their format."""
+    form = PackedFormat(whole.n, whole.k, whole.group_size, whole.bf16_scales, whole.has_zeros)
+    return whole.qweight, form
 
 
 FORMATS = [
@@ -51,10 +60,10 @@ def test_shares_that_would_be_empty_are_refused():
 
 
 @pytest.mark.parametrize(("group_size", "zeros", "dtype"), FORMATS)
-@pytest.mark.parametrize("own", [range(64, 128), range(128, 200), range(5, 71)])
+@pytest.mark.parametrize("own", [range(64, 128), range(128, 200), range(0, 192)])
 def test_columns(group_size, zeros, dtype, own):
     whole = weight(group_size, zeros, dtype)
-    part = columns(whole, own)
+    part = columns(*source(whole), own)
     assert (part.n, part.k, part.group_size) == (len(own), K, group_size)
     expected = xgemm.unpack(whole).rows(slice(own.start, own.stop))
     assert torch.equal(part.qweight, xgemm.pack(expected).qweight)
@@ -67,7 +76,7 @@ def test_columns(group_size, zeros, dtype, own):
 )
 def test_channels(group_size, zeros, dtype, own):
     whole = weight(group_size, zeros, dtype)
-    part = channels(whole, own)
+    part = channels(*source(whole), own)
     assert (part.n, part.k) == (N, len(own))
     expected = whole.dequantize()[:, own.start : own.stop]
     assert torch.equal(part.dequantize(), expected)
@@ -76,17 +85,24 @@ def test_channels(group_size, zeros, dtype, own):
         assert part.group_size == group_size
 
 
+@pytest.mark.parametrize("own", [range(5, 64), range(0, 71)])
+def test_columns_within_a_row_are_refused(own):
+    with pytest.raises(ValueError, match=r"columns must begin and end at multiples of 64, .* 200"):
+        columns(*source(weight(64, True, torch.float16)), own)
+
+
 def test_channels_within_32_are_refused_where_groups_end():
     with pytest.raises(ValueError, match="groups of 64 must begin at a multiple of 32, got 40"):
-        channels(weight(64, True, torch.float16), range(40, 80))
-    part = channels(weight(-1, True, torch.float16), range(40, 80))
+        channels(*source(weight(64, True, torch.float16)), range(40, 80))
+    part = channels(*source(weight(-1, True, torch.float16)), range(40, 80))
     assert torch.equal(part.dequantize(), weight(-1, True, torch.float16).dequantize()[:, 40:80])
 
 
 def test_shares_of_an_order_of_channels():
     whole = weight(64, True, torch.float16, act_order=True)
-    assert torch.equal(columns(whole, range(64, 128)).dequantize(), whole.dequantize()[64:128])
-    part = channels(whole, range(192, 448))
+    part = dataclasses.replace(columns(*source(whole), range(64, 128)), perm=whole.perm)
+    assert torch.equal(part.dequantize(), whole.dequantize()[64:128])
+    part = channels(*source(whole), range(192, 448))
     assert part.perm is None
     expected = whole.dequantize().index_select(1, whole.perm[192:448].long())
     assert torch.equal(part.dequantize(), expected)

@@ -15,12 +15,14 @@ from xgemm.distributed.styles import (
     ExpertParallel,
     PackedStyle,
     RowwiseParallel,
+    check_data,
     check_mesh,
 )
 from xgemm.formats.packed import ROW_COLUMNS
 from xgemm.nn import QuantExperts, QuantLinear
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
+Split = tuple[str, PackedStyle, list[range]]  # a layer's name, how, and what each rank gets
 
 # What transformers calls the styles in a model's tp_plan.
 _STYLES: dict[str, PackedStyle] = {
@@ -59,68 +61,106 @@ def parallelize(
         check_mesh(mesh)
     except (TypeError, ValueError) as error:
         raise type(error)(f"parallelize: {error}") from None
-    styles = _own_plan(model, mesh.size()) if plan is None else _given_plan(model, plan)
-    parts = {}
-    for name, style in styles.items():
+    modules = dict(model.named_modules())
+    splits = plan_splits("parallelize", model, modules, mesh.size(), plan)
+    for name, _, _ in splits:
         try:
-            parts[name] = style.parts(model.get_submodule(name), mesh.size())
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"parallelize: {name}: {error}") from None
-    for name, style in styles.items():
-        style.apply(model.get_submodule(name), mesh, parts[name])
+            check_data(modules[name])
+        except ValueError as error:
+            raise ValueError(f"parallelize: {name}: {error}") from None
+    for name, style, parts in splits:
+        style.apply(modules[name], mesh, parts)
     return model
 
 
-def _given_plan(model: nn.Module, plan: Mapping[str, Any]) -> dict[str, PackedStyle]:
+def plan_splits(
+    where: str,
+    model: nn.Module,
+    modules: Mapping[str, nn.Module],
+    ranks: int,
+    plan: Mapping[str, PackedStyle | str] | None,
+) -> list[Split]:
+    """The layers to split, by `plan` or the model's own. Errors begin with `where`.
+
+    modules: those of `model` by name, with its packed layers where it does not have them yet.
+    """
+    if plan is not None:
+        return with_parts(where, modules, ranks, _given_styles(where, modules, plan))
+    own = getattr(model, "tp_plan", None)
+    if not own:
+        raise ValueError(f"{where}: plan must be given, as {type(model).__name__} has no tp_plan")
+    return with_parts(where, modules, ranks, own_styles(where, model, modules, ranks, own))
+
+
+def with_parts(
+    where: str, modules: Mapping[str, nn.Module], ranks: int, styles: Mapping[str, PackedStyle]
+) -> list[Split]:
+    splits = []
+    for name, style in styles.items():
+        try:
+            splits.append((name, style, style.parts(modules[name], ranks)))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{where}: {name}: {error}") from None
+    return splits
+
+
+def _given_styles(
+    where: str, modules: Mapping[str, nn.Module], plan: Mapping[str, Any]
+) -> dict[str, PackedStyle]:
     styles: dict[str, PackedStyle] = {}
     for pattern, style in plan.items():
         style = _STYLES.get(style) if isinstance(style, str) else style
         if not isinstance(style, PackedStyle):
             raise TypeError(
-                f"parallelize: {pattern}: a style must be one of xgemm.distributed's or of "
+                f"{where}: {pattern}: a style must be one of xgemm.distributed's or of "
                 f"{list(_STYLES)}, got {plan[pattern]!r}"
             )
-        names = _matching(model, pattern)
+        names = _matching(modules, pattern)
         if not names:
-            raise ValueError(f"parallelize: plan: {pattern} fits no module of the model")
+            raise ValueError(f"{where}: plan: {pattern} fits no module of the model")
         for name in names:
             if name in styles:
-                raise ValueError(f"parallelize: plan: two patterns fit {name}")
+                raise ValueError(f"{where}: plan: two patterns fit {name}")
             styles[name] = style
     return styles
 
 
-def _own_plan(model: nn.Module, ranks: int) -> dict[str, PackedStyle]:
-    """What a transformers model says of itself, for its packed layers."""
-    plan = getattr(model, "tp_plan", None)
-    if not plan:
-        raise ValueError(
-            f"parallelize: plan must be given, as {type(model).__name__} has no tp_plan"
-        )
-    _check_heads(model, ranks)
+def own_styles(
+    where: str,
+    model: nn.Module,
+    modules: Mapping[str, nn.Module],
+    ranks: int,
+    plan: Mapping[str, str],
+    refuse_floats: bool = True,
+) -> dict[str, PackedStyle]:
+    """What `plan`, in transformers' words, says of packed layers.
+
+    refuse_floats: whether a float linear that it has split is an error.
+    """
+    _check_heads(where, model, ranks)
     styles: dict[str, PackedStyle] = {}
     for pattern, style in plan.items():
-        for name in _matching(model, pattern):
-            module = model.get_submodule(name)
+        for name in _matching(modules, pattern):
+            module = modules[name]
             if isinstance(module, QuantLinear) and style not in _STYLES:
                 raise ValueError(
-                    f"parallelize: {name}: tp_plan must be one of {list(_STYLES)}, got {style!r}"
+                    f"{where}: {name}: tp_plan must be one of {list(_STYLES)}, got {style!r}"
                 )
             must_split = isinstance(module, nn.Linear) and style in _STYLES.keys() - _OF_ITSELF
-            if isinstance(module, QuantLinear) or must_split:
+            if isinstance(module, QuantLinear) or (must_split and refuse_floats):
                 styles[name] = _STYLES[style]
-    for name, module in model.named_modules():
+    for name, module in modules.items():
         if isinstance(module, QuantExperts):
             styles[name] = ExpertParallel()
     return styles
 
 
-def _matching(model: nn.Module, pattern: str) -> list[str]:
+def _matching(modules: Mapping[str, nn.Module], pattern: str) -> list[str]:
     expression = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
-    return [name for name, _ in model.named_modules() if name and expression.fullmatch(name)]
+    return [name for name in modules if name and expression.fullmatch(name)]
 
 
-def _check_heads(model: nn.Module, ranks: int) -> None:
+def _check_heads(where: str, model: nn.Module, ranks: int) -> None:
     """Each rank gets as many whole heads: attention takes its columns for those."""
     config: Any = getattr(model, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
@@ -132,6 +172,6 @@ def _check_heads(model: nn.Module, ranks: int) -> None:
         count = getattr(config, name, None) or heads
         if count % ranks != 0 or count // ranks * width % ROW_COLUMNS != 0:
             raise ValueError(
-                f"parallelize: {name} must give each of {ranks} ranks as many heads, in a multiple "
+                f"{where}: {name} must give each of {ranks} ranks as many heads, in a multiple "
                 f"of {ROW_COLUMNS} columns, got {count} heads of {width} columns"
             )

@@ -8,6 +8,8 @@ that is split by channels fit each other, whatever their groups are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +24,10 @@ from xgemm.formats.split import channels, columns, shares
 from xgemm.nn import QuantExperts, QuantLinear
 from xgemm.nn.parameter import PackedParameter
 
+# What shares are taken of, by the name of a layer's tensor: the tensor, or a slice of a file, which
+# gives a tensor where it is sliced.
+Source = Callable[[str], Any]
+
 
 class PackedStyle(ParallelStyle):
     """A way to split a packed layer, in place; its `split_over` is the number of ranks then."""
@@ -30,17 +36,24 @@ class PackedStyle(ParallelStyle):
         """What each rank gets. Raises TypeError or ValueError where the layer does not fit."""
         raise NotImplementedError
 
-    def split(self, module: Any, mesh: DeviceMesh, parts: list[range]) -> None:
+    def split(self, module: Any, mesh: DeviceMesh, parts: list[range], source: Source) -> None:
         """Leave this rank's share in `module`, and have it exchange what the ranks need."""
         raise NotImplementedError
 
-    def apply(self, module: Any, mesh: DeviceMesh, parts: list[range]) -> None:
-        """`split`, and a mark that the layer is."""
-        self.split(module, mesh, parts)
+    def apply(
+        self,
+        module: Any,
+        mesh: DeviceMesh,
+        parts: list[range],
+        source: Source | None = None,
+    ) -> None:
+        """`split`, and a mark that the layer is. Without `source` the module holds its tensors."""
+        self.split(module, mesh, parts, source or partial(_held, module))
         module.split_over = len(parts)
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         check_mesh(device_mesh)
+        check_data(module)
         self.apply(module, device_mesh, self.parts(module, device_mesh.size()))
         return module
 
@@ -71,10 +84,11 @@ class ColwiseParallel(PackedStyle):
         layer = _quant_linear(module, "ColwiseParallel")
         return _shares("ColwiseParallel", "out_features", layer.out_features, ranks, ROW_COLUMNS)
 
-    def split(self, module: Any, mesh: DeviceMesh, parts: list[range]) -> None:
+    def split(self, module: Any, mesh: DeviceMesh, parts: list[range], source: Source) -> None:
         own = parts[mesh.get_local_rank()]
-        bias = None if module.bias is None else module.bias.detach()[own.start : own.stop].clone()
-        _replace_weight(module, columns(module.to_packed(), own), bias)
+        bias = None if module.bias is None else source("bias")[own.start : own.stop].clone()
+        perm = None if module.perm is None else source("perm")[:].clone()
+        _replace_weight(module, columns(source("qweight"), module.format, own), bias, perm)
 
         def before(layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             return replicated(args[0], self.input_layouts, mesh), *args[1:]
@@ -121,12 +135,12 @@ class RowwiseParallel(PackedStyle):
             )
         return _shares("RowwiseParallel", "in_features", layer.in_features, ranks, ROW_COLUMNS)
 
-    def split(self, module: Any, mesh: DeviceMesh, parts: list[range]) -> None:
+    def split(self, module: Any, mesh: DeviceMesh, parts: list[range], source: Source) -> None:
         rank = mesh.get_local_rank()
         own = parts[rank]
-        order = None if module.perm is None else module.perm[own.start : own.stop].long()
-        bias = None if rank != 0 or module.bias is None else module.bias.detach()
-        _replace_weight(module, channels(module.to_packed(), own), bias)
+        order = None if module.perm is None else source("perm")[own.start : own.stop].long()
+        bias = None if rank != 0 or module.bias is None else source("bias")[:].clone()
+        _replace_weight(module, channels(source("qweight"), module.format, own), bias, None)
         if order is not None:
             # Not in state dicts: the layer's own order is None now.
             module.register_buffer("channels_of_rank", order, persistent=False)
@@ -163,17 +177,19 @@ class ExpertParallel(PackedStyle):
         _refuse_split(module, "ExpertParallel")
         return _shares("ExpertParallel", "num_experts", module.num_experts, ranks, 1)
 
-    def split(self, module: Any, mesh: DeviceMesh, parts: list[range]) -> None:
+    def split(self, module: Any, mesh: DeviceMesh, parts: list[range], source: Source) -> None:
         own, total = parts[mesh.get_local_rank()], module.num_experts
         experts = slice(own.start, own.stop)
         for name in module.formats:
-            qweight = module._parameters[f"{name}_qweight"].detach()[experts].clone()
+            qweight = source(f"{name}_qweight")[experts].clone()
             module._parameters[f"{name}_qweight"] = PackedParameter(qweight)
-            if (perm := module._buffers[f"{name}_perm"]) is not None:
-                module._buffers[f"{name}_perm"] = perm[experts].clone()
+            format_tensor = module.formats[name].to_tensor(qweight.device)
+            module._buffers[f"{name}_packed_format"] = format_tensor
+            if module._buffers[f"{name}_perm"] is not None:
+                module._buffers[f"{name}_perm"] = source(f"{name}_perm")[experts].clone()
             if (bias := module._parameters.get(f"{name}_bias")) is not None:
-                own_bias = nn.Parameter(bias.detach()[experts].clone(), bias.requires_grad)
-                module._parameters[f"{name}_bias"] = own_bias
+                own_bias = source(f"{name}_bias")[experts].clone()
+                module._parameters[f"{name}_bias"] = nn.Parameter(own_bias, bias.requires_grad)
         module.num_experts = len(own)
 
         def before(
@@ -219,12 +235,22 @@ def _quant_linear(module: nn.Module, style: str) -> QuantLinear:
             f"are split by torch.distributed.tensor.parallel)"
         )
     _refuse_split(module, style)
-    if type(module.qweight) is not PackedParameter or module.qweight.is_meta:
-        raise ValueError(
-            f"{style}: qweight must be a whole tensor with data, got "
-            f"{type(module.qweight).__name__} on {module.qweight.device}"
-        )
     return module
+
+
+def check_data(module: nn.Module) -> None:
+    """Refuse a packed module whose tensors are not all here."""
+    for name, tensor in module.named_parameters(recurse=False):
+        if isinstance(tensor, DTensor) or tensor.is_meta:
+            raise ValueError(
+                f"{name} must be a whole tensor with data, got {type(tensor).__name__} on "
+                f"{tensor.device}"
+            )
+
+
+def _held(module: nn.Module, name: str) -> torch.Tensor:
+    tensor: torch.Tensor = getattr(module, name)
+    return tensor.detach()
 
 
 def _refuse_split(module: nn.Module, style: str) -> None:
@@ -241,12 +267,17 @@ def _shares(style: str, dimension: str, size: int, ranks: int, multiple: int) ->
         raise ValueError(f"{style}: {dimension}: {error}") from None
 
 
-def _replace_weight(layer: QuantLinear, weight: PackedWeight, bias: torch.Tensor | None) -> None:
+def _replace_weight(
+    layer: QuantLinear,
+    weight: PackedWeight,
+    bias: torch.Tensor | None,
+    perm: torch.Tensor | None,
+) -> None:
     layer.in_features, layer.out_features = weight.k, weight.n
     layer.group_size = weight.group_size
     layer.qweight = PackedParameter(weight.qweight)
-    layer.perm = weight.perm
-    layer.packed_format = layer.format.to_tensor(weight.device)
+    layer.perm = perm
+    layer.packed_format = layer.format.to_tensor(weight.qweight.device)
     if layer.bias is not None:
         trains = layer.bias.requires_grad
         layer.bias = None if bias is None else nn.Parameter(bias, requires_grad=trains)

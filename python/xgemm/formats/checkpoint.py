@@ -25,9 +25,10 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, overload
 
 import torch
 from torch import nn
@@ -73,6 +74,9 @@ from xgemm.formats.pretrained import (
     load_pretrained,
     make_transformers_model,
 )
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -137,6 +141,8 @@ def load(
     dtype: torch.dtype | None = None,
     *,
     fuse: bool = False,
+    mesh: DeviceMesh | None = None,
+    plan: Mapping[str, Any] | None = None,
 ) -> nn.Module: ...
 
 
@@ -149,6 +155,8 @@ def load(
     dtype: torch.dtype | None = None,
     *,
     fuse: bool = False,
+    mesh: DeviceMesh | None = None,
+    plan: Mapping[str, Any] | None = None,
 ) -> ModelT: ...
 
 
@@ -160,6 +168,8 @@ def load(
     dtype: torch.dtype | None = None,
     *,
     fuse: bool = False,
+    mesh: DeviceMesh | None = None,
+    plan: Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """Read what `save`, or save_pretrained of a quantized model, wrote, and return the model.
 
@@ -176,6 +186,9 @@ def load(
     dtype: of floating-point tensors; None keeps `model`'s (of a meta tensor: the checkpoint's).
         The packed weights do not change.
     fuse: join the layers that read one tensor (q, k, v; gate, up), as `xgemm.fuse` does.
+    mesh, plan: split the packed layers over the ranks of a device mesh, as
+        `xgemm.distributed.parallelize` does. A rank reads its shares of them from the files, and no
+        other bytes of them; `verify` compares what is read whole. Of what `save` wrote only.
 
     A checkpoint that is damaged, mixed from two saves, of another layout version or for another
     model is refused by file and tensor name, before `model` is changed. Beside a save, the older
@@ -183,15 +196,18 @@ def load(
     """
     _safetensors("load")
     path, given = real_path(directory, "load"), Path(directory)
+    if plan is not None and mesh is None:
+        raise ValueError("load: plan is for a mesh, got none")
     if given.suffix == ".gguf" and not given.is_dir():
-        if model is not None:
-            raise ValueError(f"load: {given} is a GGUF file: load it without model")
+        for name, value in (("model", model), ("mesh", mesh)):
+            if value is not None:
+                raise ValueError(f"load: {given} is a GGUF file: load it without {name}")
         loaded = load_gguf(given, device, dtype)
     else:
         loaded = atomic.read_whole(
             path,
             CONFIG_FILE,
-            lambda found: _load_directory(found, model, verify, device, dtype),
+            lambda found: _load_directory(found, model, verify, device, dtype, mesh, plan),
         )
     return _fused(loaded) if fuse else loaded
 
@@ -202,15 +218,18 @@ def _load_directory(
     verify: bool,
     device: torch.device | str | int | None,
     dtype: torch.dtype | None,
+    mesh: DeviceMesh | None,
+    tp_plan: Mapping[str, Any] | None,
 ) -> nn.Module:
     safetensors = _safetensors("load")
     documents = read_documents(path)
     config = documents[CONFIG_FILE]
     if (source := foreign_section(path, config)) is not None:
-        if model is not None:
+        if model is not None or mesh is not None:
             raise ValueError(
                 f"load: {source[0]}: quant_method must be 'xgemm', got "
-                f"{source[1]['quant_method']!r}, where model is given: load it without"
+                f"{source[1]['quant_method']!r}, where {'mesh' if model is None else 'model'} is "
+                "given: load it without"
             )
         return load_foreign(path, config, source, device, dtype)
     specs = parse_quantization_config(path / CONFIG_FILE, config)
@@ -221,6 +240,11 @@ def _load_directory(
         if verify:
             check_documents(path, documents, manifest)
     elif model is None:
+        if mesh is not None:
+            raise ValueError(
+                f"load: {path} was written by save_pretrained: from_pretrained of transformers "
+                "splits it by a tp_plan; or pass the model to fill"
+            )
         return load_pretrained(path, config, device, dtype)
     else:
         manifest, verify = read_headers(safetensors, path), False
@@ -230,7 +254,16 @@ def _load_directory(
     plan = FillPlan(model, specs, manifest, path)
     # A caller's inference mode would make tensors that autograd refuses ever after.
     with torch.inference_mode(False), torch.no_grad():
-        plan.fill(_read_tensors(safetensors, path, manifest, verify), device, dtype)
+        split: Collection[str] = ()
+        if mesh is not None:
+            from xgemm.distributed.loading import FileShares  # it imports this package
+
+            shares = FileShares(plan, mesh, tp_plan)
+            split = shares.names
+        tensors = _read_tensors(safetensors, path, manifest, verify, split)
+        if mesh is not None:
+            shares.read(safetensors, path, partial(plan.place, device=device, dtype=dtype))
+        plan.fill(tensors, device, dtype, split)
     if made_here:
         finish_transformers_model(model, path, documents)
     attach(model)
@@ -385,9 +418,12 @@ def _refuse_mixed(file: Path, save_id: Any, manifest: Manifest) -> None:
 
 
 def _read_tensors(
-    safetensors: Any, path: Path, manifest: Manifest, verify: bool
+    safetensors: Any, path: Path, manifest: Manifest, verify: bool, split: Collection[str] = ()
 ) -> dict[str, torch.Tensor]:
-    """Every tensor of the manifest, in memory of its own, compared with what the manifest says."""
+    """Every tensor of the manifest, in memory of its own, compared with what the manifest says.
+
+    split: modules whose tensors are not read.
+    """
     names: dict[str, list[str]] = {file: [] for file in manifest.files}
     for name, spec in manifest.tensors.items():
         names[spec.file].append(name)
@@ -404,6 +440,8 @@ def _read_tensors(
                     f"{MANIFEST_FILE}, not in both"
                 )
             for name in names[file]:
+                if name.rpartition(".")[0] in split:
+                    continue
                 # A copy: aligned, and no longer at the mercy of the file.
                 tensor = opened.get_tensor(name).clone()
                 _check_tensor(path / file, name, tensor, manifest.tensors[name], verify)

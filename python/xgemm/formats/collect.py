@@ -22,12 +22,7 @@ def tensors_of(
     tensors: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}
     seen: dict[tuple[Any, ...], str] = {}
-    for name, module in model.named_modules():
-        if hasattr(module, "split_over"):
-            raise ValueError(
-                f"save: {name} is split over {module.split_over} ranks: save the whole model, "
-                "before parallelize"
-            )
+    refuse_shares("save", model)
     for name, value in model.state_dict().items():
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"save: {name} must be a tensor, got {type(value).__name__}")
@@ -45,6 +40,16 @@ def tensors_of(
         seen[key] = name
         tensors[name] = value
     return tensors, tied
+
+
+def refuse_shares(where: str, model: nn.Module) -> None:
+    """Refuse a model of which this process has a share: it would be saved for the whole."""
+    for name, module in model.named_modules():
+        if hasattr(module, "split_over"):
+            raise ValueError(
+                f"{where}: {name} is split over {module.split_over} ranks: save the whole model, "
+                "before parallelize"
+            )
 
 
 def to_cpu(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -43,7 +43,7 @@ class FillPlan:
         manifest: Manifest,
         path: Path,
     ) -> None:
-        self._path = path
+        self.path = path
         self._where = f"load: {path}"
         self.model = model
         self.tied = dict(manifest.tied)
@@ -57,16 +57,24 @@ class FillPlan:
         tensors: dict[str, torch.Tensor],
         device: torch.device | str | int | None,
         dtype: torch.dtype | None,
+        split: Collection[str] = (),
     ) -> None:
-        """Put `tensors`, those of the manifest, into the model."""
-        self._check(tensors)
+        """Put `tensors`, those of the manifest, into the model.
+
+        split: names of replacements that hold their share already; theirs are not in `tensors`.
+        """
+        self._check(tensors, split)
         state: dict[str, Any] = {}
         for name, tensor in tensors.items():
             if name in self.ignored:
                 continue
             state[name] = _placed(tensor, self.targets[name], device, dtype)
+        for name in split:
+            own = self.replacements[name].state_dict(keep_vars=True)
+            state.update({f"{name}.{key}": value for key, value in own.items()})
         for name, source in self.tied.items():
-            state[name] = state[source]  # the same Parameter object: it stays one
+            if _owner(name) not in split:
+                state[name] = state[source]  # the same Parameter object: it stays one
         for name, layer in self.replacements.items():
             layer.compute_dtype = dtype or self._compute_dtype(name, layer, tensors)
         for name, layer in self.replacements.items():
@@ -86,6 +94,9 @@ class FillPlan:
             return layer.compute_dtype
         if f"{name}.bias" in tensors:
             return tensors[f"{name}.bias"].dtype
+        bias = layer._parameters.get("bias")
+        if bias is not None and not bias.is_meta:  # of a share
+            return bias.dtype
         sizes: Counter[torch.dtype] = Counter()
         for tensor in tensors.values():
             if tensor.is_floating_point():
@@ -97,7 +108,7 @@ class FillPlan:
         current = _tensors(self.model)
         targets = {}
         for name, value in current.items():
-            if name.rpartition(".")[0] not in self.replacements:
+            if _owner(name) not in self.replacements:
                 targets[name] = _target(value, value.device)
         for owner, layer in self.replacements.items():
             device = _device_of(self.model.get_submodule(owner))
@@ -130,22 +141,34 @@ class FillPlan:
             raise ValueError(f"{self._where}: the model has no {_some(unexpected)}")
         return targets
 
-    def _check(self, tensors: dict[str, torch.Tensor]) -> None:
+    def place(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        device: torch.device | str | int | None,
+        dtype: torch.dtype | None,
+    ) -> torch.Tensor:
+        """A part of the model's tensor `name` as the whole of it would be put into the model."""
+        return _placed(tensor, self.targets[name], device, dtype).detach()
+
+    def _check(self, tensors: dict[str, torch.Tensor], split: Collection[str]) -> None:
         for name, target in self.targets.items():
-            tensor = tensors[self.tied.get(name, name)]
-            if tuple(tensor.shape) != target.shape:
+            spec = self.manifest.tensors[self.tied.get(name, name)]  # what `tensors` was held to
+            if spec.shape != target.shape:
                 raise ValueError(
-                    f"{self._where}: {name} must be {list(target.shape)}, got {list(tensor.shape)}"
+                    f"{self._where}: {name} must be {list(target.shape)}, got {list(spec.shape)}"
                 )
-            if target.exact and tensor.dtype != target.dtype:
+            if target.exact and spec.dtype != dtype_name(target.dtype or torch.uint8):
                 raise ValueError(
                     f"{self._where}: {name} must be {dtype_name(target.dtype or torch.uint8)}, "
-                    f"got {dtype_name(tensor.dtype)}"
+                    f"got {spec.dtype}"
                 )
         for name, layer in self.replacements.items():
+            if name in split:
+                continue
             for prefix, form in packed_parts(name, layer):
                 stored = self.tied.get(f"{prefix}qweight", f"{prefix}qweight")
-                file = self._path / self.manifest.tensors[stored].file
+                file = self.path / self.manifest.tensors[stored].file
                 form.check_finite(f"load: {file}: {prefix}qweight", tensors[stored])
                 for full in {f"{prefix}{FORMAT_BUFFER}", f"{prefix}perm"} & self.targets.keys():
                     given = tensors[self.tied.get(full, full)]
@@ -230,6 +253,10 @@ def _experts(where: str, name: str, old: nn.Module, spec: ExpertsSpec) -> QuantE
         return QuantExperts(old, formats, act_order=act_order, device="meta")
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {name}: {error}") from None
+
+
+def _owner(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _guards(names: Iterable[str]) -> set[str]:

@@ -35,14 +35,18 @@ def header_specs(
         sizes[file] = file_size(path / file)
         with open_safetensors(safetensors, path / file) as opened:
             for name in opened.keys():  # noqa: SIM118 (no mapping)
-                part = opened.get_slice(name)
-                dtype = _DTYPES.get(part.get_dtype(), part.get_dtype())
                 if name in tensors:
                     raise ValueError(
                         f"load: {name} is in {tensors[name].file} and in {path / file}"
                     )
-                tensors[name] = TensorSpec(file, dtype, tuple(part.get_shape()), "")
+                tensors[name] = TensorSpec(file, *slice_form(opened.get_slice(name)), "")
     return tensors, sizes
+
+
+def slice_form(part: Any) -> tuple[str, tuple[int, ...]]:
+    """The dtype and the shape of the tensor that a slice of a file is of."""
+    dtype = part.get_dtype()
+    return _DTYPES.get(dtype, dtype), tuple(part.get_shape())
 
 
 def checkpoint_files(path: Path, names: re.Pattern[str] = SHARD_NAME) -> list[str]:

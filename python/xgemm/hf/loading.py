@@ -18,6 +18,7 @@ from xgemm.formats.guard import HINT
 from xgemm.formats.manifest import CONFIG_FILE, parse_quantization_config
 from xgemm.hf.config import XgemmConfig
 from xgemm.hf.names import Names, some
+from xgemm.hf.shares import ShareLoading, tensor_parallel_size
 from xgemm.nn import QuantExperts, QuantLinear
 
 
@@ -76,15 +77,21 @@ class Loading:
         self.layers = plan_replacements(model, wanted, self._where())
         for name, layer in self.layers.items():
             model.set_submodule(name, layer)
+        keep_in_fp32(model, self.layers, dtype)
+        self.shares: ShareLoading | None = None
+        if tensor_parallel_size(model) > 1:
+            self.shares = ShareLoading(self._where(), model, self.layers)
+            self.layers = {n: m for n, m in self.layers.items() if n not in self.shares.names}
         self.shapes = {  # of the tensors of the quantized modules
             name: {key: tensor.shape for key, tensor in layer.state_dict().items()}
             for name, layer in self.layers.items()
         }
-        keep_in_fp32(model, self.layers, dtype)
         _call_when_loaded(model, self._check)
 
     def _check(self, model: PreTrainedModel, info: Any) -> None:
         """Refuse a checkpoint that has not each tensor of the quantized modules, and no other."""
+        if self.shares is not None:
+            info.unexpected_keys -= self.shares.fill(model, self.files, self.names)
         info.unexpected_keys -= {key for key in info.unexpected_keys if self._is_guard(key)}
         formats = {
             prefix + FORMAT_BUFFER: form

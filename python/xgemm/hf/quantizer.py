@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.quantizers.base import HfQuantizer
 
+from xgemm.formats.collect import refuse_shares
 from xgemm.formats.trust import refuse_foreign_implementations
 from xgemm.hf.back import BackReference
 from xgemm.hf.config import XgemmConfig
@@ -16,6 +17,7 @@ from xgemm.hf.foreign import ForeignConfig, ForeignLoading
 from xgemm.hf.loading import Loading, check_files, packed_config
 from xgemm.hf.peft_experts import refuse_packed_experts
 from xgemm.hf.quantizing import QuantizeWeights, Quantizing
+from xgemm.hf.shares import drop_awaited, refuse_tensor_parallel
 from xgemm.hf.state import describe, mark, state_with_guards, unmark
 
 
@@ -84,6 +86,7 @@ class XgemmHfQuantizer(HfQuantizer):
         files = kwargs.get("checkpoint_files") or ()
         check_files(files, model.config.name_or_path)
         if isinstance(self.quantization_config, ForeignConfig):
+            refuse_tensor_parallel(model, "a model that another tool quantized")
             self._foreign = ForeignLoading(
                 model,
                 self.quantization_config,
@@ -98,7 +101,12 @@ class XgemmHfQuantizer(HfQuantizer):
         if self.pre_quantized:
             Loading(model, self.quantization_config, dtype or torch.get_default_dtype(), files)
         else:
+            refuse_tensor_parallel(model, "a model that is quantized")
             self._quantizing = Quantizing(model, self.quantization_config)
+
+    def update_parallel_plan(self, model: PreTrainedModel, plan: dict[str, str]) -> None:
+        super().update_parallel_plan(model, plan)
+        drop_awaited(model, plan)
 
     def _process_model_after_weight_loading(
         self, model: PreTrainedModel, **kwargs: Any
@@ -147,6 +155,7 @@ class XgemmHfQuantizer(HfQuantizer):
 
     def get_state_dict_and_metadata(self, model: PreTrainedModel) -> tuple[dict[str, Any], dict]:
         """The state with its guards, for save_pretrained; config.json gets the names of now."""
+        refuse_shares("save_pretrained", model)
         model.config.quantization_config = describe(model, self.quantization_config)
         return state_with_guards(model), {}
 
