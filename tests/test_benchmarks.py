@@ -301,3 +301,24 @@ def test_quality_measures_each_method_on_a_copy(capsys: pytest.CaptureFixture[st
     assert "| error | symmetric 32 | asymmetric 32 |" in lines
     assert f"| hqq | - | {found['hqq']:.3f} |" in lines
     assert "| other | - | - |" in lines
+
+
+def test_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    names = load("bench_cpu")
+    names.update(LINEARS=((40, 64),), W4_LAYERS=((48, 64),), REDUCTIONS=((5, 7),))
+    names["peak_gflops"] = lambda: 100.0
+    threads = torch.get_num_threads()
+    output = tmp_path / "cpu.json"
+    options = ("--sizes", "3,8", "--threads", "1", "--repeats", "3", "--output", str(output))
+    monkeypatch.setattr(sys, "argv", ["bench_cpu", *options])
+    try:
+        names["main"]()
+    finally:
+        torch.set_num_threads(threads)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("of the best peer, least" in line for line in lines) == 5
+    records = json.loads(output.read_text())["records"]
+    assert {record["case"] for record in records} == set(names["CASES"])
+    assert all("torch" in " ".join(record["seconds"]) for record in records)
