@@ -56,6 +56,9 @@ class QuantizationReport:
     experts: list[str] = field(default_factory=list)  # those of `quantized` that are QuantExperts
     parameters: int = 0  # of the whole model
     share_quantized: float = 0.0  # of the parameters: those in 4 bits now, from before as well
+    options: dict[str, Any] = field(default_factory=dict)  # of a method with calibration
+    # layers that `method` could not do -> why, and how they were quantized instead
+    fallbacks: dict[str, str] = field(default_factory=dict)
     kept: list[KeptParameter] = field(default_factory=list)  # the large ones, the largest first
     errors: dict[str, LayerError] = field(default_factory=dict)  # of each of `quantized`, in order
 
@@ -118,6 +121,8 @@ class QuantizationReport:
             lines.append(self._error_text(self.error))
         for name, names, reason in _grouped(self.left.items()):
             lines.append(f"  left {name}{_times(names)}: {reason}")
+        for name, names, reason in _grouped(self.fallbacks.items()):
+            lines.append(f"  not by {self.method}: {name}{_times(names)}: {reason}")
         lines += [f"  in float {text}" for text in self.kept_texts()]
         return "\n".join(lines)
 

@@ -12,13 +12,23 @@ from xgemm.quantize.hqq import quantize_hqq
 from xgemm.quantize.rtn import CLIPS, SCALE_DTYPES, quantize_rtn
 
 METHODS = ("rtn", "hqq")
+# Methods of a model with calibration data, not of a weight: where each of them is.
+CALIBRATED_METHODS = {"gptq": ("xgemm.quantize.gptq", "Gptq")}
 
 
-def check_method(where: str, method: Any) -> None:
-    """Refuse a method that this xgemm does not have."""
-    if method not in METHODS:
-        allowed = ", ".join(repr(name) for name in METHODS)
-        raise ValueError(f"{where}: method must be one of: {allowed}, got {method!r}")
+def check_method(where: str, method: Any, calibrated: bool = False) -> None:
+    """Refuse a method that this xgemm does not have; `calibrated`: also of a model with data."""
+    known = (*METHODS, *CALIBRATED_METHODS) if calibrated else METHODS
+    if method in known:
+        return
+    if method in CALIBRATED_METHODS:
+        raise ValueError(
+            f"{where}: method {method!r} needs a model's calibration data: "
+            f"xgemm.quantize(model, method={method!r}, calibration=batches), or "
+            f"`xgemm quantize SRC DST --method {method}`"
+        )
+    allowed = ", ".join(repr(name) for name in known)
+    raise ValueError(f"{where}: method must be one of: {allowed}, got {method!r}")
 
 
 def choose_clip(where: str, method: Any, clip: Any) -> str:

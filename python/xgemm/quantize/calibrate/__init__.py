@@ -1,0 +1,1 @@
+"""Quantizing with calibration data: the model's own forward replayed block by block."""

@@ -1,0 +1,215 @@
+"""GPTQ: weights quantized channel by channel, each error made up for by the channels to come.
+
+Frantar, Ashkboos, Hoefler, Alistarh: GPTQ, Accurate Post-Training Quantization for Generative
+Pre-trained Transformers (2023), https://arxiv.org/abs/2210.17323.
+
+A layer with weight W [N, K] reads X [K, T]. Its 4-bit weight Q is to minimize ||W X - Q X||^2,
+which is a sum over rows w of (w - q) H (w - q)^T with H = X X^T (eq. 1). Quantizing channel i to
+q_i, the best that the channels after it can do is (eq. 2)
+
+    w  <-  w - (w_i - q_i) / [H_F^-1]_ii  (H_F^-1)_i:        F: channels i, i + 1, ...
+
+Every H_F^-1 is read from one factor: with H^-1 = U^T U, U upper triangular (sec. 3.3, step 3),
+
+    w  <-  w - (w_i - q_i) / U_ii  U_i,i:
+
+Channels are taken in blocks of 128; what a block does to those after it is one product (step 2).
+H gets `damp` times its mean diagonal on the diagonal.
+
+U comes from one factorization: with H in reverse order = L L^T, H = R R^T where R, L in reverse
+order, is upper triangular, and U = R^-1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from xgemm.formats.quantized import QuantizedWeight
+from xgemm.quantize.calibrate.block import Block, Layer
+from xgemm.quantize.calibrate.method import BlockMethod
+from xgemm.quantize.groups import MAX_CODE, choose_scale_dtype, grouped_channels, row_blocks
+from xgemm.quantize.rtn import SHRINKS, choose_grid
+
+Tensor = torch.Tensor
+
+BLOCK = 128  # channels whose errors are carried to the rest together
+MAX_DAMP = 1.0  # of the mean diagonal: where this does not make H positive definite, nothing does
+ACT_ORDERS = ("static", "desc_act", "none")
+
+
+@dataclass
+class Gptq(BlockMethod):
+    """act_order: in which order channels are taken: by falling mean square of their inputs, with
+        groups of neighbours all the same ("static") or with groups of channels that follow one
+        another in that order ("desc_act": a permutation at run time); or as they are ("none").
+    damp: of the mean of H's diagonal, added to it.
+    """
+
+    act_order: str = "static"
+    damp: float = 0.01
+
+    name: ClassVar[str] = "gptq"
+
+    def __post_init__(self) -> None:
+        if self.act_order not in ACT_ORDERS:
+            raise ValueError(
+                f"quantize: act_order must be one of {ACT_ORDERS}, got {self.act_order!r}"
+            )
+        if not self.damp > 0:
+            raise ValueError(f"quantize: damp must be above 0, got {self.damp}")
+
+    def quantize_block(self, block: Block) -> None:
+        for group in block.groups:
+            leaders = list(dict.fromkeys(block.leaders[layer] for layer in group))
+            moments = {layer: SecondMoment(layer.k, block.device) for layer in leaders}
+            block.inputs(leaders, lambda layer, x: moments[layer].add(x))  # noqa: B023
+            for leader in leaders:
+                layers = [layer for layer in group if block.leaders[layer] is leader]
+                self._quantize(block, layers, moments.pop(leader).mean)
+
+    def _quantize(self, block: Block, layers: list[Layer], h: Tensor) -> None:
+        """The layers, which read one tensor of mean square `h`, as one weight of all their rows."""
+        settings = self.settings
+        w = torch.cat([layer.weight.float() for layer in layers])
+        dtype = layers[0].scale_dtype or settings.scale_dtype
+        size = w.shape[1] if settings.group_size == -1 else settings.group_size
+        blocks = list(row_blocks(w, size))
+        smallest = SHRINKS[-1] if settings.clip == "mse" else 1.0
+        dtype = choose_scale_dtype(w, blocks, size, settings.symmetric, smallest, dtype)
+        order = torch.arange(w.shape[1], device=w.device)
+        if self.act_order != "none":
+            order = h.diagonal().argsort(descending=True, stable=True)
+        factor = upper_factor(h[order][:, order], self.damp)
+        if factor is None:
+            for layer in layers:
+                block.round(layer, "the second moment of its inputs is not positive definite: rtn")
+            return
+        grid = Grid(size, settings.symmetric, settings.clip, dtype)
+        static = self.act_order == "static"
+        quantized = quantize_channels(w, order, factor, h.diagonal(), grid, static)
+        quantized = replace(quantized, group_size=settings.group_size)
+        start = 0
+        for layer in layers:
+            rows = slice(start, start + layer.n)
+            block.set(layer, quantized.rows(rows), hessian=h)
+            start = rows.stop
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How the scale and zero point of a group are found."""
+
+    size: int
+    symmetric: bool
+    clip: str
+    dtype: torch.dtype
+
+    def of(self, w: Tensor, importance: Tensor) -> tuple[Tensor, Tensor]:
+        """Scales and zero points [groups, N] of the channels w [N, K], in groups of `size`."""
+        weights = grouped_channels(importance[None], self.size) if self.clip == "mse" else None
+        found = [
+            choose_grid(
+                grouped_channels(w[rows], self.size), self.symmetric, self.clip, self.dtype, weights
+            )
+            for rows in row_blocks(w, self.size)
+        ]
+        scales, zeros = zip(*found, strict=True)
+        return torch.cat(scales).t().contiguous(), torch.cat(zeros).t().contiguous()
+
+
+def upper_factor(h: Tensor, damp: float) -> Tensor | None:
+    """U, upper triangular, with (H + damp mean(diag H) I)^-1 = U^T U.
+
+    A channel that is 0 in every token counts as one of the mean. Where H is not positive definite
+    enough for float32, more is added to its diagonal; None where nothing helps.
+    """
+    diagonal = h.diagonal()
+    mean = diagonal[diagonal > 0].mean()
+    if not bool(torch.isfinite(mean)):
+        return None
+    reversed_h = h.flip(0, 1)
+    added = torch.where(reversed_h.diagonal() > 0, 0.0, mean)
+    while damp <= MAX_DAMP:
+        lower, info = torch.linalg.cholesky_ex(reversed_h + (added + damp * mean).diag())
+        if int(info) == 0:
+            eye = torch.eye(h.shape[0], device=h.device)
+            inverse = torch.linalg.solve_triangular(lower, eye, upper=False)
+            if bool(torch.isfinite(inverse).all()):
+                return inverse.flip(0, 1)
+        damp *= 10
+    return None
+
+
+def quantize_channels(
+    w: Tensor, order: Tensor, u: Tensor, importance: Tensor, grid: Grid, static: bool
+) -> QuantizedWeight:
+    """The 4-bit weight of w [N, K], its channels taken in `order`.
+
+    u: the factor for channels in that order. importance: [K], what an error in a channel counts
+        when scales are found.
+    static: groups are of neighbours and their scales those of w; else they are of channels that
+        follow one another in `order`, with scales found when the first of them is reached.
+    """
+    n, k = w.shape
+    groups = -(-k // grid.size)
+    rest = w[:, order].t().contiguous()  # [K, N]: w as it is after the errors so far
+    importance = importance[order]
+    position = torch.arange(k, device=w.device)
+    group_of = order // grid.size if static else position // grid.size
+    if static:
+        natural = order.argsort()
+        scales, zeros = grid.of(w, importance[natural])
+    else:
+        scales, zeros = (torch.empty(groups, n, device=w.device) for _ in range(2))
+    codes = torch.empty(k, n, dtype=torch.uint8, device=w.device)
+    index = group_of.tolist()
+    for start in range(0, k, BLOCK):
+        block = slice(start, min(start + BLOCK, k))
+        here, factor = rest[block], u[block, block]
+        errors = torch.empty_like(here)
+        for i in range(here.shape[0]):
+            group, channel = index[start + i], start + i
+            if not static and channel % grid.size == 0:
+                part = slice(channel, min(channel + grid.size, k))
+                scale, zero = grid.of(rest[part].t(), importance[part])
+                scales[group], zeros[group] = scale[0], zero[0]
+            scale, zero = scales[group], zeros[group]
+            code = (here[i] / scale).round_().add_(zero).clamp_(0, MAX_CODE)
+            codes[channel] = code.to(torch.uint8)
+            errors[i] = (here[i] - (code - zero) * scale) / factor[i, i]
+            here[i + 1 :].addr_(factor[i, i + 1 :], errors[i], alpha=-1)
+        rest[block.stop :].addmm_(u[block, block.stop :].t(), errors, alpha=-1)
+    back = order.argsort()
+    g_idx = None if static else group_of[back].int()
+    return QuantizedWeight(
+        codes[back].t().contiguous(),
+        scales.to(grid.dtype),
+        None if grid.symmetric else zeros.to(torch.float16),
+        g_idx,
+        grid.size,
+    )
+
+
+class SecondMoment:
+    """H / T = mean over tokens of x x^T, in float32."""
+
+    def __init__(self, k: int, device: torch.device) -> None:
+        self.sum = torch.zeros(k, k, device=device)
+        self.rows = 0
+
+    def add(self, x: Tensor) -> None:
+        """x: [rows, K]."""
+        self.rows += x.shape[0]
+        if x.is_cuda and x.dtype in (torch.float16, torch.bfloat16):
+            # Products of halves are exact in float32, in which tensor cores add.
+            self.sum += torch.mm(x.t(), x, out_dtype=torch.float32)
+        else:
+            x = x.float()
+            self.sum.addmm_(x.t(), x)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.sum / max(self.rows, 1)
