@@ -224,7 +224,7 @@ def test_empty_weights(shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "gptq"}, r"quantize_weight: method must be one of: 'rtn', 'hqq', got 'gptq'"),
+        ({"method": "magic"}, r"quantize_weight: method must be one of: 'rtn', 'hqq', got 'magic'"),
         ({"method": None}, "method must be one of: 'rtn', 'hqq', got None"),
         ({"group_size": 100}, "group_size must be one of"),
         ({"group_size": True}, "group_size must be an int, got bool"),
