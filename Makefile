@@ -102,7 +102,7 @@ hub: build
 	PYTHONPATH=python $(BIN)/python hub/write.py dist/hub
 
 clean:
-	rm -rf build dist python/*.egg-info python/xgemm/_C*.so python/xgemm/_build_info.json
+	rm -rf build dist python/*.egg-info python/xgemm/_C*.so python/xgemm/_ladder*.so python/xgemm/_build_info.json
 
 distclean: clean
 	rm -rf $(VENV)

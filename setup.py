@@ -1,5 +1,8 @@
 """Builds xgemm/_C.abi3.so: the C++ of csrc/ with g++, and its .cu files where nvcc is found.
 
+What lies in folders named ladder is a library of its own, xgemm/_ladder.abi3.so: the teaching
+kernels, which are loaded on use.
+
 The library sees PyTorch through libtorch's stable ABI only, so a build_ext of our own builds it:
 it writes one build.ninja and runs ninja. torch's BuildExtension refuses CUDA under a CPU-only
 torch, and knows neither depfiles for nvcc there nor flags per folder. Everything else is in
@@ -40,8 +43,23 @@ TORCH_TARGET_VERSION = "0x020a000000000000"  # 2.10: the oldest torch the librar
 # for Hopper, whose machine code is made here.
 PORTABLE_ARCHS = "80+90+PTX"
 SM90_ARCH = "90a"  # folders named sm90 hold Hopper's own instructions, and run nowhere else
-CU_SECONDS_BUDGET = 360  # all .cu files, on two cores
-SO_MIB_BUDGET = 48
+LADDER = "ladder"  # a folder of this name: sources of the library of teaching kernels
+LADDER_TEXTS = "ladder/sources"  # where a wheel has the rungs' files, below the package
+# What both libraries hold: without state, and without an op.
+SHARED_SOURCES = (
+    "csrc/cpu/isa/isa.cpp",
+    "csrc/cuda/shared_memory_limit.cpp",
+    "csrc/ops/checks.cpp",
+)
+
+
+@dataclass(frozen=True)
+class Budget:
+    cu_seconds: int  # of compiling the .cu files on two cores
+    mib: int  # of the library
+
+
+BUDGETS = {"_C": Budget(360, 48), "_ladder": Budget(60, 4)}
 
 # -Wno-restrict: g++ 12 takes `"text" + std::string` for an overlapping copy.
 CXX_FLAGS = (
@@ -170,26 +188,39 @@ def escape(text: str) -> str:
 
 
 @dataclass
-class Plan:
-    """What is compiled from what, as the text of a build.ninja."""
+class Library:
+    """A library that is linked."""
 
     output: str
-    rules: list[str] = field(default_factory=list)
-    edges: list[str] = field(default_factory=list)
     objects: list[str] = field(default_factory=list)
     cu_objects: list[str] = field(default_factory=list)
 
-    def compile(self, source: Path, rule: str, flags: list[str], variant: str = "") -> str:
+
+@dataclass
+class Plan:
+    """What is compiled from what, as the text of a build.ninja."""
+
+    libraries: dict[str, Library]  # by name: _C and _ladder
+    rules: list[str] = field(default_factory=list)
+    edges: list[str] = field(default_factory=list)
+
+    def compile(self, source: Path, rule: str, flags: list[str], variant: str = "") -> None:
         target = f"build/obj/{source}{variant}.o"
         self.edges.append(f"build {escape(target)}: {rule} {escape(str(source))}")
         self.edges.append(f"  flags = {shlex.join(flags)}")
-        self.objects.append(target)
-        return target
+        shared = source.as_posix() in SHARED_SOURCES
+        for name, library in self.libraries.items():
+            if shared or (name == "_ladder") == (LADDER in source.parts):
+                library.objects.append(target)
+                if rule == "nvcc":
+                    library.cu_objects.append(target)
 
     def text(self) -> str:
-        inputs = " ".join(escape(o) for o in self.objects)
-        link = f"build {escape(self.output)}: link {inputs}\ndefault {escape(self.output)}"
-        return "\n".join(["builddir = build", *self.rules, *self.edges, link, ""])
+        links = []
+        for library in self.libraries.values():
+            inputs = " ".join(escape(o) for o in library.objects)
+            links.append(f"build {escape(library.output)}: link {inputs}")
+        return "\n".join(["builddir = build", *self.rules, *self.edges, *links, ""])
 
 
 def make_plan(cuda: Cuda | None) -> Plan:
@@ -206,7 +237,8 @@ def make_plan(cuda: Cuda | None) -> Plan:
     # Objects whose flags depend on CUDA carry it in their names: switching back rebuilds nothing.
     variant = ".cuda" if cuda is not None else ""
     flavour = ".racecheck" if cuda is not None and cuda.racecheck else ""
-    plan = Plan(output=f"build/lib/_C{variant}{flavour}.abi3.so")
+    outputs = {"_C": f"_C{variant}{flavour}", "_ladder": f"_ladder{variant}"}
+    plan = Plan({name: Library(f"build/lib/{out}.abi3.so") for name, out in outputs.items()})
     plan.rules += [
         "rule cxx",
         f"  command = {launcher}{cxx} {CXX_FLAGS} $flags -MD -MF $out.d -c $in -o $out",
@@ -241,13 +273,23 @@ def make_plan(cuda: Cuda | None) -> Plan:
         source = path.relative_to(ROOT)
         archs = "" if "sm90" in source.parts else "." + "-".join(cuda.archs)
         archs += flavour if cuda.for_racecheck(source) else ""
-        plan.cu_objects.append(plan.compile(source, "nvcc", cuda.flags(source), archs))
-    if not any("csrc/ops/" in target for target in plan.objects):
+        plan.compile(source, "nvcc", cuda.flags(source), archs)
+    if not all(any("csrc/ops/" in o for o in lib.objects) for lib in plan.libraries.values()):
         raise CompileError(
             f"xgemm: expected C++ sources in {ROOT / 'csrc'}, found none: the archive or checkout "
             "is incomplete"
         )
     return plan
+
+
+def ladder_texts() -> dict[Path, Path]:
+    """The rungs' files, which `xgemm ladder --show` prints, by where a wheel has them."""
+    texts = {}
+    for path in sorted((ROOT / "csrc").rglob("[0-9][0-9]_*")):
+        parts = path.relative_to(ROOT).parts
+        if LADDER in parts:
+            texts[Path(LADDER_TEXTS, parts[parts.index(LADDER) + 1], path.name)] = path
+    return texts
 
 
 def write_if_changed(path: Path, text: str) -> None:
@@ -263,7 +305,7 @@ def replace_file(source: Path, target: Path) -> None:
     os.replace(partial, target)
 
 
-def report_budgets(plan: Plan, library: Path) -> None:
+def report_budgets(name: str, library: Library) -> None:
     """Prints the measured time of the .cu files (each one's last compilation) and the size."""
     milliseconds: dict[str, int] = {}
     log = ROOT / "build" / ".ninja_log"
@@ -271,14 +313,15 @@ def report_budgets(plan: Plan, library: Path) -> None:
         columns = line.split("\t")
         if len(columns) >= 4:
             milliseconds[columns[3]] = int(columns[1]) - int(columns[0])
-    seconds = sum(milliseconds.get(target, 0) for target in plan.cu_objects) / 1000
-    size = library.stat().st_size / 2**20
+    seconds = sum(milliseconds.get(target, 0) for target in library.cu_objects) / 1000
+    path, budget = ROOT / library.output, BUDGETS[name]
+    size = path.stat().st_size / 2**20
     print(
-        f"xgemm: {len(plan.cu_objects)} .cu files: {seconds:.0f} s of compiling,"
-        f" {seconds / 2:.0f} s on two cores (budget {CU_SECONDS_BUDGET} s);"
-        f" {library.name}: {size:.1f} MiB (budget {SO_MIB_BUDGET} MiB)"
+        f"xgemm: {len(library.cu_objects)} .cu files: {seconds:.0f} s of compiling,"
+        f" {seconds / 2:.0f} s on two cores (budget {budget.cu_seconds} s);"
+        f" {path.name}: {size:.1f} MiB (budget {budget.mib} MiB)"
     )
-    if seconds / 2 > CU_SECONDS_BUDGET or size > SO_MIB_BUDGET:
+    if seconds / 2 > budget.cu_seconds or size > budget.mib:
         print("xgemm: warning: over budget", file=sys.stderr)
 
 
@@ -319,14 +362,19 @@ class NinjaBuildExt(build_ext):
         ninja_file = ROOT / "build" / "build.ninja"
         write_if_changed(ninja_file, plan.text())
         jobs = os.environ.get("MAX_JOBS") or str(len(os.sched_getaffinity(0)))
-        command = [find_ninja(), "-f", "build/build.ninja", "-j", jobs]
+        name = ext.name.rpartition(".")[2]
+        library = plan.libraries[name]
+        command = [find_ninja(), "-f", "build/build.ninja", "-j", jobs, library.output]
         if subprocess.run(command, cwd=ROOT).returncode != 0:
             raise CompileError("xgemm: ninja failed; the compiler's message is above")
-        library = ROOT / plan.output
         target = Path(self.get_ext_fullpath(ext.name))
-        replace_file(library, target)
-        self._write_info(cuda, target.parent)
-        report_budgets(plan, library)
+        replace_file(ROOT / library.output, target)
+        if name == "_ladder":
+            for text, source in ladder_texts().items():
+                replace_file(source, target.parent / text)
+        else:
+            self._write_info(cuda, target.parent)
+        report_budgets(name, library)
 
     def _write_info(self, cuda: Cuda | None, folder: Path) -> None:
         """What the library was built for, read by xgemm._library.build_info()."""
@@ -356,11 +404,16 @@ class NinjaBuildExt(build_ext):
 
     def get_outputs(self) -> list[str]:
         built = super().get_outputs()
-        return [*built, *(str(Path(path).with_name("_build_info.json")) for path in built)]
+        folder = Path(built[0]).parent
+        beside = (Path("_build_info.json"), *ladder_texts())
+        return [*built, *(str(folder / name) for name in beside)]
 
 
 setup(
-    ext_modules=[Extension("xgemm._C", sources=[], language="c++", py_limited_api=True)],
+    ext_modules=[
+        Extension(f"xgemm.{name}", sources=[], language="c++", py_limited_api=True)
+        for name in BUDGETS
+    ],
     cmdclass={"build_ext": NinjaBuildExt},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -15,6 +15,8 @@ import pytest
 from builds import ROOT, build_wheel, once
 
 LIBRARY = "xgemm/_C.abi3.so"
+LADDER = "xgemm/_ladder.abi3.so"
+LADDER_MIB = 4
 
 SYSTEM_LIBRARIES = {
     *("libstdc++.so.6", "libgcc_s.so.1", "libm.so.6", "libc.so.6", "ld-linux-x86-64.so.2"),
@@ -34,10 +36,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once(tmp_path_factory, "wheel", "*.whl", lambda folder: build_wheel(ROOT, folder))
 
 
-@pytest.fixture(scope="module")
-def library(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=[LIBRARY, LADDER])
+def library(
+    wheel: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Path:
     with zipfile.ZipFile(wheel) as archive:
-        return Path(archive.extract(LIBRARY, tmp_path_factory.mktemp("content")))
+        return Path(archive.extract(request.param, tmp_path_factory.mktemp("content")))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +79,20 @@ def test_holds_the_package_and_nothing_else(wheel: Path) -> None:
     package = ROOT / "python"
     sources = {p.relative_to(package).as_posix() for p in package.glob("xgemm/**/*.py")}
     sources.add("_xgemm_command.py")  # the console script's
-    assert names == sources | {LIBRARY, "xgemm/_build_info.json", "xgemm/py.typed"}
+    rungs = {
+        f"xgemm/ladder/sources/{path.relative_to(ROOT / 'csrc').parts[2]}/{path.name}"
+        for path in (ROOT / "csrc").glob("*/ladder/**/[0-9][0-9]_*")
+    }
+    assert len(rungs) > 20
+    others = {LIBRARY, LADDER, "xgemm/_build_info.json", "xgemm/py.typed"}
+    assert names == sources | rungs | others
+
+
+def test_the_ladders_lie_in_a_library_of_their_own(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        assert b"xgemm_ladder" not in archive.read(LIBRARY)
+        assert b"xgemm_ladder" in archive.read(LADDER)
+        assert archive.getinfo(LADDER).file_size <= LADDER_MIB * 2**20
 
 
 def test_the_record_lists_every_file_with_its_hash(wheel: Path) -> None:

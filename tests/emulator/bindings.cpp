@@ -11,6 +11,7 @@ namespace emulator = xgemm::emulator;
 void bind_gemm(py::module_& m);
 void bind_w4a16(py::module_& m);
 void bind_reduce(py::module_& m);
+void bind_ladder(py::module_& m);
 void bind_mistakes(py::module_& m);
 
 PYBIND11_MODULE(xgemm_emulator, m) {
@@ -31,5 +32,6 @@ PYBIND11_MODULE(xgemm_emulator, m) {
   bind_gemm(m);
   bind_w4a16(m);
   bind_reduce(m);
+  bind_ladder(m);
   bind_mistakes(m);
 }

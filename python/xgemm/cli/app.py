@@ -342,6 +342,39 @@ def bench(
     run(family, options, threads, json, output, plot)
 
 
+@app.command()
+def ladder(
+    name: Annotated[
+        str | None, typer.Argument(help="Which; --list shows them.", show_default=False)
+    ] = None,
+    size: Annotated[
+        str, typer.Option(help="Sizes, separated by commas: N, MxNxK, or a count for reduce.")
+    ] = "",
+    rungs: Annotated[str, typer.Option(help="Which rungs, such as 0,3-5; all if absent.")] = "",
+    listed: Annotated[bool, typer.Option("--list", help="List the rungs, and run none.")] = False,
+    show: Annotated[
+        int | None,
+        typer.Option(help="Print this rung's source, and the diff to the rung before."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the operands.")] = 0,
+    json: Json = False,
+    output: Annotated[Path | None, typer.Option(dir_okay=False, help="Write JSON here.")] = None,
+    plot: Plot = None,
+) -> None:
+    """Climb from the plainest kernel to the product's, one optimisation step a rung."""
+    from xgemm.cli.ladder import Output, list_ladders, run
+    from xgemm.cli.ladder import show as show_rung
+
+    if listed:
+        list_ladders(name, json)
+    elif name is None:
+        raise typer.BadParameter("name a ladder; --list shows them")
+    elif show is not None:
+        show_rung(name, show)
+    else:
+        run(name, size, rungs, seed, Output(json, output, plot))
+
+
 @app.command(context_settings={"ignore_unknown_options": True})  # so that -1 is an argument
 def layout(
     n: Annotated[int, typer.Argument(min=0, help="Output features.")],

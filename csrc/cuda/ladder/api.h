@@ -1,0 +1,48 @@
+// The ladders: teaching kernels, one optimisation step a file. Each ladder is a table of rungs; a
+// rung computes the same as its neighbours, for sizes that its tile divides.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+
+#include "common/status.h"
+
+namespace xgemm::cuda::ladder {
+
+// out[0] = x[0] + ... + x[count - 1].
+struct Sum {
+  const float* x;   // [count], 16-byte aligned
+  float* partials;  // [count / SumRung::tile]
+  float* out;       // [1]
+  int64_t count;
+  int sm_count;  // of the GPU
+  cudaStream_t stream;
+};
+
+struct SumRung {
+  Status (*run)(const Sum&);
+  int tile;  // elements; count must be a multiple of it
+};
+
+std::span<const SumRung> reduce_rungs();
+
+// C = A B, row-major and contiguous.
+struct Product {
+  const void* a;  // [m, k]
+  const void* b;  // [k, n]; hopper: [n, k], and C = A B^T
+  void* c;        // [m, n]
+  int m, n, k;
+  int sm_count;  // of the GPU
+  cudaStream_t stream;
+};
+
+struct ProductRung {
+  Status (*run)(const Product&);
+  int tile_m, tile_n, tile_k;  // what m, n and k must be multiples of
+};
+
+std::span<const ProductRung> sgemm_rungs();  // fp32
+
+}  // namespace xgemm::cuda::ladder

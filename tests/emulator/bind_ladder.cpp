@@ -1,0 +1,65 @@
+// The rungs of the ladders, as functions over addresses.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "cuda/ladder/api.h"
+#include "emulator/engine.h"
+
+namespace py = pybind11;
+namespace ladder = xgemm::cuda::ladder;
+namespace emulator = xgemm::emulator;
+
+namespace {
+
+using Address = uintptr_t;
+using Tile = std::tuple<int, int, int>;
+
+void require_ok(const xgemm::Status& status) {
+  if (status.ok()) return;
+  throw std::runtime_error(std::string(status.where) + ": " + cudaGetErrorString(status.error));
+}
+
+void run_reduce(int rung, Address x, Address out, int64_t count, int sm_count) {
+  const ladder::SumRung& found = ladder::reduce_rungs()[static_cast<size_t>(rung)];
+  const emulator::Workspace partials(count / found.tile * 4);
+  require_ok(found.run({reinterpret_cast<const float*>(x), static_cast<float*>(partials.get()),
+                        reinterpret_cast<float*>(out), count, sm_count, nullptr}));
+}
+
+std::span<const ladder::ProductRung> product_rungs(const std::string& name) {
+  if (name == "sgemm") return ladder::sgemm_rungs();
+  throw std::invalid_argument("no such ladder: " + name);
+}
+
+void run_product(const std::string& name, int rung, Address a, Address b, Address c,
+                 std::tuple<int, int, int> mnk, int sm_count) {
+  const auto [m, n, k] = mnk;
+  require_ok(product_rungs(name)[static_cast<size_t>(rung)].run(
+      {reinterpret_cast<const void*>(a), reinterpret_cast<const void*>(b),
+       reinterpret_cast<void*>(c), m, n, k, sm_count, nullptr}));
+}
+
+}  // namespace
+
+void bind_ladder(py::module_& m) {
+  m.def("ladder_reduce", &run_reduce);
+  m.def("ladder_reduce_tiles", [] {
+    std::vector<int> tiles;
+    for (const auto& rung : ladder::reduce_rungs()) tiles.push_back(rung.tile);
+    return tiles;
+  });
+  m.def("ladder_product", &run_product);
+  m.def("ladder_product_tiles", [](const std::string& name) {
+    std::vector<Tile> tiles;
+    for (const auto& rung : product_rungs(name)) {
+      tiles.emplace_back(rung.tile_m, rung.tile_n, rung.tile_k);
+    }
+    return tiles;
+  });
+}

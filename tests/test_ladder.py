@@ -1,0 +1,184 @@
+"""The ladders on the CPU: rungs against float64, what the command prints, and bad input."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from xgemm.cli.app import app
+from xgemm.ladder import problems, run, rungs, source
+from xgemm.ladder.library import ops
+from xgemm.ladder.rungs import CPU, LADDERS
+
+ALL_RUNGS = [(name, n) for name, ladder in LADDERS.items() for n in range(ladder.rungs)]
+
+
+@pytest.mark.parametrize("rung", range(CPU.rungs))
+@pytest.mark.parametrize("size", ["1x1x1", "16x6x256", "17x7x257", "65x13x300", "3x300x5"])
+def test_cpu_rungs_compute_any_size(rung: int, size: str):
+    problem = problems.make_problem(CPU, size, seed=3)
+    assert problem.error_of_bound(problem.rung(rung)) <= 1
+
+
+@pytest.mark.parametrize("transa", [False, True])
+@pytest.mark.parametrize("transb", [False, True])
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (-0.5, 2.0)])
+def test_the_top_rung_takes_the_arguments_of_blas(transa, transb, alpha, beta):
+    m, n, k = 37, 19, 270
+    a, b = torch.randn(m, k), torch.randn(k, n)
+    c = torch.randn(m, n) if beta else torch.full((m, n), float("nan"))
+    by_columns = c.t().contiguous()
+    # BLAS' matrices are column-major: a row of these tensors is a column of theirs.
+    ops().cpu_blas(
+        by_columns,
+        a.contiguous() if transa else a.t().contiguous(),
+        b.contiguous() if transb else b.t().contiguous(),
+        transa,
+        transb,
+        alpha,
+        beta,
+    )
+    expected = alpha * (a.double() @ b.double())
+    if beta:
+        expected += beta * c.double()
+    bound = (k + 16) * 2.0**-24 * (a.abs().double() @ b.abs().double() + 2 * expected.abs() + 4)
+    assert ((by_columns.t().double() - expected).abs() <= bound).all()
+
+
+@pytest.mark.parametrize(("name", "number"), ALL_RUNGS)
+def test_a_rungs_header_says_where_it_comes_from(name: str, number: int):
+    rung = source.read_rung(name, number)
+    assert rung.title
+    assert rung.source
+    assert rung.changed
+    published = LADDERS[name].published[number]
+    numbers = published if isinstance(published, tuple) else (published,)
+    for value in numbers:
+        if value is not None:
+            assert value in map(float, re.findall(r"\d+(?:\.\d+)?", rung.published))
+    if number > 0:
+        assert source.diff_to_previous(name, number)
+
+
+@pytest.mark.parametrize(("name", "number"), ALL_RUNGS)
+def test_a_rungs_file_is_short(name: str, number: int):
+    assert len(source.read_rung(name, number).text.splitlines()) <= 200
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_each_ladder_has_as_many_files_as_rungs(name: str):
+    numbers = [int(path.name[:2]) for path in source.rung_files(name)]
+    assert numbers == list(range(LADDERS[name].rungs))
+
+
+def test_rungs_include_no_kernel_of_the_product():
+    root = Path(__file__).resolve().parents[1] / "csrc"
+    families = re.compile(r'#include "(?:cuda|cpu)/(gemm|w4a16|reduce|sgemm)/')
+    for side in ("cuda", "cpu"):
+        for path in (root / side / "ladder").rglob("*.*"):
+            assert not families.search(path.read_text()), path
+
+
+def command(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["ladder", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_climb_has_every_column_and_writes_json_and_a_plot(tmp_path: Path):
+    out, picture = tmp_path / "cpu.json", tmp_path / "cpu.png"
+    text = command("cpu", "--size", "64", "--output", str(out), "--plot", str(picture))
+    assert "what changed" in text
+    assert picture.stat().st_size > 1000
+    report = json.loads(out.read_text())
+    records = {record["name"]: record for record in report["records"]}
+    assert list(records) == [*(f"rung {n}" for n in range(5)), "torch", "xgemm"]
+    assert all(record["error_of_bound"] <= 1 for record in records.values())
+    one, four = records["rung 1"], records["rung 4"]
+    assert one["gain"] == pytest.approx(records["rung 0"]["seconds"] / one["seconds"])
+    assert one["published_gain"] == pytest.approx(11.2 / 1.97)
+    assert four["published"] == 35.4
+    assert four["published_gain"] is None  # rung 3 has no published number
+    assert 0 < four["of_peak"] < 1
+
+
+def test_the_list_names_every_rung():
+    listed = json.loads(command("--list", "--json"))
+    assert [ladder["ladder"] for ladder in listed] == list(LADDERS)
+    for ladder in listed:
+        assert len(ladder["rungs"]) == LADDERS[ladder["ladder"]].rungs
+
+
+def test_show_prints_the_source_and_the_diff():
+    text = command("cpu", "--show", "1")
+    assert text.startswith("// Ladder cpu, rung 1: ")
+    assert "\n+++ 01_loops_mkn.cpp" in text
+    assert "+++" not in command("cpu", "--show", "0")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_its_rungs_are_skipped_with_the_reason():
+    for name, ladder in LADDERS.items():
+        if ladder.device == "cuda":
+            text = command(name)
+            assert f"{name} rung 0: skipped: " in text
+            assert len(text.splitlines()) >= ladder.rungs
+            report = json.loads(command(name, "--json"))
+            assert report["records"] == []
+            assert report["skipped"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["other"], "name must be one of cpu, reduce, sgemm"),
+        (["cpu", "--rungs", "5"], "rungs of cpu are 0..4"),
+        (["cpu", "--rungs", "1-"], "rungs of cpu are 0..4"),
+        (["cpu", "--size", "64x64"], "--size of cpu must be N or MxNxK, got '64x64'"),
+        (["reduce", "--size", "0"], "--size of reduce must be a count, got '0'"),
+        (["cpu", "--show", "7"], "cpu has rungs 0..4, got 7"),
+        (["cpu", "--output", "/nowhere/x.json"], "its directory does not exist"),
+        ([], "name a ladder"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_measured(arguments, message, monkeypatch):
+    monkeypatch.setattr("xgemm.cli.ladder.climb", lambda *_: pytest.fail("it was measured"))
+    result = CliRunner().invoke(app, ["ladder", *arguments])
+    assert result.exit_code != 0
+    assert message in f"{result.output}{result.exception}"
+
+
+def test_a_wrong_result_has_an_error_and_no_time(monkeypatch: pytest.MonkeyPatch):
+    make = problems.make_problem
+
+    def broken(ladder: rungs.Ladder, size: str, seed: int) -> problems.Problem:
+        made = make(ladder, size, seed)
+        call = made.rung
+
+        def rung(number: int) -> torch.Tensor:
+            result = call(number)
+            if number == 3:
+                result[5, 7] += 0.01
+            return result
+
+        return problems.Problem(rung, made.peers, made.expected, made.bound, made.work)
+
+    monkeypatch.setattr(run, "make_problem", broken)
+    monkeypatch.setattr(run, "time_calls", lambda *_: pytest.fail("it was timed"))
+    with pytest.raises(ArithmeticError, match=r"cpu rung 3 at 64x64x64 differs from float64 by"):
+        run.climb(run.Climb(CPU, ["64x64x64"], [2, 3]))
+
+
+def test_ops_name_the_rule_and_the_value():
+    a = torch.randn(4, 5)
+    with pytest.raises(ValueError, match=r"cpu: rung must be in 0\.\.4, got 5"):
+        ops().cpu(a, a.t().contiguous(), 5)
+    with pytest.raises(ValueError, match="cpu: b must be contiguous"):
+        ops().cpu(a, a.t(), 0)
+    with pytest.raises(ValueError, match=r"cpu: a must be .*float32.*got"):
+        ops().cpu(a.double(), a.t().double().contiguous(), 0)

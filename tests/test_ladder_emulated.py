@@ -1,0 +1,58 @@
+"""Every GPU rung on the emulator, against float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from emulator.library import Machine, Memory, library
+
+from xgemm.ladder.problems import ROUNDING
+from xgemm.ladder.rungs import LADDERS
+
+ORDERS = (
+    Machine(late_copies=True, late_products=True, seed=1),
+    Machine(late_copies=True, seed=2),
+    Machine(seed=3, descending=True),
+)
+
+
+def orders(machines: tuple[Machine, ...] = ORDERS):
+    return pytest.mark.parametrize(
+        "machine", machines, ids=[f"seed{machine.seed}" for machine in machines]
+    )
+
+
+@orders()
+@pytest.mark.parametrize("rung", range(LADDERS["reduce"].rungs))
+def test_reduce(rung: int, machine: Machine):
+    memory = Memory()
+    tile = library().ladder_reduce_tiles()[rung]
+    x = memory.copy(torch.randn(5 * tile, generator=torch.Generator().manual_seed(rung)))
+    out = memory.empty((1,), torch.float32)
+    machine.use()
+    library().ladder_reduce(rung, x.data_ptr(), out.data_ptr(), x.numel(), 1)
+    error = (out.double() - x.double().sum()).abs()
+    assert error <= 64 * 2.0**-24 * x.double().abs().sum()
+
+
+PRODUCTS = [(name, rung) for name in ("sgemm",) for rung in range(LADDERS[name].rungs)]
+
+
+@orders()
+@pytest.mark.parametrize(("name", "rung"), PRODUCTS)
+def test_product(name: str, rung: int, machine: Machine):
+    """Two tiles of C each way, and more of K than a ring holds."""
+    tile_m, tile_n, tile_k = library().ladder_product_tiles(name)[rung]
+    m, n, k = 2 * tile_m, 2 * tile_n, 6 * tile_k
+    generator = torch.Generator().manual_seed(rung)
+    dtype = LADDERS[name].dtype
+    memory = Memory()
+    a = memory.copy(torch.randn(m, k, generator=generator).to(dtype))
+    b = memory.copy(torch.randn(k, n, generator=generator).to(dtype))
+    c = memory.empty((m, n), dtype)
+    machine.use()
+    library().ladder_product(name, rung, a.data_ptr(), b.data_ptr(), c.data_ptr(), (m, n, k), 1)
+    expected = a.double() @ b.double()
+    bound = (k + 8) * 2.0**-24 * (a.double().abs() @ b.double().abs())
+    bound += ROUNDING[dtype] * expected.abs()
+    assert ((c.double() - expected).abs() <= bound).all()
