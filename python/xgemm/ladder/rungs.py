@@ -74,7 +74,7 @@ SGEMM = Ladder(
     dtype=torch.float32,
     unit="TFLOP/s",
     sizes=("4096x4096x4096",),
-    # Rungs 4, 5 and 7 were published as shares of other GPUs' peaks: they are in the files' headers.
+    # Rungs 4, 5 and 7 were published as shares of other GPUs' peaks: see the files.
     published=(0.31, 1.99, 2.98, 18.2, None, None, 21.8, None, None),
     published_on="A6000 (cuBLAS 23.2)",
 )
