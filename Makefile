@@ -2,6 +2,7 @@
 #   make demo [QUESTION="..."]   a real language model on xgemm's 4-bit kernels, beside plain torch
 #   make test [ARGS="..."]       build, then pytest, on all cores
 #   make fuzz                    random cases for 20 s a fuzzer; XGEMM_FUZZ_SECONDS=600 for longer
+#   make sanitize                the CPU half under ASan, UBSan and TSan, in under three minutes
 #   make build                   the op library in place (incremental)
 #   make hub                       what a kernel repository of the Hugging Face Hub holds: dist/hub
 #   make lint | wheel | clean | distclean
@@ -27,7 +28,7 @@ GPU = $(wildcard /dev/nvidia0)$(shell nvidia-smi -L 2> /dev/null)
 CUDA_HALF = $(shell grep -s '"cuda": "' python/xgemm/_build_info.json)
 export DEMO_XGEMM_CUDA = $(if $(GPU)$(CUDA_HALF),1,0)
 
-.PHONY: demo test fuzz locked build lint wheel hub clean distclean
+.PHONY: demo test fuzz sanitize locked build lint wheel hub clean distclean
 .DEFAULT_GOAL := build
 
 $(STAMPS)/venv:
@@ -87,6 +88,9 @@ test: build $(STAMPS)/test $(STAMPS)/model $(STAMPS)/encoder
 
 fuzz: build $(STAMPS)/test
 	@for fuzzer in $(sort $(wildcard tests/fuzz_*.py)); do $(BIN)/python $$fuzzer || exit 1; done
+
+sanitize: build $(STAMPS)/test
+	@$(BIN)/python tests/sanitize/run.py
 
 lint: build $(STAMPS)/dev
 	$(BIN)/ruff check .

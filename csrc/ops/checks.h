@@ -74,7 +74,8 @@ struct TensorView {
     int64_t expected = 1;
     for (int64_t d = dim - 1; d >= 0; --d) {
       if (sizes[d] != 1 && strides[d] != expected) return numel() == 0;
-      expected *= sizes[d];
+      // Only an empty tensor's sizes may have a product beyond int64.
+      if (__builtin_mul_overflow(expected, sizes[d], &expected)) return numel() == 0;
     }
     return true;
   }

@@ -24,11 +24,12 @@ struct Rows {
     const int64_t leading = view.dim - 1;
     int64_t inner = -1;  // the last leading dimension that counts
     bool even = true;
+    const bool empty = view.numel() == 0;  // its strides may have any value
     for (int64_t d = leading - 1; d >= 0; --d) {
       if (__builtin_mul_overflow(count, view.sizes[d], &count)) {
         value_error(op, ": ", name, " must have fewer than 2^63 rows, got ", shape_of(view));
       }
-      if (view.sizes[d] == 1) continue;
+      if (view.sizes[d] == 1 || empty) continue;
       even = even && (inner < 0 || view.strides[d] == reach);
       if (inner < 0) row_stride = view.strides[d];
       reach = view.strides[d] * view.sizes[d];
