@@ -14,7 +14,7 @@ def test_every_promise_names_tests_that_exist() -> None:
     promises = [row for row in rows if not row.startswith("| promise ")]
     assert len(promises) > 15
     for row in promises:
-        named = re.findall(r"`(tests/\w+\.py)(?:::(\w+))?`", row)
+        named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row)
         assert named, f"no test: {row}"
         for file, function in named:
             text = (ROOT / file).read_text()
