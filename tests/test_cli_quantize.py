@@ -15,6 +15,8 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 transformers = pytest.importorskip("transformers")
 
+from language_models import save_llama  # noqa: E402
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TINY = {
@@ -283,3 +285,38 @@ def test_a_report_without_a_place_is_refused_first(run, tmp_path, option):
     assert f"quantize: {option}: " in err
     assert "its directory does not exist" in err
     assert not (tmp_path / "target").exists()
+
+
+def test_gptq_by_the_command_line(run, tmp_path):
+    """A text calibrates; the directory loads, and the report has errors of outputs."""
+    source, text = save_llama(tmp_path / "source", layers=2), tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog\n" * 200)
+    arguments = ("--method", "gptq", "--group-size", 32, "--calibration", text, "--samples", 8)
+    arguments += ("--sequence-length", 16, "--act-order", "desc_act")
+    arguments += ("--resume", tmp_path / "run", "--json")
+    code, out, err = run("quantize", source, tmp_path / "target", *arguments)
+    assert code == 0, err
+    facts = json.loads(out)
+    assert facts["method"] == "gptq"
+    assert facts["options"]["act_order"] == "desc_act"
+    assert facts["error"]["outputs"] < facts["error"]["weights"]
+    assert len(list((tmp_path / "run").glob("stage-*.safetensors"))) == 2
+    model = xgemm.load(tmp_path / "target")
+    assert model.config.quantization_config.method == "gptq"
+
+
+def test_calibration_that_cannot_be_is_refused(run, tmp_path):
+    source, target = save_llama(tmp_path / "source"), tmp_path / "target"
+    (tmp_path / "short.txt").write_text("short")
+    gptq = ("--method", "gptq", "--group-size", 32)
+    for arguments, text in (
+        (("--act-order", "none"), "are for --method gptq"),
+        ((*gptq, "--samples", 0), "--samples must be at least 1, got 0"),
+        ((*gptq, "--calibration", tmp_path / "none.txt"), "must be a text file or 'builtin'"),
+        ((*gptq, "--calibration", tmp_path / "short.txt"), "fewer than --sequence-length"),
+        ((*gptq, "--act-order", "up"), "act_order must be one of"),
+    ):
+        code, out, err = run("quantize", source, target, *arguments)
+        assert (code, out) == (1, "")
+        assert text in err.replace("\n", " ")
+    assert not target.exists()

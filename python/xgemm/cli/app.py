@@ -104,7 +104,11 @@ def quantize(
         Path, typer.Argument(file_okay=False, metavar="DST", help="A new or empty directory.")
     ],
     method: Annotated[
-        str, typer.Option(help="rtn: round to nearest; hqq: scales and zeros fitted to weights.")
+        str,
+        typer.Option(
+            help="rtn: round to nearest; hqq: scales and zeros fitted to weights; gptq: errors "
+            "made up for by other weights, with calibration data."
+        ),
     ] = "rtn",
     group_size: Annotated[
         int, typer.Option(help="Weights along K that share a scale: 32, 64, 128, or -1: all of K.")
@@ -130,6 +134,20 @@ def quantize(
     scale_dtype: Annotated[
         str, typer.Option(help="float16, bfloat16, or auto: bfloat16 where float16 lacks range.")
     ] = "auto",
+    calibration: Annotated[
+        str, typer.Option(help="For gptq: a text file, or builtin: Python's help topics.")
+    ] = "builtin",
+    samples: Annotated[int, typer.Option(help="For gptq: samples of the text.")] = 128,
+    sequence_length: Annotated[int, typer.Option(help="For gptq: tokens of a sample.")] = 512,
+    act_order: Annotated[
+        str | None, typer.Option(help="For gptq: static (default), desc_act or none.")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False, help="For gptq: keep finished blocks here, and go on from them."
+        ),
+    ] = None,
     device: Annotated[
         str, typer.Option(help="Where to quantize: cpu, cuda, cuda:N or auto.")
     ] = "cpu",
@@ -146,6 +164,7 @@ def quantize(
     json: Json = False,
 ) -> None:
     """Quantize a transformers directory or a GGUF file SRC to an xgemm directory DST."""
+    from xgemm.cli.calibration import Calibration
     from xgemm.cli.quantize import Output, Recipe, Source, run
 
     recipe = Recipe(
@@ -157,6 +176,7 @@ def quantize(
         include=tuple(include or ()),
         lm_head=lm_head,
         scale_dtype=scale_dtype,
+        calibration=Calibration(calibration, samples, sequence_length, act_order, resume),
     )
     model = Source(source, device, trust_remote_code, tuple(drop or ()))
     run(model, destination, recipe, Output(json, report, plot))

@@ -48,7 +48,11 @@ class Step:
 
     def line(self) -> str:
         count = "" if self.total is None else f" {self.done} of {self.total}"
-        return f"{self.text}{count}, {self.seconds:.0f} s"
+        left = ""
+        if self.total is not None and 0 < self.done < self.total:
+            rest = self.seconds * (self.total - self.done) / self.done
+            left = f", about {rest:.0f} s left"
+        return f"{self.text}{count}, {self.seconds:.0f} s{left}"
 
 
 class _TerminalStep(Step):

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import xgemm
+from xgemm.cli.calibration import Calibration, load_tokenizer
 from xgemm.cli.output import (
     check_writable,
     choose_device,
@@ -27,7 +28,7 @@ from xgemm.cli.output import (
 )
 from xgemm.cli.progress import import_transformers, step
 from xgemm.formats.files import copy_regular, present, read_json_value
-from xgemm.quantize.weight import check_method, choose_clip
+from xgemm.quantize.weight import CALIBRATED_METHODS, check_method, choose_clip
 from xgemm.quoting import printable
 
 # What a person needs beside the weights: of tokenizers, processors, sentence-transformers.
@@ -52,6 +53,11 @@ class Recipe:
     include: tuple[str, ...] = ()
     lm_head: bool = False
     scale_dtype: str = "auto"
+    calibration: Calibration = field(default_factory=Calibration)
+
+    @property
+    def calibrated(self) -> bool:
+        return self.method in CALIBRATED_METHODS
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,7 @@ def run(source: Source, destination: Path, recipe: Recipe, output: Output) -> No
     _check_output(output)
     import_transformers()
     model, taken = _load(source, recipe)
-    _quantize(model, recipe, taken)
+    _quantize(model, source, recipe)
     report = model.xgemm_report
     with step(f"writing {destination}"):
         xgemm.save(model, destination)
@@ -116,7 +122,14 @@ def run(source: Source, destination: Path, recipe: Recipe, output: Output) -> No
 
 def _check_arguments(source: Source, destination: Path, recipe: Recipe) -> None:
     """Everything that can be refused before anything is imported, read or written."""
-    check_method("quantize: --method", recipe.method)
+    check_method("quantize: --method", recipe.method, calibrated=True)
+    if recipe.calibrated:
+        recipe.calibration.check()
+    elif recipe.calibration != Calibration():
+        raise ValueError(
+            "quantize: --calibration, --samples, --sequence-length, --act-order and --resume are "
+            f"for --method {' or '.join(CALIBRATED_METHODS)}, not for {recipe.method!r}"
+        )
     choose_clip("quantize: --clip", recipe.method, recipe.clip)
     if recipe.scale_dtype not in SCALE_DTYPES:
         allowed = ", ".join(SCALE_DTYPES)
@@ -173,6 +186,8 @@ def _load(source: Source, recipe: Recipe) -> tuple[Any, list[str]]:
     """The model, and the names of those linears that are 4-bit already (of a GGUF file)."""
     from xgemm.hf.source import load_float
 
+    if recipe.calibrated:
+        source = replace(source, device="cpu")  # blocks go to the device one at a time
     if not source.gguf:
         with step(f"loading {source.path}"):
             model = load_float(
@@ -191,7 +206,17 @@ def _load(source: Source, recipe: Recipe) -> tuple[Any, list[str]]:
     return model.to(source.device), taken
 
 
-def _quantize(model: Any, recipe: Recipe, taken: list[str]) -> None:
+def _quantize(model: Any, source: Source, recipe: Recipe) -> None:
+    calibrated: dict[str, Any] = {}
+    if recipe.calibrated:
+        data = recipe.calibration
+        tokenizer = load_tokenizer(source.path, source.gguf, source.trust_remote_code)
+        calibrated = {
+            "calibration": data.batches(tokenizer, model),
+            "options": data.options,
+            "device": source.device,
+            "resume": data.resume,
+        }
     with warnings.catch_warnings(record=True) as caught, step("quantizing", total=1) as shown:
         warnings.simplefilter("always")
         xgemm.quantize(
@@ -204,6 +229,7 @@ def _quantize(model: Any, recipe: Recipe, taken: list[str]) -> None:
             include=recipe.include,
             lm_head=recipe.lm_head,
             scale_dtype=SCALE_DTYPES[recipe.scale_dtype],
+            **calibrated,
             progress=lambda done, total, name: shown.update(
                 done, total, f"quantizing {name}".rstrip()
             ),
