@@ -23,7 +23,7 @@ FORBIDDEN_EVERYWHERE = re.compile(r"(ATen|c10|caffe2|pybind11)/|Python\.h|torch/
 CUDA_HEADER = re.compile(r"cuda|cooperative_groups|mma\.h|nv/|cutlass|cute/|cub/|thrust/")
 
 # Packages of the core that a user imports on purpose, and that may need extras.
-OPTIONAL_PACKAGES = {"cli", "hf", "vllm"}
+OPTIONAL_PACKAGES = {"cli", "hf", "sglang", "vllm"}
 
 
 def layer_of(path: str) -> str:

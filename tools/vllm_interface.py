@@ -15,6 +15,7 @@ import ast
 import json
 import sys
 import zipfile
+from collections.abc import Callable
 
 KERNELS = "vllm/model_executor/kernels/linear"
 LAYERS = "vllm/model_executor/layers"
@@ -63,12 +64,12 @@ def read(wheel: str) -> dict[str, object]:
     with zipfile.ZipFile(wheel) as opened:
         trees = {file: ast.parse(opened.read(file)) for file in USED}
         kernels = ast.parse(opened.read(f"{KERNELS}/__init__.py"))
-    names = {name: _describe(trees[file], name) for file, used in USED.items() for name in used}
+    names = {name: describe(trees[file], name) for file, used in USED.items() for name in used}
     version = wheel.rsplit("/", 1)[-1].split("-")[1]
     return {"vllm": version, "names": names, "cuda_kernels": _cuda_kernels(kernels)}
 
 
-def _describe(tree: ast.Module, name: str) -> list[str] | None:
+def describe(tree: ast.Module, name: str) -> list[str] | None:
     """Arguments of a function, fields of a class; None where there is no such name any more."""
     body: list[ast.stmt] = tree.body
     found: ast.stmt | None = None
@@ -118,13 +119,13 @@ def differences(old: dict, new: dict) -> list[str]:
         before, after = old["names"].get(name), new["names"].get(name)
         if before != after:
             found.append(f"{name}: {before} -> {after}")
-    if old["cuda_kernels"] != new["cuda_kernels"]:
+    if old.get("cuda_kernels") != new.get("cuda_kernels"):
         found.append(f"kernels: {old['cuda_kernels']} -> {new['cuda_kernels']}")
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(description: str = __doc__, read: Callable[[str], dict[str, object]] = read) -> None:
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("wheel")
     parser.add_argument("--compare", metavar="FILE")
     options = parser.parse_args()

@@ -46,14 +46,14 @@ class Awq:
         shape = self.shape(layer)
         return layer.weight(
             shape,
-            codes=_columns(layer.tensor("qweight")).t(),
+            codes=columns_of_words(layer.tensor("qweight")).t(),
             scales=layer.scales("scales"),
-            zeros=_columns(layer.tensor("qzeros")),
+            zeros=columns_of_words(layer.tensor("qzeros")),
             g_idx=None,
         )
 
 
-def _columns(words: torch.Tensor) -> torch.Tensor:
+def columns_of_words(words: torch.Tensor) -> torch.Tensor:
     """int32 [R, N / 8] to uint8 [R, N], the columns in order.
 
     Nibbles j and j + 4 of a word are columns 2 j and 2 j + 1. The inner bytes change places, and
@@ -108,5 +108,5 @@ class AwqWriter:
 
 
 def _words(numbers: torch.Tensor) -> torch.Tensor:
-    """uint8 [R, N] to int32 [R, N / 8], in the order that `_columns` undoes."""
+    """uint8 [R, N] to int32 [R, N / 8], in the order that `columns_of_words` undoes."""
     return _swap_bytes(_swap_nibbles(pack_nibbles(numbers)))

@@ -1,0 +1,224 @@
+"""Packed models over several processes: FSDP2 with LoRA, checkpoints, meshes of two dimensions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Checks, outcome, run_on
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+import xgemm
+from xgemm.distributed import parallelize
+
+SIZES = dict(
+    hidden_size=256, intermediate_size=448, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=64, vocab_size=130,
+)  # fmt: skip
+TOKENS = torch.arange(4 * 6).view(4, 6) % 130
+
+
+def llama(**more: Any) -> Any:
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**{**SIZES, **more})
+    return xgemm.quantize(transformers.LlamaForCausalLM(config), group_size=64)
+
+
+def with_lora() -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(llama(), LoraConfig(r=4, target_modules=["q_proj", "down_proj"]))
+    random = torch.Generator().manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:  # zeros give the other factor no gradient
+            parameter.data.copy_(torch.randn(parameter.shape, generator=random) * 0.1)
+    return model
+
+
+def step(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """A step of SGD on the adapters; the loss before it."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.5)
+    loss = model(tokens, labels=tokens).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.detach()
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def check_lora(path: Path) -> None:
+    """Sharded bytes, sharded adapters: the step is that of one process with the whole batch."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    expected, model = with_lora(), with_lora()
+    mesh = init_device_mesh("cpu", (ranks,))
+    for layer in model.base_model.model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    qweight = model.base_model.model.model.layers[0].mlp.up_proj.qweight
+    assert isinstance(qweight, DTensor)
+    assert qweight.to_local().shape[0] == 4 - rank  # of 7 rows
+    losses = []
+    for _ in range(2):
+        own = step(model, TOKENS.chunk(ranks)[rank])
+        dist.all_reduce(own)
+        losses.append((own / ranks, step(expected, TOKENS)))
+    for found, loss in losses:
+        torch.testing.assert_close(found, loss, rtol=1e-4, atol=1e-5)
+    trained = 0
+    for (name, mine), other in zip(model.named_parameters(), expected.parameters(), strict=True):
+        if mine.requires_grad:
+            trained += 1
+            torch.testing.assert_close(whole(mine), other, rtol=1e-3, atol=1e-5, msg=name)
+    assert trained == 8
+    before = with_lora().state_dict()
+    changed = [n for n, p in expected.named_parameters() if not torch.equal(p, before[n])]
+    assert len(changed) == trained  # and the packed bytes are as they were
+
+
+def check_checkpoint(path: Path) -> None:
+    """torch.distributed.checkpoint of a sharded model, read into another one, bit by bit."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    original = llama()
+    model = fully_shard(llama(), mesh=mesh)
+    dcp.save(get_model_state_dict(model), checkpoint_id=str(path / "dcp"))
+    other = llama()
+    for layer in other.model.layers:
+        layer.mlp.up_proj.qweight.data.zero_()
+    other = fully_shard(other, mesh=mesh)
+    state = get_model_state_dict(other)
+    dcp.load(state, checkpoint_id=str(path / "dcp"))
+    set_model_state_dict(other, state)
+    for (name, mine), expected in zip(
+        other.state_dict().items(), original.state_dict().values(), strict=True
+    ):
+        assert torch.equal(whole(mine), expected), name
+    with torch.no_grad():
+        torch.testing.assert_close(other(TOKENS).logits, original(TOKENS).logits)
+
+
+def check_transformers_fsdp(path: Path) -> None:
+    """from_pretrained with fsdp_size: packed bytes are read and kept as shards."""
+    import transformers
+    from transformers.distributed import DistributedConfig
+
+    cls = transformers.AutoModelForCausalLM
+    config = DistributedConfig(fsdp_size=dist.get_world_size())
+    model = cls.from_pretrained(path / "llama", distributed_config=config)
+    qweight = model.model.layers[0].mlp.up_proj.qweight
+    assert isinstance(qweight, DTensor)
+    assert qweight.to_local().shape[0] < qweight.shape[0]
+    with torch.no_grad():
+        torch.testing.assert_close(model(TOKENS).logits, llama()(TOKENS).logits)
+
+
+def check_fused(path: Path) -> None:
+    """Siblings are joined before the model is split, or after."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    expected = llama()(TOKENS).logits
+    after = xgemm.fuse(parallelize(llama(), mesh))
+    with torch.no_grad():
+        torch.testing.assert_close(after(TOKENS).logits, expected, rtol=1e-4, atol=1e-4)
+    before = parallelize(xgemm.fuse(llama()), mesh)
+    with torch.no_grad():
+        torch.testing.assert_close(before(TOKENS).logits, expected, rtol=1e-4, atol=1e-4)
+
+
+def check_tied_head(path: Path) -> None:
+    """A float head that is the embedding: both stay whole, and one."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = llama(tie_word_embeddings=True)
+    expected = model(TOKENS).logits
+    parallelize(model, mesh)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    with torch.no_grad():
+        torch.testing.assert_close(model(TOKENS).logits, expected, rtol=1e-4, atol=1e-4)
+
+
+PLAN = {"0": "colwise", "2": "rowwise"}
+
+
+def pair() -> nn.Sequential:
+    """Linears of an MLP, between float ones."""
+    torch.manual_seed(0)
+    mlp = nn.Sequential(nn.Linear(96, 448), nn.SiLU(), nn.Linear(448, 96))
+    xgemm.quantize(mlp, group_size=64)
+    return nn.Sequential(nn.LayerNorm(96), mlp, nn.Linear(96, 8))
+
+
+def check_two_dimensions(path: Path) -> None:
+    """Data parallel outside, tensor parallel inside: DDP's gradients are the whole batch's."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    expected, model = pair(), pair()
+    with pytest.raises(ValueError, match=r"one dimension, got 2: .* as mesh\[.tp.\]"):
+        parallelize(model[1], mesh, PLAN)
+    parallelize(model[1], mesh["tp"], PLAN)
+    assert model[1][0].out_features in (192, 256)
+    wrapped = DistributedDataParallel(model, process_group=mesh["dp"].get_group())
+    x = torch.randn(8, 96, generator=torch.Generator().manual_seed(1))
+    expected(x).square().mean().backward()
+    wrapped(x.chunk(2)[mesh["dp"].get_local_rank()]).square().mean().backward()
+    for index in (0, 2):  # float layers, whole on each rank
+        for mine, other in zip(
+            model[index].parameters(), expected[index].parameters(), strict=True
+        ):
+            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-5)
+
+
+def check_fsdp_of_shares(path: Path) -> None:
+    """fully_shard over the outer dimension of a model that is split over the inner one."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    expected, model = pair(), pair()
+    parallelize(model[1], mesh["tp"], PLAN)
+    fully_shard(model, mesh=mesh["dp"])
+    x = torch.randn(8, 96, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(model(x), expected(x), rtol=1e-4, atol=1e-4)
+
+
+CHECKS: dict[int, Checks] = {
+    2: {
+        "lora": check_lora,
+        "checkpoint": check_checkpoint,
+        "transformers_fsdp": check_transformers_fsdp,
+        "fused": check_fused,
+        "tied_head": check_tied_head,
+    },
+    4: {
+        "two_dimensions": check_two_dimensions,
+        "fsdp_of_shares": check_fsdp_of_shares,
+    },
+}
+CASES = [(check, ranks) for ranks, checks in CHECKS.items() for check in checks]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for package in ("transformers", "peft"):  # not above: it takes each process seconds
+        pytest.importorskip(package)
+    path = tmp_path_factory.mktemp("training")
+    llama().save_pretrained(path / "llama")
+    for ranks, checks in CHECKS.items():
+        run_on(ranks, checks, path)
+    return path
+
+
+@pytest.mark.skipif(not dist.is_gloo_available(), reason="this torch has no gloo")
+@pytest.mark.parametrize(("check", "ranks"), CASES)
+def test_ranks(check: str, ranks: int, results: Path) -> None:
+    assert outcome(results, check, ranks) == ["passed"] * ranks
