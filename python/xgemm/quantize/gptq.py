@@ -127,9 +127,10 @@ def upper_factor(h: Tensor, damp: float) -> Tensor | None:
     enough for float32, more is added to its diagonal; None where nothing helps.
     """
     diagonal = h.diagonal()
-    mean = diagonal[diagonal > 0].mean()
-    if not bool(torch.isfinite(mean)):
+    if not bool(torch.isfinite(h).all()):
         return None
+    mean = diagonal.sum() / (diagonal > 0).sum()
+    mean = torch.where(mean > 0, mean, torch.ones_like(mean))  # inputs that are 0 throughout
     reversed_h = h.flip(0, 1)
     added = torch.where(reversed_h.diagonal() > 0, 0.0, mean)
     while damp <= MAX_DAMP:
