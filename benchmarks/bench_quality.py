@@ -44,6 +44,9 @@ def own_methods() -> Iterator[tuple[str, Quantize]]:
         recipes.append((method, {"method": method}))
         if method == "rtn":
             recipes.append((f"{method}, clip none", {"method": method, "clip": "none"}))
+        if method == "gptq":
+            options = {"act_order": "desc_act"}
+            recipes.append((f"{method}, desc_act", {"method": method, "options": options}))
     for name, recipe in recipes:
 
         def quantize(model, group_size, symmetric, batches, recipe=recipe):

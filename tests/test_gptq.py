@@ -42,7 +42,7 @@ def gptq(
     assert u is not None
     size = w.shape[1] if group_size == -1 else group_size
     grid = Grid(size, symmetric, "none", torch.float16)
-    return quantize_channels(w, order, u, h.diagonal(), grid, act_order == "static")
+    return quantize_channels(w, order, u, grid, act_order == "static")
 
 
 def plain_gptq(

@@ -14,6 +14,8 @@ Every H_F^-1 is read from one factor: with H^-1 = U^T U, U upper triangular (sec
     w  <-  w - (w_i - q_i) / U_ii  U_i,i:
 
 Channels are taken in blocks of 128; what a block does to those after it is one product (step 2).
+An error e of channel i costs e^2 / U_ii^2 when the channels after it have done their best (eq. 3):
+that is what errors count when a group's range is shrunk (clip="mse"), before codes are chosen.
 H gets `damp` times its mean diagonal on the diagonal.
 
 U comes from one factorization: with H in reverse order = L L^T, H = R R^T where R, L in reverse
@@ -89,7 +91,7 @@ class Gptq(BlockMethod):
             return
         grid = Grid(size, settings.symmetric, settings.clip, dtype)
         static = self.act_order == "static"
-        quantized = quantize_channels(w, order, factor, h.diagonal(), grid, static)
+        quantized = quantize_channels(w, order, factor, grid, static)
         quantized = replace(quantized, group_size=settings.group_size)
         start = 0
         for layer in layers:
@@ -145,19 +147,18 @@ def upper_factor(h: Tensor, damp: float) -> Tensor | None:
 
 
 def quantize_channels(
-    w: Tensor, order: Tensor, u: Tensor, importance: Tensor, grid: Grid, static: bool
+    w: Tensor, order: Tensor, u: Tensor, grid: Grid, static: bool
 ) -> QuantizedWeight:
     """The 4-bit weight of w [N, K], its channels taken in `order`.
 
-    u: the factor for channels in that order. importance: [K], what an error in a channel counts
-        when scales are found.
+    u: the factor for channels in that order.
     static: groups are of neighbours and their scales those of w; else they are of channels that
         follow one another in `order`, with scales found when the first of them is reached.
     """
     n, k = w.shape
     groups = -(-k // grid.size)
     rest = w[:, order].t().contiguous()  # [K, N]: w as it is after the errors so far
-    importance = importance[order]
+    importance = u.diagonal() ** -2
     position = torch.arange(k, device=w.device)
     group_of = order // grid.size if static else position // grid.size
     if static:
