@@ -2,9 +2,10 @@
 
     python benchmarks/bench_gptq.py [--layers 4] [--samples 128] [--length 2048] [--output FILE]
 
-The model is built on the GPU in bf16 with `--layers` of its 32 blocks. What lies between the ends
-of two blocks is the time of a block; the whole model is what came before the first block's end plus
-31 blocks. Needs a CUDA device and transformers.
+The model is built in bf16 with `--layers` of its 32 blocks, on the GPU; or with `--home cpu` on the
+CPU, from where blocks go to the GPU one at a time. What lies between the ends of two blocks is the
+time of a block; the whole model is what came before the first block's end plus 31 blocks. Needs a
+CUDA device and transformers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import xgemm
 BLOCKS = 32  # of Llama-3-8B
 
 
-def build(layers: int) -> Any:
+def build(layers: int, home: str) -> Any:
     config = transformers.LlamaConfig(
         hidden_size=4096,
         intermediate_size=14336,
@@ -38,7 +39,7 @@ def build(layers: int) -> Any:
         dtype=torch.bfloat16,
     )
     torch.manual_seed(0)
-    with torch.device("cuda"):
+    with torch.device(home):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     return model.eval()
 
@@ -53,12 +54,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4, help="samples a batch")
     parser.add_argument("--group-size", type=int, default=128)
     parser.add_argument("--act-order", default="static")
+    parser.add_argument("--home", choices=("cuda", "cpu"), default="cuda", help="of the model")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    model = build(options.layers)
+    model = build(options.layers, options.home)
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 128256, (options.samples, options.length), generator=generator)
-    batches = [part.cuda() for part in tokens.split(options.batch)]
+    batches = [part.to(options.home) for part in tokens.split(options.batch)]
     torch.cuda.synchronize()
     held = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -76,6 +78,7 @@ def main() -> None:
         group_size=options.group_size,
         calibration=batches,
         options={"act_order": options.act_order},
+        device="cuda",
         progress=progress,
     )
     torch.cuda.synchronize()
