@@ -182,7 +182,7 @@ def measure(library: Library, shape: Shape, workspace: torch.Tensor) -> dict[str
     for key, config in configs.items():
         if 4 * config.splits * shape.m * shape.n > MOST_WORKSPACE // 2:
             continue
-        run = partial(library.launch, shape, config, (a, b, d), workspace)
+        run = library.prepare(shape, config, (a, b, d), workspace)
         d.fill_(float("nan"))
         run()
         if not is_right(d, a, b, shape.precision):

@@ -36,6 +36,8 @@ from sweep.model import Record, against_torch, estimates, fit, regret, winners
 from sweep.tune import constants, tune_file, with_constants
 
 FLUSH_BYTES = 256 << 20  # more than any L2
+# Of a configuration, before those that take NEAR times the best one's time and more are left alone.
+FIRST_REPEATS, NEAR = 2, 1.25
 MOST_FLOPS = 2e12
 MOST_BYTES = 8e9
 LAYER_SETS = ("decode", "prefill", "small", "large", "models")
@@ -61,6 +63,13 @@ def layer_shapes(sets: list[str]) -> list[Shape]:
     return [shape for shape in dict.fromkeys(found) if shape.flops <= MOST_FLOPS]
 
 
+def random_layer(rng: random.Random) -> Shape:
+    from xgemm.bench.shapes import drawn_layer
+
+    layer = drawn_layer(rng)
+    return Shape(layer.m, layer.n, layer.k, "nt", rng.random() < 0.5)
+
+
 def make_operands(shape: Shape) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     dtype = torch.bfloat16 if shape.bf16 else torch.float16
     m, n, k = shape.m, shape.n, shape.k
@@ -75,15 +84,26 @@ def make_operands(shape: Shape) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     return matrix(m, k, shape.layout[0]), matrix(k, n, shape.layout[1]), d
 
 
-def is_right(d: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Of some rows and columns, the first and the last among them, against float64."""
-    rows = torch.linspace(0, len(d) - 1, min(len(d), 40), device="cuda").round().long()
-    columns = torch.linspace(0, d.shape[1] - 1, min(d.shape[1], 300), device="cuda").round().long()
-    wide_a, wide_b = a[rows].double(), b[:, columns].double()
-    expected, magnitude = wide_a @ wide_b, wide_a.abs() @ wide_b.abs()
-    rounding = 2.0**-8 if d.dtype == torch.bfloat16 else 2.0**-11
-    bound = (a.shape[1] + 8) * 2.0**-24 * magnitude + 1.01 * rounding * expected.abs() + 2.0**-24
-    return bool(((d[rows][:, columns].double() - expected).abs() <= bound).all())
+class Reference:
+    """Some rows and columns of a product, the first and the last among them, in float64."""
+
+    def __init__(self, a: torch.Tensor, b: torch.Tensor) -> None:
+        self._rows = self._some(len(a), 40)
+        self._columns = self._some(b.shape[1], 300)
+        wide_a, wide_b = a[self._rows].double(), b[:, self._columns].double()
+        self._expected = wide_a @ wide_b
+        magnitude = wide_a.abs() @ wide_b.abs()
+        rounding = 2.0**-8 if a.dtype == torch.bfloat16 else 2.0**-11
+        self._bound = (a.shape[1] + 8) * 2.0**-24 * magnitude + 2.0**-24
+        self._bound += 1.01 * rounding * self._expected.abs()
+
+    @staticmethod
+    def _some(extent: int, count: int) -> torch.Tensor:
+        return torch.linspace(0, extent - 1, min(extent, count), device="cuda").round().long()
+
+    def agrees(self, d: torch.Tensor) -> bool:
+        found = d[self._rows][:, self._columns].double()
+        return bool(((found - self._expected).abs() <= self._bound).all())
 
 
 def time_by_turns(calls: list[Callable[[], object]], repeats: int) -> list[float]:
@@ -116,13 +136,14 @@ def measure(library: Library, device: Device, shape: Shape, repeats: int) -> Rec
     workspace = torch.full((most // 4 + 64,), float("nan"), device="cuda")
 
     def run(config: Config) -> Callable[[], object]:
-        return lambda: library.launch(shape, config, operands, workspace)
+        return library.prepare(shape, config, operands, workspace)
 
+    reference = Reference(a, b)
     for key, config in list(configs.items()):
         d.fill_(float("nan"))
         try:
             run(config)()
-            wrong = None if is_right(d, a, b) else "a wrong result"
+            wrong = None if reference.agrees(d) else "a wrong result"
         except RuntimeError as error:
             wrong = str(error)
         if wrong is None:
@@ -131,11 +152,14 @@ def measure(library: Library, device: Device, shape: Shape, repeats: int) -> Rec
             raise ArithmeticError(f"{shape}: {key}: {wrong}")
         print(f"{shape}: left out {key}: {wrong}", file=sys.stderr)
         del configs[key]
-    calls = [run(config) for config in configs.values()]
+    first = time_by_turns([run(config) for config in configs.values()], FIRST_REPEATS)
+    seconds = dict(zip(configs, first, strict=True))
+    near = [key for key in configs if seconds[key] < NEAR * min(first) or key == chosen.key]
+    calls = [run(configs[key]) for key in near]
     calls.append(lambda: torch.mm(a, b, out=d))
-    times = time_by_turns(calls, repeats)
-    seconds = dict(zip(configs, times, strict=False))
-    return Record(shape, seconds, configs, times[-1], chosen.key)
+    *times, peer = time_by_turns(calls, repeats)
+    seconds.update(zip(near, times, strict=True))
+    return Record(shape, seconds, configs, peer, chosen.key)
 
 
 def save(path: Path, device: Device, seed: int, records: list[Record]) -> None:
@@ -184,6 +208,7 @@ def sweep(options: argparse.Namespace) -> None:
     rng = random.Random(seed)
     shapes = layer_shapes(options.sets.split(",")) if options.sets else []
     shapes += [random_shape(rng, options.ragged) for _ in range(options.random)]
+    shapes += [random_layer(rng) for _ in range(options.layers)]
     rng.shuffle(shapes)  # what a limited time leaves out is then no one kind
     print(f"{device.name}, torch {torch.__version__}, seed {seed}, {len(shapes)} shapes")
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -229,6 +254,7 @@ def main() -> None:
         "--sets", default=",".join(LAYER_SETS), help="of `xgemm bench mul`, or ''"
     )
     commands.run.add_argument("--random", type=int, default=300, help="shapes drawn log-uniformly")
+    commands.run.add_argument("--layers", type=int, default=0, help="random layers of many models")
     commands.run.add_argument("--ragged", action="store_true", help="random N and K of any size")
     commands.run.add_argument("--repeats", type=int, default=9, help="the median of how many")
     commands.show.add_argument("sweep", type=Path)

@@ -259,19 +259,18 @@ def test_sm90_rows(columns: int, layout: str) -> None:
         )  # fmt: skip
 
 
-def small_shapes() -> list[tuple[int, int, int]]:
-    text = (GEMM / "sm90" / "small" / "tile.h").read_text()
-    found = re.findall(r"^    \{(\d+), (\d+), (\d+)\},", text, re.MULTILINE)
-    assert found
-    return [(int(m), int(n), int(stages)) for m, n, stages in found]
-
-
 def small_shapes_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
+    text = (GEMM / "sm90" / "small" / "tile.h").read_text()
+    shapes = re.findall(r"^    \{(\d+), (\d+), (\d+)(, true)?\},", text, re.MULTILINE)
+    assert shapes
     found = []
-    for (block_m, block_n, stages), layout in itertools.product(small_shapes(), LAYOUTS):
+    for (*sizes, k_major_only), layout in itertools.product(shapes, LAYOUTS):
+        block_m, block_n, stages = map(int, sizes)
         wide, cut = min(block_m, block_n) > 64, block_m == 128 and block_n <= 144
         boxes = (block_m, block_n) == (64, 144) and layout[1] == "n"
         # Shape::compiled_for of tile.h
+        if k_major_only and layout != "nt":
+            continue
         if (layout != "tt" or not wide or cut) and not boxes:
             found.append(((block_m, block_n, stages), layout))
     return found

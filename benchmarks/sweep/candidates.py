@@ -8,13 +8,14 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sweep.library import ROOT, Config, Device, Shape
 
 SM90_BLOCK_M = 128
 SM80_TILES = ((128, 256, 5), (128, 128, 4), (64, 64, 4))  # the first for aligned operands only
 MOST_WORKSPACE = 1 << 28
+MOST_TURNS = 8  # tiles of an SM, where CTAs have one each
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -118,11 +119,32 @@ def gemv(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
         )  # fmt: skip
 
 
-def small_shapes() -> list[tuple[int, int, int]]:
-    """(block_m, block_n, stages): what the kernel is compiled for."""
+@dataclass(frozen=True)
+class SmallShape:
+    """Shape of csrc/cuda/gemm/sm90/small/tile.h: what the kernel is compiled for."""
+
+    block_m: int
+    block_n: int
+    stages: int
+    k_major_only: bool
+
+    @property
+    def area(self) -> int:
+        return self.block_m * self.block_n
+
+    def compiled_for(self, a_mn: bool, b_mn: bool) -> bool:
+        if self.k_major_only and (a_mn or b_mn):
+            return False
+        if b_mn and (self.block_m, self.block_n) == (64, 144):
+            return False
+        wide = self.block_m > 64 and self.block_n > 64
+        return not a_mn or b_mn or not wide or (self.block_m == 128 and self.block_n <= 144)
+
+
+def small_shapes() -> list[SmallShape]:
     text = (ROOT / "csrc/cuda/gemm/sm90/small/tile.h").read_text()
-    found = re.findall(r"^    \{(\d+), (\d+), (\d+)\},", text, re.MULTILINE)
-    return [(int(m), int(n), int(stages)) for m, n, stages in found]
+    found = re.findall(r"^    \{(\d+), (\d+), (\d+)(, true)?\},", text, re.MULTILINE)
+    return [SmallShape(int(m), int(n), int(stages), bool(only)) for m, n, stages, only in found]
 
 
 def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
@@ -131,23 +153,22 @@ def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]
     all are of one size.
     """
     shapes = small_shapes()
-    a_mn, b_mn = shape.layout[0] == "t", shape.layout[1] == "n"
-    for (block_m, block_n, stages), swapped in itertools.product(shapes, (False, True)):
+    layout = shape.layout[0] == "t", shape.layout[1] == "n"
+    for of, swapped in itertools.product(shapes, (False, True)):
         m, n = (shape.n, shape.m) if swapped else (shape.m, shape.n)
-        m_mn, n_mn = (b_mn, a_mn) if swapped else (a_mn, b_mn)
-        rows, columns = ceil_div(m, block_m), ceil_div(n, block_n)
-        wide = block_m > 64 and block_n > 64
-        # Shape::compiled_for of tile.h
-        cut = block_m == 128 and block_n <= 144
-        compiled = not m_mn or n_mn or not wide or cut
-        compiled = compiled and not (n_mn and (block_m, block_n) == (64, 144))
-        if rows * columns > 4 * device.sm_count or not compiled:
+        m_mn, n_mn = layout[::-1] if swapped else layout
+        rows, columns = ceil_div(m, of.block_m), ceil_div(n, of.block_n)
+        if rows * columns > MOST_TURNS * device.sm_count or not of.compiled_for(m_mn, n_mn):
             continue
-        cut_m = block_m if m_mn else ceil_div(ceil_div(m, rows), 8) * 8
-        cut_n = block_n if n_mn else ceil_div(ceil_div(n, columns), 8) * 8
-        holding = [each for each in shapes if cut_m <= each[0] and cut_n <= each[1]]
-        tiles = [(block_m, block_n)]
-        if min(holding, key=lambda each: each[0] * each[1]) == (block_m, block_n, stages):
+        cut_m = of.block_m if m_mn else ceil_div(ceil_div(m, rows), 8) * 8
+        cut_n = of.block_n if n_mn else ceil_div(ceil_div(n, columns), 8) * 8
+        holding = [
+            each for each in shapes
+            if cut_m <= each.block_m and cut_n <= each.block_n
+            and not (each.k_major_only and (m_mn or n_mn))
+        ]  # fmt: skip
+        tiles = [(of.block_m, of.block_n)]
+        if min(holding, key=lambda each: each.area) == of and (cut_m, cut_n) != tiles[0]:
             tiles.append((cut_m, cut_n))
         for (tile_m, tile_n), cluster in itertools.product(tiles, (1, 2, 4)):
             rows, columns = ceil_div(m, tile_m), ceil_div(n, tile_n)
@@ -156,11 +177,12 @@ def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]
             if (tile_n if by_rows < by_columns else tile_m) % cluster:
                 continue
             halves = (
-                block_m == 128 and block_n <= 128 and ceil_div(shape.k, 64) // 2 >= stages
-            )  # tile.h
+                of.block_m == 128 and of.block_n <= 128
+                and ceil_div(shape.k, 64) // 2 >= of.stages
+            )  # fmt: skip
             for splits in (1, 2) if halves else (1,):
                 yield replace(
-                    chosen, block_m=tile_m, block_n=tile_n, stages=stages, cluster=cluster,
+                    chosen, block_m=tile_m, block_n=tile_n, stages=of.stages, cluster=cluster,
                     splits=splits, swapped=swapped, ctas=min(by_columns, by_rows) * splits,
                     estimate_us=0.0,
                 )  # fmt: skip

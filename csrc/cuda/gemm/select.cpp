@@ -195,7 +195,8 @@ std::string explain(const Problem& problem, const Config& config) {
       << name_of(problem.dtype) << "\nkernel: " << name_of(config.kernel) << ", tile "
       << config.block_m << "x" << config.block_n;
   if (config.kernel == Kernel::kSm90Small) {
-    const sm90::small::Shape& most = sm90::small::shape_of(config.block_m, config.block_n);
+    const bool k_major = sm90::a_k_major(problem) && sm90::b_k_major(problem);
+    const sm90::small::Shape& most = sm90::small::shape_of(config.block_m, config.block_n, k_major);
     out << " of at most " << most.block_m << "x" << most.block_n;
   }
   if (config.stages > 0) out << ", " << config.stages << " stages";

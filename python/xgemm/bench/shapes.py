@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, replace
 
@@ -50,6 +51,15 @@ SPLITS = {
     "wide": (40000, 1024),
     "long": (1024, 40000),
 }
+# (hidden, key and value, intermediate) sizes of models whose layers are drawn at random.
+DRAWN_MODELS = (
+    (1536, 256, 8960), (2048, 1024, 11008), (2304, 1024, 9216), (2560, 2560, 6912),
+    (3072, 1024, 8192), (3840, 2048, 15360), (4096, 1024, 12288), (4096, 1024, 14336),
+    (4544, 64, 18176), (5120, 1024, 13824), (5120, 1280, 17920), (5120, 1024, 32768),
+    (5376, 2048, 21504), (6144, 1024, 16384), (7168, 1024, 20480), (8192, 1024, 22528),
+)  # fmt: skip
+DRAWN_ROWS = (129, 2048)  # log-uniform, the last one excluded
+DRAWN_SIDES = (1024, 20480)  # N and K of layers of no model: log-uniform multiples of 64
 LAYERS = {"8b": LLAMA_8B, "70b": LLAMA_70B, "models": OTHER_MODELS, "splits": SPLITS}
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192)
 FEW_ROWS = (1, 4, 16, 64, 256)
@@ -81,6 +91,8 @@ PRODUCT_SETS = {
     "sample": "one shape of each kind, for --compile, which takes seconds a shape",
     "models": "linears of other models, M = 1 ... 4096 (to 64 on the CPU)",
     "splits": "linears that several GPUs share, and N and K of 40000, likewise",
+    "layers": "12 random layers, of 16 other models and of any size, M = 129 ... 2047 (to 256 on"
+    " the CPU), drawn fresh unless --seed is given",
     "odd": "sizes that no vector load is aligned to",
     "ragged": "12 random sizes, drawn fresh unless --seed is given",
     "aligned": "12 random multiples of 8, likewise",
@@ -151,6 +163,9 @@ def _products_of(name: str, gpu: bool, seed: int) -> list[Product]:
         return [Product(*each) for each in SAMPLE if gpu or each[1] <= 64]
     if name == "odd":
         return [Product("odd", m, n, k) for m, n, k in ODD]
+    if name == "layers":
+        draw = random.Random(seed)
+        return [drawn_layer(draw, DRAWN_ROWS[1] if gpu else 257) for _ in range(DRAWN)]
     if name in ("ragged", "aligned"):
         return _drawn(name, random.Random(seed), 8192 if gpu else 1500)
     if name in ("models", "splits"):
@@ -171,6 +186,24 @@ def _squares(sizes: tuple[int, ...]) -> list[Product]:
 
 def _layers(layers: dict[str, tuple[int, int]], rows: tuple[int, ...]) -> list[Product]:
     return [Product(layer, m, n, k) for layer, (n, k) in layers.items() for m in rows]
+
+
+def drawn_layer(draw: random.Random, end_m: int = DRAWN_ROWS[1]) -> Product:
+    """A linear layer of DRAWN_MODELS or, every second time, of log-uniform N and K."""
+
+    def log_uniform(low: int, high: int) -> float:
+        return math.exp(draw.uniform(math.log(low), math.log(high)))
+
+    m = int(log_uniform(DRAWN_ROWS[0], end_m))
+    if draw.random() < 0.5:
+        n, k = (round(log_uniform(*DRAWN_SIDES) / 64) * 64 for _ in range(2))
+        return Product("layer", m, n, k)
+    hidden, key_value, intermediate = draw.choice(DRAWN_MODELS)
+    n, k = draw.choice((
+        (hidden + 2 * key_value, hidden), (hidden, hidden), (intermediate, hidden),
+        (2 * intermediate, hidden), (hidden, intermediate),
+    ))  # fmt: skip
+    return Product("layer", m, n, k)
 
 
 def _drawn(name: str, draw: random.Random, top: int) -> list[Product]:

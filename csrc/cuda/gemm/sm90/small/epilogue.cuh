@@ -24,12 +24,13 @@ struct Corner {
 // each of few rows at once.
 template <typename T, int kColumns>
 class WarpStore {
-  static constexpr int kPitch = kColumns + 8;  // elements: free of bank conflicts
-  static constexpr int kColumnPitch = 24;      // of the transpose
+  static constexpr int kStaged = round_up(kColumns, 16);  // stmatrix takes 16 columns at once
+  static constexpr int kPitch = kStaged + 8;              // elements: free of bank conflicts
+  static constexpr int kColumnPitch = 24;                 // of the transpose
 
  public:
   static constexpr int kBytes =
-      2 * (16 * kPitch > kColumns * kColumnPitch ? 16 * kPitch : kColumns * kColumnPitch);
+      2 * (16 * kPitch > kStaged * kColumnPitch ? 16 * kPitch : kStaged * kColumnPitch);
 
   // `bias`: of the columns or, bias_of_rows, of the 16 rows, in shared memory.
   __device__ WarpStore(const Params& params, const float* bias, void* staging, int lane)
@@ -57,14 +58,20 @@ class WarpStore {
   }
 
  private:
+  // Of the 8 columns after the `j`-th ones, or where there are none those again: they land where no
+  // element of D is taken from.
+  __device__ static const float* next_of(const float (&sums)[kColumns / 2], int j) {
+    return sums + 4 * (j + 1 < kColumns / 8 ? j + 1 : j);
+  }
+
   __device__ void stage_transpose(const float (&sums)[kColumns / 2]) const {
     const int matrix = lane_ / 8;
     T* to = staging_ + (matrix / 2 * 8 + lane_ % 8) * kColumnPitch + matrix % 2 * 8;
 #pragma unroll
     for (int j = 0; j < kColumns / 8; j += 2) {
-      const float* x = sums + 4 * j;
+      const float *x = sums + 4 * j, *next = next_of(sums, j);
       ptx::stmatrix_x4_trans(to + j * 8 * kColumnPitch, pack2<T>(x[0], x[1]), pack2<T>(x[2], x[3]),
-                             pack2<T>(x[4], x[5]), pack2<T>(x[6], x[7]));
+                             pack2<T>(next[0], next[1]), pack2<T>(next[2], next[3]));
     }
     __syncwarp();
   }
@@ -88,9 +95,9 @@ class WarpStore {
     T* to = staging_ + (matrix % 2 * 8 + lane_ % 8) * kPitch + matrix / 2 * 8;
 #pragma unroll
     for (int j = 0; j < kColumns / 8; j += 2) {
-      const float* x = sums + 4 * j;
-      ptx::stmatrix_x4(to + j * 8, pack2<T>(x[0], x[1]), pack2<T>(x[2], x[3]), pack2<T>(x[4], x[5]),
-                       pack2<T>(x[6], x[7]));
+      const float *x = sums + 4 * j, *next = next_of(sums, j);
+      ptx::stmatrix_x4(to + j * 8, pack2<T>(x[0], x[1]), pack2<T>(x[2], x[3]),
+                       pack2<T>(next[0], next[1]), pack2<T>(next[2], next[3]));
     }
     __syncwarp();
   }

@@ -29,7 +29,7 @@ Status launch_kernel(const Params& params, cudaStream_t stream) {
   const dim3 clusters(cluster.along_n, cluster.along_m, halves);
   const auto in_order = [&](const dim3& x) { return params.rows_first ? dim3(x.y, x.x, x.z) : x; };
   const Grid grid{.blocks = in_order(blocks),
-                  .threads = dim3(Tile::kThreads),
+                  .threads = dim3(Tile::kLaunched),
                   .shared_bytes = static_cast<size_t>(bytes),
                   .stream = stream,
                   .cluster = in_order(clusters),

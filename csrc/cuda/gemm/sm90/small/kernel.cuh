@@ -13,6 +13,7 @@
 #include "cuda/ptx/elect.h"
 #include "cuda/ptx/griddep.h"
 #include "cuda/ptx/mbarrier.h"
+#include "cuda/ptx/setmaxnreg.h"
 #include "cuda/ptx/st_async.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma.h"
@@ -35,7 +36,15 @@ struct TileConfig {
   static constexpr int kFirst = kTurns == 1 ? 2 : 1;
   // Every warpgroup sees every pass over the ring, or could not tell them by a parity.
   static_assert(kStages % kSharers == 0);
-  static constexpr int kThreads = kWarpgroups * kWarpgroup + kOperands * kTurns * 32;
+  static constexpr int kLoaders = kOperands * kTurns;  // warps
+  static constexpr int kThreads = kWarpgroups * kWarpgroup + kLoaders * 32;
+  // Four warpgroups that multiply take registers from those that load, which must be a whole
+  // warpgroup for that: some of its warps have nothing to do.
+  static constexpr bool kMovesRegisters = kWarpgroups == 4;
+  static constexpr int kLaunched = kMovesRegisters ? (kWarpgroups + 1) * kWarpgroup : kThreads;
+  static constexpr int kLoaderRegisters = 24, kMultiplierRegisters = 112;
+  static_assert(!kMovesRegisters || kLoaderRegisters + kWarpgroups * kMultiplierRegisters <=
+                                        65536 / kLaunched / 8 * 8 * (kWarpgroups + 1));
 };
 
 template <typename T, typename Tile>
@@ -322,7 +331,7 @@ __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int w
 
 // Grid: (columns of tiles, rows of tiles, batch and halves of K), or rows first.
 template <typename T, typename Tile, bool kAMn, bool kBMn>
-__global__ void __launch_bounds__(Tile::kThreads, 1)
+__global__ void __launch_bounds__(Tile::kLaunched, 1)
     small_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
@@ -335,6 +344,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int chunks = place.chunks;
   ptx::griddep_launch_dependents();
   if (const int loader = warp - Tile::kWarpgroups * 4; loader >= 0) {
+    if constexpr (Tile::kMovesRegisters) {
+      ptx::setmaxnreg_dec<Tile::kLoaderRegisters>();
+      if (loader >= Tile::kLoaders) return;
+    }
     const int turn = Tile::kTurns == 1 ? 0 : loader / kOperands;
     if (loader % kOperands == 0) {
       const Loader<T, Tile, false, kAMn> of_a(params, smem, place);
@@ -345,6 +358,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
     return;
   }
+  if constexpr (Tile::kMovesRegisters) ptx::setmaxnreg_inc<Tile::kMultiplierRegisters>();
   if (warp == 0 && ptx::elect_one()) {
     for (uint64_t& empty : smem.empty) {
       ptx::mbarrier_init(&empty, Tile::kWarpgroups / Tile::kSharers * sharers);

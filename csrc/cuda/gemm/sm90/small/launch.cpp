@@ -51,7 +51,7 @@ Status launch(const Problem& given, const Config& config, cudaStream_t stream) {
     return {cudaErrorInvalidValue, "encoding a tensor map of the sm_90a GEMM for small products"};
   }
   const auto run = p.dtype == DType::kF16 ? launch_f16 : launch_bf16;
-  const Shape& shape = shape_of(config.block_m, config.block_n);
+  const Shape& shape = shape_of(config.block_m, config.block_n, !a_mn && !b_mn);
   return run(params, {shape.block_m, shape.block_n, a_mn, b_mn}, stream);
 }
 

@@ -256,7 +256,7 @@ class Chooser {
 
   void consider(const Candidate& c) const {
     // A smaller one's, which has been considered.
-    const Shape& least = shape_of(c.tile_m, c.tile_n);
+    const Shape& least = shape_of(c.tile_m, c.tile_n, !a_mn_ && !b_mn_);
     if (least.block_m != c.shape.block_m || least.block_n != c.shape.block_n) return;
     consider_splits(c);
     if (!few_ && shares() && takes_halves(c.shape.block_m, c.shape.block_n) &&

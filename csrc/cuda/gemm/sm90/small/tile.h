@@ -11,39 +11,49 @@ inline constexpr int kOperands = 2;                        // each has a warp th
 inline constexpr int kLeastCluster = 2, kMostCluster = 4;  // CTAs, where there are clusters
 inline constexpr int kChunkK = 64;  // k of a stage: 128 bytes, the swizzle's row
 
-// What a kernel is compiled for: the most rows and columns of D that a tile has, stages of K.
+// What a kernel is compiled for: the most rows and columns of D that a tile has, stages of K, and
+// whether both operands lie along K.
 struct Shape {
   int block_m, block_n, stages;
+  bool k_major_only = false;
   // A warpgroup has more than 64 columns to finish. (Two share the 64 rows of a narrow tile.)
   constexpr bool wide() const { return block_m > 64 && block_n > 64; }
   // An A along M and a B along K take few of the wide tiles: those whose columns, which are cut to
   // any number, would be parts of boxes on the other side of D. A B that is not along K would load
   // 192 columns for 144 of a narrow tile.
   constexpr bool compiled_for(bool a_mn, bool b_mn) const {
+    if (k_major_only && (a_mn || b_mn)) return false;
     if (b_mn && block_m == 64 && block_n == 144) return false;
     return !a_mn || b_mn || !wide() || (block_m == 128 && block_n <= 144);
   }
 };
 inline constexpr Shape kShapes[] = {
-    {64, 32, 16},   //
-    {64, 64, 12},   //
-    {64, 96, 10},   //
-    {64, 128, 8},   //
-    {64, 144, 8},   //
-    {128, 64, 8},   //
-    {128, 96, 7},   //
-    {128, 128, 7},  //
-    {192, 96, 6},   //
-    {128, 144, 6},  //
-    {128, 192, 5},  //
-    {192, 192, 4},  //
+    {64, 32, 16},        //
+    {64, 64, 12},        //
+    {64, 96, 10},        //
+    {64, 128, 8},        //
+    {64, 144, 8},        //
+    {128, 64, 8},        //
+    {128, 96, 7},        //
+    {128, 128, 7},       //
+    {192, 96, 6},        //
+    {128, 144, 6},       //
+    {128, 192, 5},       //
+    {192, 192, 4},       //
+    {128, 72, 8, true},  // steps of 8 columns: what a tile has beyond the cut is multiplied, too
+    {128, 80, 8, true},  {128, 88, 8, true},  {128, 104, 7, true}, {128, 112, 7, true},
+    {128, 120, 7, true}, {128, 136, 6, true}, {128, 152, 6, true}, {128, 168, 5, true},
+    {128, 184, 5, true}, {128, 200, 5, true}, {192, 112, 5, true}, {192, 120, 5, true},
+    {192, 136, 5, true}, {192, 144, 5, true}, {192, 152, 5, true}, {192, 168, 4, true},
 };
 
-// The least that holds a tile. Where an operand lies along K tiles may be smaller than that, so
-// that all are of one size: what takes time is what the SM with the largest takes in.
-constexpr const Shape& shape_of(int tile_m, int tile_n) {
+// The least that holds a tile, of those that both operands along K have or all operands. Tiles may
+// be smaller than that where an operand lies along K, so that all are of one size: what takes time
+// is what the SM with the largest takes in.
+constexpr const Shape& shape_of(int tile_m, int tile_n, bool k_major) {
   const Shape* best = nullptr;
   for (const Shape& shape : kShapes) {
+    if (shape.k_major_only && !k_major) continue;
     if (tile_m > shape.block_m || tile_n > shape.block_n) continue;
     if (best == nullptr || shape.block_m * shape.block_n < best->block_m * best->block_n) {
       best = &shape;

@@ -2,9 +2,6 @@
 
 namespace xgemm::cuda::gemm::sm90::small {
 
-Status launch_f16(const Params& params, const Variant& variant, cudaStream_t stream) {
-  return launch_tile<__half>(params, variant, stream);
-}
 Status launch_bf16(const Params& params, const Variant& variant, cudaStream_t stream) {
   return launch_tile<__nv_bfloat16>(params, variant, stream);
 }
