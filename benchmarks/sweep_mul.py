@@ -127,10 +127,12 @@ def time_by_turns(calls: list[Callable[[], object]], repeats: int) -> list[float
     ]
 
 
-def measure(library: Library, device: Device, shape: Shape, repeats: int) -> Record:
+def measure(
+    library: Library, device: Device, shape: Shape, repeats: int, most: int | None
+) -> Record:
     a, b, d = operands = make_operands(shape)
     chosen = library.select(shape, device)
-    found = candidates(shape, device, library.families(shape, device))
+    found = candidates(shape, device, library.families(shape, device), most)
     configs = {config.key: config for config in [chosen, *found]}
     most = max(config.workspace_bytes for config in configs.values())
     workspace = torch.full((most // 4 + 64,), float("nan"), device="cuda")
@@ -215,7 +217,7 @@ def sweep(options: argparse.Namespace) -> None:
     records: list[Record] = []
     start.record()
     for shape in shapes:
-        records.append(measure(library, device, shape, options.repeats))
+        records.append(measure(library, device, shape, options.repeats, options.most))
         end.record()
         end.synchronize()
         if start.elapsed_time(end) > 1e3 * options.seconds:
@@ -257,6 +259,7 @@ def main() -> None:
     commands.run.add_argument("--layers", type=int, default=0, help="random layers of many models")
     commands.run.add_argument("--ragged", action="store_true", help="random N and K of any size")
     commands.run.add_argument("--repeats", type=int, default=9, help="the median of how many")
+    commands.run.add_argument("--most", type=int, help="of the ways of a shape; all if absent")
     commands.show.add_argument("sweep", type=Path)
     tune = commands.add("tune", help="fit a select.cpp to a sweep; needs nvcc, no GPU")
     tune.add_argument("sweep", type=Path)

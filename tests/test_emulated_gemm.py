@@ -261,7 +261,7 @@ def test_sm90_rows(columns: int, layout: str) -> None:
 
 def small_shapes_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
     text = (GEMM / "sm90" / "small" / "tile.h").read_text()
-    shapes = re.findall(r"^    \{(\d+), (\d+), (\d+)(, true)?\},", text, re.MULTILINE)
+    shapes = re.findall(r"\{(\d+), (\d+), (\d+)(, true)?\},", text)
     assert shapes
     found = []
     for (*sizes, k_major_only), layout in itertools.product(shapes, LAYOUTS):

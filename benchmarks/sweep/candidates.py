@@ -6,9 +6,11 @@ Which tiles there are is read from csrc/cuda/gemm, where the kernels are compile
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from sweep.library import ROOT, Config, Device, Shape
 
@@ -141,9 +143,10 @@ class SmallShape:
         return not a_mn or b_mn or not wide or (self.block_m == 128 and self.block_n <= 144)
 
 
+@cache
 def small_shapes() -> list[SmallShape]:
     text = (ROOT / "csrc/cuda/gemm/sm90/small/tile.h").read_text()
-    found = re.findall(r"^    \{(\d+), (\d+), (\d+)(, true)?\},", text, re.MULTILINE)
+    found = re.findall(r"\{(\d+), (\d+), (\d+)(, true)?\},", text)
     return [SmallShape(int(m), int(n), int(stages), bool(only)) for m, n, stages, only in found]
 
 
@@ -191,10 +194,34 @@ def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]
 FAMILIES = {"sm90": sm90, "sm80": sm80, "gemv": gemv, "sm90_small": sm90_small}
 
 
-def candidates(shape: Shape, device: Device, families: list[Config]) -> list[Config]:
-    """What each family of kernels has chosen for itself, and the other ways it could go."""
-    found = list(families)
+def candidates(
+    shape: Shape, device: Device, families: list[Config], most: int | None = None
+) -> list[Config]:
+    """
+    What each family of kernels has chosen for itself, and the other ways it could go: all, or the
+    `most` that rough_us thinks most of.
+    """
+    found: list[Config] = []
     for chosen in families:
         if chosen.kernel in FAMILIES and not chosen.shifted:
             found += FAMILIES[chosen.kernel](shape, device, chosen)
-    return list({config.key: config for config in reversed(found)}.values())
+    if most is not None:
+        found = sorted(found, key=lambda config: rough_us(shape, device, config))[:most]
+    return list({config.key: config for config in (*found, *families)}.values())
+
+
+def rough_us(shape: Shape, device: Device, config: Config) -> float:
+    """What tensor cores and memory need at the least, and the tiles of an SM one after another."""
+    m, n = (shape.n, shape.m) if config.swapped else (shape.m, shape.n)
+    tiles = ceil_div(m, config.block_m) * ceil_div(n, config.block_n) * config.splits
+    turns = tiles / device.sm_count if config.even_shares else ceil_div(tiles, device.sm_count)
+    block_m, block_n = config.block_m, config.block_n
+    if config.kernel == "sm90_small":
+        holding = [s for s in small_shapes() if block_m <= s.block_m and block_n <= s.block_n]
+        least = min(holding, key=lambda each: each.area)
+        block_m, block_n = least.block_m, least.block_n
+    steps = ceil_div(shape.k, 64) / config.splits
+    rate = 1700 * (0.68 if config.kernel == "sm80" else 1)  # cycles a us
+    multiply = turns * steps * block_m * block_n / 32 / rate
+    extra = 1.5 * turns + 2 * (config.splits > 1) + 4 * config.even_shares
+    return 5 + extra + math.hypot(multiply, shape.bytes / 4.5e6)

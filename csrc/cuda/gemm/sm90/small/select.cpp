@@ -6,6 +6,7 @@
 
 #include "common/math.h"
 #include "cuda/gemm/sm90/row_begins.h"
+#include "cuda/gemm/sm90/small/select_k_major.h"
 #include "cuda/gemm/sm90/small/tile.h"
 #include "cuda/gemm/sm90/swap.h"
 #include "cuda/gemm/sm90/tma_fit.h"
@@ -201,7 +202,7 @@ class Chooser {
   static constexpr int64_t kMostTurns = 4, kMostTurnsOfLarge = 12;
 
   bool may_suit(const Shape& shape) const {
-    if (!shape.compiled_for(a_mn_, b_mn_)) return false;
+    if (shape.k_major_only || !shape.compiled_for(a_mn_, b_mn_)) return false;
     if (large_ && (shape.block_m > kMostRowsOfLarge || shape.block_n > kMostColumnsOfLarge)) {
       return false;
     }
@@ -256,7 +257,7 @@ class Chooser {
 
   void consider(const Candidate& c) const {
     // A smaller one's, which has been considered.
-    const Shape& least = shape_of(c.tile_m, c.tile_n, !a_mn_ && !b_mn_);
+    const Shape& least = shape_of(c.tile_m, c.tile_n, false);
     if (least.block_m != c.shape.block_m || least.block_n != c.shape.block_n) return;
     consider_splits(c);
     if (!few_ && shares() && takes_halves(c.shape.block_m, c.shape.block_n) &&
@@ -289,7 +290,7 @@ class Chooser {
     *best_ = {.kernel = Kernel::kSm90Small,
               .block_m = c.tile_m,
               .block_n = c.tile_n,
-              .stages = c.shape.stages,
+              .stages = shape_of(c.tile_m, c.tile_n, !a_mn_ && !b_mn_).stages,
               .cluster = c.cluster,
               .splits = c.splits,
               .swapped = swapped_,
@@ -395,6 +396,7 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
   if (device.capability != 90 || p.dtype == DType::kF32 || p.k == 0) return false;
   if (p.alpha != 1.0f || p.beta != 0.0f) return false;
   if (!extents_fit_tma(p) || !a_fits_tma(p) || !b_fits_tma(p)) return false;
+  if (suits_k_major(p)) return select_k_major(p, device, config, estimate_us);
   *estimate_us = std::numeric_limits<double>::infinity();
   Chooser(p, device, false, config, estimate_us).choose();
   const Problem other = swapped(p);

@@ -1,0 +1,166 @@
+#include "cuda/gemm/sm90/small/select_k_major.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "common/math.h"
+#include "cuda/gemm/sm90/row_begins.h"
+#include "cuda/gemm/sm90/small/tile.h"
+#include "cuda/gemm/sm90/swap.h"
+#include "cuda/gemm/sm90/tma_fit.h"
+
+namespace xgemm::cuda::gemm::sm90::small {
+namespace {
+
+// A roofline of one wave after another. Measured on an H200 from a cold L2: fitted by least squares
+// to 1,470 products of 129 to 2047 rows (layers of 16 models and random ones) in up to 60
+// candidates each, every second product held out. Of those, the choice in this family takes 2.1 %
+// longer than the best candidate.
+constexpr double kLaunchUs = 6.017;
+constexpr double kCyclesPerUs = 1875;          // at which tensor cores are busy all the time
+constexpr double kMemoryBytesPerUs = 5.154e6;  // apart from the launch
+constexpr double kL2BytesPerUs = 24.49e6;      // for all SMs
+constexpr double kWaveUs = 1.923;              // of a wave after the first one
+// An SM takes in 64 bytes a cycle. A stage whose bytes take longer than this share of its products
+// waits for them, for so much of the difference; longer where CTAs wait for one another.
+constexpr double kLoadBytesPerCycle = 64;
+constexpr double kHiddenLoad = 0.9211, kLoadLoss = 0.3122;
+constexpr double kSharedLoadLoss = 1.115, kHalvesLoadLoss = 1.208;  // of kLoadLoss, more
+constexpr double kSharedLoad = 0.07825;    // that multicast saves of a shared operand, a CTA
+constexpr double kSharedLoss = 0.07938;    // of a stage that a cluster shares
+constexpr double kTwoWarpgroups = 0.1351;  // loss of two that share the k of 64 rows
+constexpr double kPairUs = 0.1565, kFourUs = 0.3172;  // until a cluster has met; more for four
+constexpr double kHalvesUs = 2.04;       // of the sums of 16384 elements that two CTAs add up
+constexpr double kTransposeUs = 0.4485;  // of stores of the transpose
+// Clusters of more than two find room on so many of 11 SMs.
+constexpr int kSmsOfLargeClusters = 10, kSmsInAll = 11;
+constexpr int64_t kMostWaves = 6, kMostGrid = 65535;
+
+struct Candidate {
+  const Shape& shape;
+  int tile_m, tile_n, cluster, splits;
+};
+
+class Chooser {
+ public:
+  // `p`: the problem or, `is_swapped`, the same from the other side.
+  Chooser(const Problem& p, const DeviceInfo& device, bool is_swapped, Config* best,
+          double* best_us)
+      : p_(p),
+        swapped_(is_swapped),
+        sm_count_(device.sm_count),
+        room_(std::max(1, device.sm_count / kSmsInAll * kSmsOfLargeClusters)),
+        chunks_(ceil_div<int64_t>(p.k, kChunkK)),
+        best_(best),
+        best_us_(best_us) {
+    const double bytes = 2.0 * static_cast<double>(p.m * p.k + p.n * p.k + p.m * p.n);
+    memory_us_ = bytes / kMemoryBytesPerUs;
+  }
+
+  void choose() const {
+    for (const Shape& shape : kShapes) {
+      // As few tiles as can be, all of one size.
+      const int64_t rows = ceil_div<int64_t>(p_.m, shape.block_m);
+      const int64_t columns = ceil_div<int64_t>(p_.n, shape.block_n);
+      if (rows >= kMostGrid || columns >= kMostGrid) continue;
+      if (rows * columns > kMostWaves * sm_count_) continue;
+      const int tile_m = cut(p_.m, rows), tile_n = cut(p_.n, columns);
+      if (&shape_of(tile_m, tile_n, true) != &shape) continue;
+      const bool has_halves =
+          takes_halves(shape.block_m, shape.block_n) && halves_fill(chunks_, shape.stages);
+      for (int cluster = 1; cluster <= kMostCluster; cluster *= 2) {
+        for (int splits = 1; splits <= (has_halves ? 2 : 1); ++splits) {
+          consider({shape, tile_m, tile_n, cluster, splits}, rows, columns);
+        }
+      }
+    }
+  }
+
+ private:
+  static int cut(int64_t extent, int64_t parts) {
+    return static_cast<int>(round_up<int64_t>(ceil_div(extent, parts), 8));
+  }
+
+  void consider(const Candidate& c, int64_t rows, int64_t columns) const {
+    const Clusters clusters = clusters_of(rows, columns, c.cluster);
+    if (c.tile_m % clusters.along_n != 0 || c.tile_n % clusters.along_m != 0) return;
+    const int64_t ctas = round_up<int64_t>(rows, clusters.along_m) *
+                         round_up<int64_t>(columns, clusters.along_n) * c.splits;
+    const int64_t room = c.cluster * c.splits > 2 ? room_ : sm_count_;
+    const int64_t waves = ceil_div(ctas, room);
+    const auto stages = static_cast<double>(waves * ceil_div<int64_t>(chunks_, c.splits));
+    const double us = estimate(c, clusters, stages, static_cast<double>(waves),
+                               static_cast<double>(rows * columns));
+    if (us >= *best_us_) return;
+    *best_us_ = us;
+    *best_ = {.kernel = Kernel::kSm90Small,
+              .block_m = c.tile_m,
+              .block_n = c.tile_n,
+              .stages = c.shape.stages,
+              .cluster = c.cluster,
+              .splits = c.splits,
+              .swapped = swapped_,
+              .ctas = static_cast<int>(ctas),
+              .reason = "tiles that fill whole waves, one for each CTA"};
+  }
+
+  // `stages`: of K, that the busiest SM multiplies. `tiles`: of D.
+  double estimate(const Candidate& c, const Clusters& clusters, double stages, double waves,
+                  double tiles) const {
+    constexpr double kLineBytes = 2.0 * kChunkK;
+    const Shape& shape = c.shape;
+    // wgmma takes half as many cycles as columns for each of its 64 rows and 16 k.
+    double cycles = shape.block_m * shape.block_n / 32.0;
+    if (sharers_of(shape.block_m) > 1) cycles *= 1 + kTwoWarpgroups;
+    const bool shares = c.cluster > 1, halves = c.splits > 1;
+    if (kLaunchUs + stages * cycles / kCyclesPerUs >= *best_us_) return *best_us_;
+    const double lines = c.tile_m / (1 + (clusters.along_n - 1) * kSharedLoad) +
+                         c.tile_n / (1 + (clusters.along_m - 1) * kSharedLoad);
+    const double load = lines * kLineBytes / kLoadBytesPerCycle;
+    const double loss =
+        kLoadLoss * (1 + (shares ? kSharedLoadLoss : 0) + (halves ? kHalvesLoadLoss : 0));
+    cycles += loss * std::max(0.0, load - kHiddenLoad * cycles);
+    if (shares) cycles *= 1 + kSharedLoss;
+    const double multiply_us = stages * cycles / kCyclesPerUs;
+    const double from_l2 = static_cast<double>(c.tile_m) / clusters.along_n +
+                           static_cast<double>(c.tile_n) / clusters.along_m;
+    const double l2_us =
+        tiles * from_l2 * static_cast<double>(chunks_) * kLineBytes / kL2BytesPerUs;
+    const double overlapped =
+        std::sqrt(multiply_us * multiply_us + memory_us_ * memory_us_ + l2_us * l2_us);
+    return kLaunchUs + overlapped + kWaveUs * (waves - 1) + (shares ? kPairUs : 0) +
+           (c.cluster > 2 ? kFourUs : 0) +
+           (halves ? kHalvesUs * shape.block_m * shape.block_n / 16384 : 0) +
+           (swapped_ ? kTransposeUs : 0);
+  }
+
+  const Problem& p_;
+  bool swapped_;
+  int64_t sm_count_, room_;  // SMs, and those that large clusters find room on
+  int64_t chunks_;
+  double memory_us_;
+  Config* best_;
+  double* best_us_;
+};
+
+}  // namespace
+
+bool suits_k_major(const Problem& p) {
+  constexpr int64_t kLeastRows = 129;
+  return std::min(p.m, p.n) >= kLeastRows && p.batch_dims == 0 &&
+         p.activation == Activation::kNone && a_k_major(p) && b_k_major(p) &&
+         row_begins(p.a.row_stride).with_line == 1 && row_begins(p.b.col_stride).with_line == 1 &&
+         (d_fits_tma(p) || d_fits_tma(swapped(p)));
+}
+
+bool select_k_major(const Problem& p, const DeviceInfo& device, Config* config,
+                    double* estimate_us) {
+  *estimate_us = std::numeric_limits<double>::infinity();
+  Chooser(p, device, false, config, estimate_us).choose();
+  const Problem other = swapped(p);
+  Chooser(other, device, true, config, estimate_us).choose();
+  return *estimate_us < std::numeric_limits<double>::infinity();
+}
+
+}  // namespace xgemm::cuda::gemm::sm90::small

@@ -1,0 +1,19 @@
+// Which tile, cluster and parts of K a product of two operands along K takes in the kernel of one
+// tile a CTA, where neither side is short.
+#pragma once
+
+#include "common/device.h"
+#include "cuda/gemm/problem.h"
+
+namespace xgemm::cuda::gemm::sm90::small {
+
+// Whether select_k_major knows such products: rows along K that begin with a line, more than 128 of
+// them on both sides, no batch, no activation, and a D that vectors can store.
+bool suits_k_major(const Problem& p);
+
+// The candidate with the least estimate, and the estimate in microseconds. False where there is
+// none.
+bool select_k_major(const Problem& p, const DeviceInfo& device, Config* config,
+                    double* estimate_us);
+
+}  // namespace xgemm::cuda::gemm::sm90::small
