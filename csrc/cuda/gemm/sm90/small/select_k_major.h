@@ -1,5 +1,5 @@
-// Which tile, cluster and parts of K a product of two operands along K takes in the kernel of one
-// tile a CTA, where neither side is short.
+// Which tile, cluster and parts of K a product of a few hundred rows takes in the kernel of one
+// tile a CTA, where both operands lie along K.
 #pragma once
 
 #include "common/device.h"
@@ -7,8 +7,9 @@
 
 namespace xgemm::cuda::gemm::sm90::small {
 
-// Whether select_k_major knows such products: rows along K that begin with a line, more than 128 of
-// them on both sides, no batch, no activation, and a D that vectors can store.
+// Whether select_k_major knows such products: 129 to 1023 rows or columns, beside 1024 and more of
+// the others and of k; rows that begin with a line; no batch, no activation, and a D that vectors
+// can store.
 bool suits_k_major(const Problem& p);
 
 // The candidate with the least estimate, and the estimate in microseconds. False where there is
