@@ -14,24 +14,31 @@ namespace xgemm::cuda::gemm::sm90::small {
 namespace {
 
 // A roofline of one wave after another. Measured on an H200 from a cold L2: fitted by least squares
-// to 744 products of 129 to 2047 rows (layers of 16 models and random ones), each in up to 300
-// candidates. Of 726 that were held out the choice in this family takes 2.1 % longer than the best.
-constexpr double kLaunchUs = 6.017;
-constexpr double kCyclesPerUs = 1875;          // at which tensor cores are busy all the time
-constexpr double kMemoryBytesPerUs = 5.154e6;  // apart from the launch
-constexpr double kL2BytesPerUs = 24.49e6;      // for all SMs
-constexpr double kWaveUs = 1.923;              // of a wave after the first one
-// An SM takes in 64 bytes a cycle. A stage whose bytes take longer than this share of its products
-// waits for them, for so much of the difference; longer where CTAs wait for one another.
+// to 995 products of 129 to 2047 rows (layers of 16 models and random ones), each in up to 300
+// candidates. Of 979 that were held out the choice in this family takes 1.5 % longer than the best.
+constexpr double kLaunchUs = 5.909;
+constexpr double kCyclesPerUs = 1811;          // at which tensor cores are busy all the time
+constexpr double kMemoryBytesPerUs = 5.093e6;  // apart from the launch
+constexpr double kL2BytesPerUs = 25.25e6;      // for all SMs
+constexpr double kWaveUs = 2.517;              // of a wave after the first one
+// An SM takes in 64 bytes a cycle. A stage whose bytes take longer than its products waits for a
+// share of the difference; longer where CTAs wait for one another.
 constexpr double kLoadBytesPerCycle = 64;
-constexpr double kHiddenLoad = 0.9211, kLoadLoss = 0.3122;
-constexpr double kSharedLoadLoss = 1.115, kHalvesLoadLoss = 1.208;  // of kLoadLoss, more
-constexpr double kSharedLoad = 0.07825;    // that multicast saves of a shared operand, a CTA
-constexpr double kSharedLoss = 0.07938;    // of a stage that a cluster shares
-constexpr double kTwoWarpgroups = 0.1351;  // loss of two that share the k of 64 rows
-constexpr double kPairUs = 0.1565, kFourUs = 0.3172;  // until a cluster has met; more for four
-constexpr double kHalvesUs = 2.04;       // of the sums of 16384 elements that two CTAs add up
-constexpr double kTransposeUs = 0.4485;  // of stores of the transpose
+constexpr double kHiddenLoad = 1.032, kLoadLoss = 0.4105;
+constexpr double kSharedLoadLoss = 0.6357, kHalvesLoadLoss = 0.3608;  // of kLoadLoss, more
+constexpr double kSharedLoss = 0.06546;    // of a stage that a cluster shares
+constexpr double kTwoWarpgroups = 0.1208;  // loss of two that share the k of 64 rows
+constexpr double kClusterUs = 0.231;       // until a cluster has met
+constexpr double kFourUs = 0.2091;         // more, where four share an operand
+constexpr double kHalvesUs = 2.104;        // of the sums of 16384 elements that two CTAs add up
+constexpr double kTransposeUs = 0.4509;    // of stores of the transpose
+// CTAs that share an operand, and parts of K. Two CTAs that share an operand were never ahead of
+// two that do not: 1.02 of the time on average, 1.27 where they fill the GPU. Halves of K of which
+// no operand is shared took 1.1 of the time of those that share one.
+struct Cluster {
+  int sharers, splits;
+};
+constexpr Cluster kClusters[] = {{1, 1}, {4, 1}, {2, 2}, {4, 2}};
 // Clusters of more than two find room on so many of 11 SMs.
 constexpr int kSmsOfLargeClusters = 10, kSmsInAll = 11;
 constexpr int64_t kMostWaves = 6, kMostGrid = 65535;
@@ -68,10 +75,9 @@ class Chooser {
       if (&shape_of(tile_m, tile_n, true) != &shape) continue;
       const bool has_halves =
           takes_halves(shape.block_m, shape.block_n) && halves_fill(chunks_, shape.stages);
-      for (int cluster = 1; cluster <= kMostCluster; cluster *= 2) {
-        for (int splits = 1; splits <= (has_halves ? 2 : 1); ++splits) {
-          consider({shape, tile_m, tile_n, cluster, splits}, rows, columns);
-        }
+      for (const Cluster& cluster : kClusters) {
+        if (cluster.splits > 1 && !has_halves) continue;
+        consider({shape, tile_m, tile_n, cluster.sharers, cluster.splits}, rows, columns);
       }
     }
   }
@@ -114,9 +120,7 @@ class Chooser {
     if (sharers_of(shape.block_m) > 1) cycles *= 1 + kTwoWarpgroups;
     const bool shares = c.cluster > 1, halves = c.splits > 1;
     if (kLaunchUs + stages * cycles / kCyclesPerUs >= *best_us_) return *best_us_;
-    const double lines = c.tile_m / (1 + (clusters.along_n - 1) * kSharedLoad) +
-                         c.tile_n / (1 + (clusters.along_m - 1) * kSharedLoad);
-    const double load = lines * kLineBytes / kLoadBytesPerCycle;
+    const double load = (c.tile_m + c.tile_n) * kLineBytes / kLoadBytesPerCycle;
     const double loss =
         kLoadLoss * (1 + (shares ? kSharedLoadLoss : 0) + (halves ? kHalvesLoadLoss : 0));
     cycles += loss * std::max(0.0, load - kHiddenLoad * cycles);
@@ -128,7 +132,7 @@ class Chooser {
         tiles * from_l2 * static_cast<double>(chunks_) * kLineBytes / kL2BytesPerUs;
     const double overlapped =
         std::sqrt(multiply_us * multiply_us + memory_us_ * memory_us_ + l2_us * l2_us);
-    return kLaunchUs + overlapped + kWaveUs * (waves - 1) + (shares ? kPairUs : 0) +
+    return kLaunchUs + overlapped + kWaveUs * (waves - 1) + (shares ? kClusterUs : 0) +
            (c.cluster > 2 ? kFourUs : 0) +
            (halves ? kHalvesUs * shape.block_m * shape.block_n / 16384 : 0) +
            (swapped_ ? kTransposeUs : 0);
