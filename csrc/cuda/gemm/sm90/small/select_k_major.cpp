@@ -150,7 +150,7 @@ class Chooser {
 }  // namespace
 
 bool suits_k_major(const Problem& p) {
-  constexpr int64_t kLeastRows = 129, kMostRows = 1023, kLeastOther = 1024;
+  constexpr int64_t kLeastRows = 129, kMostRows = 2047, kLeastOther = 1024;
   const int64_t rows = std::min(p.m, p.n), other = std::min(std::max(p.m, p.n), p.k);
   return rows >= kLeastRows && rows <= kMostRows && other >= kLeastOther && p.batch_dims == 0 &&
          p.activation == Activation::kNone && a_k_major(p) && b_k_major(p) &&

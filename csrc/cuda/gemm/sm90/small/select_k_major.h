@@ -1,4 +1,4 @@
-// Which tile, cluster and parts of K a product of a few hundred rows takes in the kernel of one
+// Which tile, cluster and parts of K a product of some hundred rows takes in the kernel of one
 // tile a CTA, where both operands lie along K.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace xgemm::cuda::gemm::sm90::small {
 
-// Whether select_k_major knows such products: 129 to 1023 rows or columns, beside 1024 and more of
+// Whether select_k_major knows such products: 129 to 2047 rows or columns, beside 1024 and more of
 // the others and of k; rows that begin with a line; no batch, no activation, and a D that vectors
 // can store.
 bool suits_k_major(const Problem& p);
