@@ -71,6 +71,7 @@ class Chooser {
       const int64_t columns = ceil_div<int64_t>(p_.n, shape.block_n);
       if (rows >= kMostGrid || columns >= kMostGrid) continue;
       if (rows * columns > kMostWaves * sm_count_) continue;
+      if (least_us(shape, rows * columns) >= *best_us_) continue;
       const int tile_m = cut(p_.m, rows), tile_n = cut(p_.n, columns);
       if (&shape_of(tile_m, tile_n, true) != &shape) continue;
       const bool has_halves =
@@ -85,6 +86,15 @@ class Chooser {
  private:
   static int cut(int64_t extent, int64_t parts) {
     return static_cast<int>(round_up<int64_t>(ceil_div(extent, parts), 8));
+  }
+
+  // What no cluster takes less than: the tensor cores are busy all the time.
+  double least_us(const Shape& shape, int64_t tiles) const {
+    const int parts = takes_halves(shape.block_m, shape.block_n) ? 2 : 1;  // of K
+    const auto parts_of_sm = static_cast<double>(ceil_div(tiles * parts, sm_count_));
+    const double stages = parts_of_sm / parts * static_cast<double>(chunks_);
+    const double us = stages * shape.block_m * shape.block_n / 32 / kCyclesPerUs;
+    return kLaunchUs + std::sqrt(us * us + memory_us_ * memory_us_);
   }
 
   void consider(const Candidate& c, int64_t rows, int64_t columns) const {
@@ -119,7 +129,6 @@ class Chooser {
     double cycles = shape.block_m * shape.block_n / 32.0;
     if (sharers_of(shape.block_m) > 1) cycles *= 1 + kTwoWarpgroups;
     const bool shares = c.cluster > 1, halves = c.splits > 1;
-    if (kLaunchUs + stages * cycles / kCyclesPerUs >= *best_us_) return *best_us_;
     const double load = (c.tile_m + c.tile_n) * kLineBytes / kLoadBytesPerCycle;
     const double loss =
         kLoadLoss * (1 + (shares ? kSharedLoadLoss : 0) + (halves ? kHalvesLoadLoss : 0));
