@@ -23,7 +23,7 @@ from xgemm.bench.floors import CEILINGS
 from xgemm.formats.packed import Layout
 
 GROUP_SIZE = 128
-ROWS = (1, 8, 32, 128, 256)
+ROWS = (1, 32, 128)
 GPUS = 8
 MODELS = {
     "70B": Shape(8192, 28672, 64, 8, 80, vocabulary=128256),
@@ -67,8 +67,8 @@ def packed_bytes(n: int, k: int) -> int:
     return layout.rows * layout.row_bytes
 
 
-def measure(rows: tuple[int, ...]) -> dict[str, Any]:
-    """Microseconds of each linear, and of a layer's four in a chain."""
+def measure(rows: tuple[int, ...], file: Path) -> None:
+    """Writes microseconds of each linear, and of a layer's four in a chain; model by model."""
     import torch
 
     from xgemm.bench.timing import time_cuda
@@ -88,11 +88,12 @@ def measure(rows: tuple[int, ...]) -> dict[str, Any]:
                 for name, (_, k) in sizes.items():
                     x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
                     calls[name] = _call(x, packed[name])
-                found = time_cuda(calls)
-                found["layer"] /= copies
-                for name, seconds in found.items():
+                seconds_of = time_cuda(calls)
+                seconds_of["layer"] /= copies
+                for name, seconds in seconds_of.items():
                     times[f"{model} {gpus} {m} {name}"] = round(seconds * 1e6, 2)
-    return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "us": times}
+            found = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "us": times}
+            file.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _random_weight(n: int, k: int) -> Any:
@@ -226,8 +227,7 @@ def main() -> None:
         import torch
 
         with torch.inference_mode():
-            found = measure(tuple(map(int, options.rows.split(","))))
-        options.file.write_text(json.dumps(found, indent=1) + "\n")
+            measure(tuple(map(int, options.rows.split(","))), options.file)
     else:
         print("\n".join(predict(json.loads(options.file.read_text()))))
 

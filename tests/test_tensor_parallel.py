@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import traceback
 from itertools import product
@@ -86,13 +87,15 @@ def check_formats(mesh: DeviceMesh) -> None:
 
 
 def check_vocabulary(mesh: DeviceMesh) -> None:
-    """An output head whose columns are no multiple of 64, gathered; float inputs of every kind."""
-    whole, split = layer(32001, 96), nn.ModuleDict({"head": layer(32001, 96)})
-    parallelize(split, mesh, {"head": "colwise_gather_output"})
-    for dtype in (torch.float16, torch.bfloat16):
-        whole, split = whole.to(dtype), split.to(dtype)
-        found = split["head"](inputs(96).to(dtype))
-        assert torch.equal(found, whole(inputs(96).to(dtype)))  # each column is one rank's
+    """An output head whose columns are no multiple of 64, gathered; 16-bit inputs of both kinds."""
+    for index, form in enumerate(FORMATS):
+        whole = layer(32001, 96, form)
+        split = nn.ModuleDict({"head": copy.deepcopy(whole)})
+        parallelize(split, mesh, {"head": "colwise_gather_output"})
+        dtype = (torch.float16, torch.bfloat16)[index % 2]
+        found = split["head"].to(dtype)(inputs(96).to(dtype))
+        expected = whole.to(dtype)(inputs(96).to(dtype))
+        assert torch.equal(found, expected)  # each column is one rank's
 
 
 def check_layouts(mesh: DeviceMesh) -> None:

@@ -427,6 +427,23 @@ def test_experts_are_refused(vllm):
         method.get_quant_method(standin.RoutedExperts(), "mlp.experts")
 
 
+def test_vllms_own_experts_go_on(vllm):
+    """The plugin adds a kernel and a method; a float experts layer is left to vLLM."""
+
+    def contents() -> dict[tuple[str, str], Any]:
+        found = {}
+        for name, module in sys.modules.items():
+            if name.startswith("vllm"):
+                found.update({(name, key): value for key, value in vars(module).items()})
+        return found
+
+    before, kernels = contents(), list(cuda_kernels(vllm))
+    method = method_of(Model())
+    assert contents() == before  # nothing of vLLM's is replaced, fused_moe least of all
+    assert cuda_kernels(vllm)[1:] == kernels
+    assert method.get_quant_method(standin.RoutedExperts(), "mlp.experts") is None
+
+
 def test_the_example_serves(monkeypatch, capsys):
     """examples/serve_vllm.py, on an engine that answers each prompt with its own length."""
     vllm = ModuleType("vllm")
