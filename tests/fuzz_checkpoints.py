@@ -1,9 +1,10 @@
-"""Damaged and hostile checkpoints, one load a process: `python tests/fuzz_checkpoints.py`.
+"""Damaged and hostile checkpoints, loaded or converted: `python tests/fuzz_checkpoints.py`.
 
 Each case is a copy of a checkpoint with one or two mutations. A load ends in an error that names
 the directory, or in the very model that was saved. It never hangs, crashes, takes memory without
 end, runs code or asks for a kernel. Files of other tools have no hashes: a load of those may also
-end in another model, with finite scales. fuzzing.py has the variables.
+end in another model, with finite scales. A convert that is refused leaves no destination; one that
+is not makes a directory that loads, or whose error names it. fuzzing.py has the variables.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ import xgemm.hf
 HANG_S = 60
 MEMORY = 1 << 30  # a model of a case has 100 KB
 OTHER_TOOLS = ("gptq", "awq", "compressed-tensors")
+METHODS = (*OTHER_TOOLS, "xgemm")
 CODE = "import pathlib\npathlib.Path({marker!r}).touch()\n"
 
 Mutation = Callable[[random.Random, Path], None]
@@ -124,6 +126,17 @@ def edit_header(rng: random.Random, path: Path) -> None:
     file.write_bytes(said.to_bytes(8, "little") + text + data[8 + length :])
 
 
+def edit_gguf(rng: random.Random, path: Path) -> None:
+    """Counts, lengths, types, dimensions and offsets in the header of a GGUF file that lie."""
+    file = pick(rng, path, ".gguf")
+    data = bytearray(file.read_bytes())
+    width = rng.choice([4, 8, 8])
+    at = rng.choice([8, 16, rng.randrange(4, max(5, min(len(data), 4000)))])  # 8, 16: the counts
+    value = rng.choice([0, 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**64 - 1, rng.randrange(64)])
+    data[at : at + width] = (value % 256**width).to_bytes(width, "little")
+    file.write_bytes(data)
+
+
 def exchange(rng: random.Random, path: Path) -> None:
     """Two files change names."""
     one, other = pick(rng, path), pick(rng, path)
@@ -207,7 +220,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *(truncate, extend, flip_bits, flip_bits, edit_json, edit_json, edit_json, edit_header),
     *(edit_header, exchange, irregular, name_files_elsewhere, plant_code, name_kernel),
 )
-OF_ONE_FILE: tuple[Mutation, ...] = (truncate, extend, flip_bits, irregular)
+OF_ONE_FILE: tuple[Mutation, ...] = (truncate, extend, flip_bits, irregular, *[edit_gguf] * 4)
 
 
 # ---- what a load does ----
@@ -226,6 +239,12 @@ def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def raw(tensor: torch.Tensor) -> bytes:
     """Bytes, in which a NaN equals itself."""
     return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def check_finite(found: dict[str, torch.Tensor]) -> None:
+    for name, tensor in found.items():
+        if name.endswith(("scales", "zeros")) and not tensor.isfinite().all():
+            raise AssertionError(f"{name} is not finite")
 
 
 class Checkpoints:
@@ -254,6 +273,9 @@ class Checkpoints:
         shutil.rmtree(place, ignore_errors=True)
         path = shutil.copytree(self.sources / kind, place / "out")
         verify = rng.random() < 0.8
+        to = None
+        if kind not in ("net", "gguf") and rng.random() < 0.4:
+            to = rng.choice([to for to in METHODS if to != ("xgemm" if kind == "llama" else kind)])
         mutations = rng.choices(OF_ONE_FILE if kind == "gguf" else MUTATIONS, k=rng.choice([1, 2]))
         for mutate in mutations:
             if regular(path):
@@ -263,19 +285,23 @@ class Checkpoints:
             with (place / "log").open("w") as log:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
-                os._exit(self.outcome(kind, path, verify))
+                os._exit(self.outcome(kind, path, verify, to))
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         names = [mutate.__name__ for mutate in mutations]
         said = (place / "log").read_text(errors="replace")
         if code not in (0, 1):
             why = {-signal.SIGALRM: f"no end after {HANG_S} s"}.get(code, f"exit code {code}")
-            raise AssertionError(f"{kind}, verify={verify}, {names}: {why}\n{said[-3000:]}")
+            raise AssertionError(
+                f"{kind}, verify={verify}, to={to}, {names}: {why}\n{said[-3000:]}"
+            )
         if (place / "marker").exists():
             raise AssertionError(f"{kind}, {names}: the checkpoint's code was run\n{said[-3000:]}")
-        self.outcomes["refused" if code else "the same model"] += 1
+        if to and code and (place / "converted").exists():
+            raise AssertionError(f"{kind}, to={to}, {names}: left a destination\n{said[-3000:]}")
+        self.outcomes["refused" if code else "converted" if to else "the same model"] += 1
 
-    def outcome(self, kind: str, path: Path, verify: bool) -> int:
-        """0: loaded. 1: refused, by the directory's name. 2: anything else."""
+    def outcome(self, kind: str, path: Path, verify: bool, to: str | None) -> int:
+        """0: done. 1: refused, by the directory's name. 2: anything else."""
         signal.alarm(HANG_S)
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + MEMORY
@@ -284,8 +310,10 @@ class Checkpoints:
         hub_kernels.is_kernels_available = lambda *args: True
         hub_kernels.get_kernel = lambda name, *args, **options: asked.append(name)
         try:
-            model = load(kind, path, verify)
-            self.compare(kind, model, verify)
+            if to:
+                self.convert(path, to)
+            else:
+                self.compare(kind, load(kind, path, verify), verify)
         except (TypeError, ValueError, OSError) as error:
             traceback.print_exc()
             code = 1 if str(path) in str(error) else 2
@@ -298,11 +326,19 @@ class Checkpoints:
             print(f"transformers asked for {asked}")
         return 2 if asked else code
 
+    def convert(self, path: Path, to: str) -> None:
+        """What was written loads, but where the source's own shapes are not its config's."""
+        made = path.parent / "converted"
+        xgemm.hf.convert(path, made, to=to)
+        try:
+            check_finite(state(xgemm.load(made)))
+        except (TypeError, ValueError, OSError) as error:
+            if str(made) not in str(error):
+                raise AssertionError(f"no name of what was made: {error!r}") from error
+
     def compare(self, kind: str, model: torch.nn.Module, verify: bool) -> None:
         found = state(model)
-        for name, tensor in found.items():
-            if name.endswith(("scales", "zeros")) and not tensor.isfinite().all():
-                raise AssertionError(f"{name} is not finite")
+        check_finite(found)
         if kind in OTHER_TOOLS or kind == "gguf" or not verify:
             return
         whole = self.whole[kind]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from pathlib import Path
@@ -171,6 +172,39 @@ def test_arguments(tmp_path: Path) -> None:
     (ours / "model.safetensors").write_bytes((ours / "model.safetensors").read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"model\.safetensors"):
         convert(ours, tmp_path / "other", "gptq")
+    assert not (tmp_path / "other").exists()
+
+
+def test_paths_that_are_none_are_refused_by_argument(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^convert: source 'a\\x00b' is not a path"):
+        convert("a\0b", tmp_path / "other", "gptq")
+    with pytest.raises(TypeError, match=r"^convert: destination must be a str or Path, got int"):
+        convert(tmp_path, 1, "gptq")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^convert: to must be one of") as error:
+        convert(tmp_path, tmp_path / "other", "\x1b" * 10_000)
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 500
+
+
+def test_a_destination_that_cannot_be_written_is_named_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = tmp_path / "ours"
+    xgemm.save(xgemm.quantize(llama(), group_size=32), ours)
+    (tmp_path / "loop").symlink_to("loop")
+    for place in (tmp_path / "loop", Path("/dev/full/out")):
+        with pytest.raises(OSError, match=f"^convert: {place} cannot be written: "):
+            convert(ours, place, "gptq")
+
+    def full(*arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("xgemm.formats.shard_writer.ShardWriter.finish", full)
+    with pytest.raises(
+        OSError, match=r"^convert: .*other cannot be written: No space left"
+    ) as error:
+        convert(ours, tmp_path / "other", "gptq")
+    assert error.value.errno == errno.ENOSPC
     assert not (tmp_path / "other").exists()
 
 

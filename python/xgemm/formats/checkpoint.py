@@ -16,7 +16,6 @@ these checks.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import functools
@@ -25,7 +24,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, overload
@@ -46,6 +45,7 @@ from xgemm.formats.files import (
     read_errors,
     read_json,
     real_path,
+    write_errors,
 )
 from xgemm.formats.fill import FillPlan
 from xgemm.formats.foreign import foreign_section
@@ -121,7 +121,7 @@ def save(
     target = real_path(directory, "save")
     save_id = uuid.uuid4().hex
     section = {**quantization_config(model), "save_id": save_id}
-    with _errors_that_name(target):
+    with write_errors(target, "save"):
         if target.exists() and not target.is_dir():
             raise NotADirectoryError(f"save: {target} is a file, not a directory")
         with atomic.replacing(target, save_id, OURS, CONFIG_FILE, _refuse_foreign) as staging:
@@ -277,21 +277,6 @@ def _fused(model: nn.Module) -> nn.Module:
 
 
 # ---- what is saved ----
-
-
-@contextlib.contextmanager
-def _errors_that_name(target: Path) -> Iterator[None]:
-    """Errors of the file system as "save: ...", of the same class and errno."""
-    try:
-        yield
-    except OSError as error:
-        if str(error).startswith("save: "):
-            raise
-        where = f": {error.filename}" if error.filename is not None else ""
-        reason = f"save: {target} cannot be written: {error.strerror or error}{where}"
-        named = type(error)(reason)
-        named.errno = error.errno
-        raise named from error
 
 
 @functools.cache

@@ -35,14 +35,14 @@ def present(path: Path) -> bool:
     return os.path.lexists(path)
 
 
-def real_path(directory: str | os.PathLike[str], where: str) -> Path:
-    """The argument `directory`, absolute and without links; nothing need be there."""
+def real_path(directory: str | os.PathLike[str], where: str, name: str = "directory") -> Path:
+    """The argument `name`, absolute and without links; nothing need be there."""
     if not isinstance(directory, (str, os.PathLike)):
-        raise TypeError(f"{where}: directory must be a str or Path, got {type(directory).__name__}")
+        raise TypeError(f"{where}: {name} must be a str or Path, got {type(directory).__name__}")
     try:
         return Path(os.path.realpath(directory))
     except ValueError as error:  # a null byte, or what the file system's encoding lacks
-        raise ValueError(f"{where}: directory {shown(directory)} is not a path: {error}") from None
+        raise ValueError(f"{where}: {name} {shown(directory)} is not a path: {error}") from None
     except FileNotFoundError:
         raise FileNotFoundError(f"{where}: the working directory has been removed") from None
 
@@ -154,6 +154,21 @@ def read_errors(path: Path, where: str = "load") -> Iterator[None]:
         if str(path) in str(error):
             raise
         raise _unreadable(error, path, where) from error
+
+
+@contextlib.contextmanager
+def write_errors(target: Path, where: str) -> Iterator[None]:
+    """Errors of the file system as "<where>: <target> ...", of the same class and errno."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None and error.filename is None:
+            raise  # a message of our own
+        file = f": {error.filename}" if error.filename is not None else ""
+        reason = f"{where}: {target} cannot be written: {error.strerror or error}{file}"
+        named = type(error)(reason)
+        named.errno = error.errno
+        raise named from error
 
 
 def _unreadable(error: OSError, path: Path, where: str) -> OSError:

@@ -6,7 +6,6 @@ In memory are the tensors of one file that is written, and one layer.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ from xgemm.formats import atomic
 from xgemm.formats.checkpoint import OURS
 from xgemm.formats.describe import experts_spec, linear_spec
 from xgemm.formats.directory import quantized_by, read_config
+from xgemm.formats.files import real_path, write_errors
 from xgemm.formats.foreign import (
     FOREIGN_WRITERS,
     ForeignWriter,
@@ -39,6 +39,7 @@ from xgemm.hf.foreign_module import check_shapes, packed_module
 from xgemm.hf.foreign_names import ForeignNames, Source
 from xgemm.hf.packed_layers import PackedLayers
 from xgemm.nn import QuantExperts
+from xgemm.quoting import shown
 
 METHODS = (*FOREIGN_WRITERS, QUANT_METHOD)
 DEFAULT_SHARD_BYTES = 1 << 30
@@ -79,9 +80,10 @@ def convert(
     act-order (awq), sizes that are no multiple of 8 (gptq, awq), experts that transformers has in
     one tensor in its files, too; and for a source that is float or in that format already.
     """
-    source, destination = Path(os.path.realpath(source)), Path(os.path.realpath(destination))
+    source = real_path(source, "convert", "source")
+    destination = real_path(destination, "convert", "destination")
     if to not in METHODS:
-        raise ValueError(f"convert: to must be one of {', '.join(METHODS)}, got {to!r}")
+        raise ValueError(f"convert: to must be one of {', '.join(METHODS)}, got {shown(to)}")
     check_int("convert: max_shard_bytes", max_shard_bytes, 1, 2**62)
     if destination.exists() and not destination.is_dir():
         raise NotADirectoryError(f"convert: {destination} is a file, not a directory")
@@ -95,6 +97,7 @@ def convert(
     with (
         torch.no_grad(),
         _opened(source, config, to) as job,
+        write_errors(destination, "convert"),
         atomic.replacing(destination, save_id, OURS, CONFIG_FILE, _refuse_files) as staging,
     ):
         writer = ShardWriter(staging, max_shard_bytes)
