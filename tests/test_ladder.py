@@ -136,7 +136,7 @@ def test_without_a_gpu_its_rungs_are_skipped_with_the_reason():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["other"], "name must be one of cpu, reduce, sgemm"),
+        (["other"], "name must be one of cpu, reduce, sgemm, hgemm"),
         (["cpu", "--rungs", "5"], "rungs of cpu are 0..4"),
         (["cpu", "--rungs", "1-"], "rungs of cpu are 0..4"),
         (["cpu", "--size", "64x64"], "--size of cpu must be N or MxNxK, got '64x64'"),

@@ -35,7 +35,7 @@ def test_reduce(rung: int, machine: Machine):
     assert error <= 64 * 2.0**-24 * x.double().abs().sum()
 
 
-PRODUCTS = [(name, rung) for name in ("sgemm",) for rung in range(LADDERS[name].rungs)]
+PRODUCTS = [(name, rung) for name in ("sgemm", "hgemm") for rung in range(LADDERS[name].rungs)]
 
 
 @orders()

@@ -51,20 +51,22 @@ uint8_t* matrix_row(uint32_t address) {
 
 }  // namespace
 
-void ldmatrix_x4(uint32_t (&d)[4], uint32_t row, bool trans) {
+void ldmatrix(uint32_t* d, int matrices, uint32_t row, bool trans) {
   struct Operands {
     const uint8_t* row;
-    uint32_t (*d)[4];
-  } mine{matrix_row(row), &d};
-  meet_warp(trans ? "ldmatrix.trans" : "ldmatrix", ~0u, &mine, [trans](Operands** all) {
-    for (int matrix = 0; matrix < 4; ++matrix) {
+    uint32_t* d;
+  } mine{nullptr, d};
+  // The other lanes' addresses are not used.
+  if (current().lane() < 8 * matrices) mine.row = matrix_row(row);
+  meet_warp(trans ? "ldmatrix.trans" : "ldmatrix", ~0u, &mine, [matrices, trans](Operands** all) {
+    for (int matrix = 0; matrix < matrices; ++matrix) {
       uint16_t values[8][8];
       for (int r = 0; r < 8; ++r) std::memcpy(values[r], all[matrix * 8 + r]->row, 16);
       for (int lane = 0; lane < kWarp; ++lane) {
         const int r = lane / 4, c = lane % 4 * 2;
         const uint32_t low = trans ? values[c][r] : values[r][c];
         const uint32_t high = trans ? values[c + 1][r] : values[r][c + 1];
-        (*all[lane]->d)[matrix] = low | high << 16;
+        all[lane]->d[matrix] = low | high << 16;
       }
     }
   });
@@ -130,6 +132,46 @@ void mma_m16n8k16(Type16 type, float (&d)[4], const uint32_t (&a)[4], const uint
       }
     }
   });
+}
+
+void wmma_load(uint32_t (&fragment)[8], const void* tile, int stride) {
+  if (reinterpret_cast<uintptr_t>(tile) % 32 != 0) fail("wmma.load: the tile must lie at 32 bytes");
+  if (stride % 8 != 0) fail("wmma.load: the stride must be a multiple of 8");
+  const int lane = current().lane();
+  const auto* row = static_cast<const uint16_t*>(tile) + lane / 2 * stride + lane % 2 * 8;
+  std::memcpy(fragment, row, 16);
+  std::memcpy(fragment + 4, row, 16);  // the hardware keeps each element twice, too
+}
+
+void wmma_mma(float (&d)[8], const uint32_t (&a)[8], const uint32_t (&b)[8]) {
+  struct Operands {
+    float (*d)[8];
+    const uint32_t (*a)[8], (*b)[8];
+  } mine{&d, &a, &b};
+  meet_warp("wmma.mma", ~0u, &mine, [](Operands** all) {
+    float x[16][16], y[16][16];
+    for (int lane = 0; lane < kWarp; ++lane) {
+      for (int i = 0; i < 4; ++i) {
+        const Pair of_a = decode2(Type16::kF16, (*all[lane]->a)[i]);
+        const Pair of_b = decode2(Type16::kF16, (*all[lane]->b)[i]);
+        const int row = lane / 2, column = lane % 2 * 8 + 2 * i;
+        x[row][column] = of_a.low, x[row][column + 1] = of_a.high;
+        y[row][column] = of_b.low, y[row][column + 1] = of_b.high;
+      }
+    }
+    for (int lane = 0; lane < kWarp; ++lane) {
+      for (int i = 0; i < 8; ++i) {
+        float sum = 0.0f;
+        for (int k = 0; k < 16; ++k) sum += x[lane / 2][k] * y[k][lane % 2 * 8 + i];
+        (*all[lane]->d)[i] += sum;
+      }
+    }
+  });
+}
+
+void wmma_store(float* tile, const float (&d)[8], int stride) {
+  const int lane = current().lane();
+  std::memcpy(tile + lane / 2 * stride + lane % 2 * 8, d, sizeof(d));
 }
 
 void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]) {

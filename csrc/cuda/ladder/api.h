@@ -44,5 +44,6 @@ struct ProductRung {
 };
 
 std::span<const ProductRung> sgemm_rungs();  // fp32
+std::span<const ProductRung> hgemm_rungs();  // fp16
 
 }  // namespace xgemm::cuda::ladder

@@ -1,4 +1,4 @@
-// ldmatrix (sm_75): four 8x8 matrices of 16-bit values from shared memory to
+// ldmatrix (sm_75): one, two or four 8x8 matrices of 16-bit values from shared memory to
 // registers.
 #pragma once
 
@@ -18,6 +18,14 @@ __device__ inline void ldmatrix_x4(uint32_t (&d)[4], uint32_t row) {
 __device__ inline void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(row)
+               : "memory");
+}
+
+// Two matrices: lanes 0 to 15 give the addresses.
+__device__ inline void ldmatrix_x2_trans(uint32_t (&d)[2], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(d[0]), "=r"(d[1])
                : "r"(row)
                : "memory");
 }

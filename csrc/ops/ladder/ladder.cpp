@@ -159,6 +159,10 @@ Tensor sgemm(const Tensor& a, const Tensor& b, int64_t rung) {
   return product({"sgemm", DType::kF32, false, gpu::sgemm_rungs()}, a, b, rung);
 }
 
+Tensor hgemm(const Tensor& a, const Tensor& b, int64_t rung) {
+  return product({"hgemm", DType::kF16, false, gpu::hgemm_rungs()}, a, b, rung);
+}
+
 #endif
 
 }  // namespace
@@ -172,6 +176,7 @@ STABLE_TORCH_LIBRARY(xgemm_ladder, m) {
   m.def("cpu_peak(float seconds) -> float");
   m.def("reduce(Tensor x, int rung) -> Tensor");
   m.def("sgemm(Tensor a, Tensor b, int rung) -> Tensor");
+  m.def("hgemm(Tensor a, Tensor b, int rung) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(xgemm_ladder, CompositeExplicitAutograd, m) {
@@ -187,5 +192,6 @@ STABLE_TORCH_LIBRARY_IMPL(xgemm_ladder, CPU, m) {
 STABLE_TORCH_LIBRARY_IMPL(xgemm_ladder, CUDA, m) {
   m.impl("reduce", TORCH_BOX(&xgemm::ops::ladder::reduce));
   m.impl("sgemm", TORCH_BOX(&xgemm::ops::ladder::sgemm));
+  m.impl("hgemm", TORCH_BOX(&xgemm::ops::ladder::hgemm));
 }
 #endif

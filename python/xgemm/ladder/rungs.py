@@ -78,8 +78,20 @@ SGEMM = Ladder(
     published=(0.31, 1.99, 2.98, 18.2, None, None, 21.8, None, None),
     published_on="A6000 (cuBLAS 23.2)",
 )
+HGEMM = Ladder(
+    name="hgemm",
+    what="fp16 product, fp32 sums, mma.sync",
+    device="cuda",
+    capability=80,
+    only_capability=False,
+    dtype=torch.float16,
+    unit="TFLOP/s",
+    sizes=("512x2048x1024", "4096x4096x4096"),
+    published=(None,) * 8,
+    published_on="nothing published",
+)
 
-LADDERS = {ladder.name: ladder for ladder in (CPU, REDUCE, SGEMM)}
+LADDERS = {ladder.name: ladder for ladder in (CPU, REDUCE, SGEMM, HGEMM)}
 
 
 def find_ladder(name: str) -> Ladder:

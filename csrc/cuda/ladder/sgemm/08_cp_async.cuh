@@ -9,10 +9,9 @@
 // latency of memory is covered three times over. Copies are counted in groups, one a tile; the wait
 // lets the latest two be unfinished.
 //
-// B is copied 16 bytes at a time. A must be transposed, which a copy cannot do in more than one
-// element: 4 bytes each, neighbouring lanes in neighbouring rows, so that shared memory is written
-// without conflicts. The 8 copies of a row hit the same sector of 32 bytes, in L1 from the second
-// on.
+// B is copied 16 bytes at a time. A must be transposed, and a copy that does so moves one element:
+// 4 bytes. A warp copies 4 rows of 8 k at a time, which are 4 sectors of 32 bytes; rows of A's tile
+// are 4 words longer than its data, so that these 32 elements lie in 32 banks.
 #pragma once
 
 #include "cuda/ladder/sgemm/copy4.cuh"
@@ -28,16 +27,17 @@ inline constexpr int kStepM = 16, kStepN = 32;     // from one of them to the ne
 inline constexpr int kStages = 4;
 
 struct Tiles {
-  alignas(16) float a[kBlockK][kBlockM];  // transposed: 4 rows of a thread lie side by side
+  alignas(16) float a[kBlockK][kBlockM + 4];  // transposed: 4 rows of a thread lie side by side
   alignas(16) float b[kBlockK][kBlockN];
 };
 
-// One group of copies: thread tid copies row tid of A, and two times four elements of B.
+// One group of copies: a thread copies eight single elements of A, and two times four of B.
 __device__ inline void copy_tile(const Matrices& x, Tiles& tiles, int tid, int k0) {
-  const float* a = x.a + int64_t{static_cast<int>(blockIdx.y) * kBlockM + tid} * x.k + k0;
+  const int first = static_cast<int>(blockIdx.y) * kBlockM;
 #pragma unroll
-  for (int k = 0; k < kBlockK; ++k) {
-    ptx::cp_async<4>(ptx::smem_address(&tiles.a[k][tid]), a + k, 4);
+  for (int row = tid / kBlockK; row < kBlockM; row += kThreads / kBlockK) {
+    const float* a = x.a + int64_t{first + row} * x.k + k0 + tid % kBlockK;
+    ptx::cp_async<4>(ptx::smem_address(&tiles.a[tid % kBlockK][row]), a, 4);
   }
   const int column = static_cast<int>(blockIdx.x) * kBlockN + tid % 32 * 4;
 #pragma unroll

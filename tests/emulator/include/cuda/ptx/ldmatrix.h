@@ -5,9 +5,12 @@
 
 namespace xgemm::ptx {
 
-inline void ldmatrix_x4(uint32_t (&d)[4], uint32_t row) { emulator::ldmatrix_x4(d, row, false); }
+inline void ldmatrix_x4(uint32_t (&d)[4], uint32_t row) { emulator::ldmatrix(d, 4, row, false); }
 inline void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t row) {
-  emulator::ldmatrix_x4(d, row, true);
+  emulator::ldmatrix(d, 4, row, true);
+}
+inline void ldmatrix_x2_trans(uint32_t (&d)[2], uint32_t row) {
+  emulator::ldmatrix(d, 2, row, true);
 }
 
 }  // namespace xgemm::ptx

@@ -1,0 +1,127 @@
+// Ladder hgemm, rung 5: an XOR swizzle.
+//
+// Source:    the article "MMA, bank conflicts and swizzle".
+// Changed:   the 16-byte pieces of a row change places: piece c of row r lies where piece
+//            c ^ f(r) would.
+// Published: no time.
+//
+// Eight rows of 16 bytes are read at once; they conflict where they begin in the same bank. So rows
+// that would collide are shifted against each other, not by padding but within themselves:
+//
+//   B, 256 bytes a row, 16 pieces: every row begins in bank 0.   f(r) = r % 8
+//   A,  64 bytes a row,  4 pieces: two rows fill the 32 banks.   f(r) = r / 2 % 4
+//
+// XOR is its own inverse and keeps the pieces of a row within the row, so the tile is as large as
+// its data. Writers and readers use the same two functions; nothing else knows.
+//
+// What is wrong with it. Loads and products still take turns, as on rung 2 of sgemm.
+#pragma once
+
+#include "cuda/ladder/hgemm/common.cuh"
+#include "cuda/ptx/ldmatrix.h"
+#include "cuda/ptx/mma_sm80.h"
+
+namespace xgemm::cuda::ladder::hgemm::rung5 {
+
+inline constexpr int kBlockM = 128, kBlockN = 128, kBlockK = 32;
+inline constexpr int kThreads = 256;
+inline constexpr int kWarpM = 64, kWarpN = 32;  // 2 x 4 warps
+
+// Where an element lies in its tile: the row's number, XORed into that of its 16 bytes.
+__device__ constexpr int offset_a(int row, int k) {
+  return row * kBlockK + (k ^ (row / 2 % 4 * 8));
+}
+__device__ constexpr int offset_b(int k, int column) {
+  return k * kBlockN + (column ^ (k % 8 * 8));
+}
+
+struct Tiles {
+  alignas(128) __half a[kBlockM * kBlockK];
+  alignas(128) __half b[kBlockK * kBlockN];
+};
+
+// Each thread copies two times 8 elements of A, and of B.
+__device__ inline void load_tiles(const Matrices& x, Tiles& tiles, int tid, int k0) {
+  const int row0 = static_cast<int>(blockIdx.y) * kBlockM;
+  const int column0 = static_cast<int>(blockIdx.x) * kBlockN;
+#pragma unroll
+  for (int i = tid; i < kBlockM * kBlockK / 8; i += kThreads) {
+    const int row = i / (kBlockK / 8), k = i % (kBlockK / 8) * 8;
+    copy8(&tiles.a[offset_a(row, k)], x.a + int64_t{row0 + row} * x.k + k0 + k);
+  }
+#pragma unroll
+  for (int i = tid; i < kBlockK * kBlockN / 8; i += kThreads) {
+    const int k = i / (kBlockN / 8), column = i % (kBlockN / 8) * 8;
+    copy8(&tiles.b[offset_b(k, column)], x.b + int64_t{k0 + k} * x.n + column0 + column);
+  }
+}
+
+using Sums = float[kWarpM / 16][kWarpN / 8][4];
+
+// The products of 16 k.
+__device__ inline void multiply(Sums& sums, const Tiles& tiles, int k, int row, int column,
+                                int lane) {
+  uint32_t a[kWarpM / 16][4], b[kWarpN / 8][2];
+#pragma unroll
+  for (int i = 0; i < kWarpM / 16; ++i) {
+    const int offset = offset_a(row + i * 16 + lane % 16, k + lane / 16 * 8);
+    ptx::ldmatrix_x4(a[i], ptx::smem_address(&tiles.a[offset]));
+  }
+#pragma unroll
+  for (int j = 0; j < kWarpN / 8; ++j) {
+    const int offset = offset_b(k + lane % 16, column + j * 8);
+    ptx::ldmatrix_x2_trans(b[j], ptx::smem_address(&tiles.b[offset]));
+  }
+#pragma unroll
+  for (int i = 0; i < kWarpM / 16; ++i) {
+#pragma unroll
+    for (int j = 0; j < kWarpN / 8; ++j) {
+      ptx::mma_m16n8k16<__half>(sums[i][j], a[i], b[j][0], b[j][1]);
+    }
+  }
+}
+
+// The four sums of a lane: columns 2 (lane % 4) and + 1 of rows lane / 4 and lane / 4 + 8.
+__device__ inline void store_tile(const float (&sums)[4], __half* c, int n, int lane) {
+  c += int64_t{lane / 4} * n + lane % 4 * 2;
+  *reinterpret_cast<__half2*>(c) = __floats2half2_rn(sums[0], sums[1]);
+  *reinterpret_cast<__half2*>(c + int64_t{8} * n) = __floats2half2_rn(sums[2], sums[3]);
+}
+
+__device__ inline void store(const Matrices& x, const Sums& sums, int row, int column, int lane) {
+#pragma unroll
+  for (int i = 0; i < kWarpM / 16; ++i) {
+#pragma unroll
+    for (int j = 0; j < kWarpN / 8; ++j) {
+      store_tile(sums[i][j], x.c + int64_t{row + i * 16} * x.n + column + j * 8, x.n, lane);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) gemm_kernel(Matrices x) {
+  XGEMM_STATIC_SHARED(Tiles, tiles);
+  const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32;
+  const int warp_row = warp / 4 * kWarpM, warp_column = warp % 4 * kWarpN;
+  Sums sums = {};
+  for (int k0 = 0; k0 < x.k; k0 += kBlockK) {
+    load_tiles(x, tiles, tid, k0);
+    __syncthreads();  // the tiles are there
+#pragma unroll
+    for (int k = 0; k < kBlockK; k += 16) {
+      multiply(sums, tiles, k, warp_row, warp_column, lane);
+    }
+    __syncthreads();  // and have been read
+  }
+  const int row = static_cast<int>(blockIdx.y) * kBlockM + warp_row;
+  const int column = static_cast<int>(blockIdx.x) * kBlockN + warp_column;
+  store(x, sums, row, column, lane);
+}
+
+inline Status run(const Product& product) {
+  const dim3 blocks(static_cast<unsigned>(product.n / kBlockN),
+                    static_cast<unsigned>(product.m / kBlockM));
+  const Grid grid{.blocks = blocks, .threads = kThreads, .stream = product.stream};
+  return launch_grid("ladder hgemm: rung 5", grid, gemm_kernel, matrices_of(product));
+}
+
+}  // namespace xgemm::cuda::ladder::hgemm::rung5
