@@ -56,3 +56,24 @@ def test_product(name: str, rung: int, machine: Machine):
     bound = (k + 8) * 2.0**-24 * (a.double().abs() @ b.double().abs())
     bound += ROUNDING[dtype] * expected.abs()
     assert ((c.double() - expected).abs() <= bound).all()
+
+
+def test_the_peaks_loops_do_the_work_that_they_count():
+    """FFMA: x -> x / 2 + 1 / 2 from the thread's number on; a read finds the largest element."""
+    Machine().use()
+    memory = Memory()
+    threads = library().ladder_peak_threads(1)
+    x = memory.copy(torch.randn(4 * threads * 2 + 8).abs())
+    out = memory.empty((threads,), torch.float32)
+    work = library().ladder_peak(0, x.data_ptr(), x.numel(), out.data_ptr(), 1)
+    assert work == threads * 16 * 8 * 2
+    begin = torch.arange(threads)[:, None] % 256 + torch.arange(8)
+    expected = (begin * 2.0**-16 + (1 - 2.0**-16)).sum(1)
+    assert torch.allclose(out, expected.float(), atol=1e-4)
+    work = library().ladder_peak(1, x.data_ptr(), x.numel(), out.data_ptr(), 2)
+    assert work == threads / 32 * 2 * 8 * 2 * 16 * 8 * 16
+    assert out.isfinite().all()
+    assert out.abs().max() > 0
+    work = library().ladder_peak(2, x.data_ptr(), x.numel(), out.data_ptr(), 0)
+    assert work == 4 * x.numel()
+    assert out.max() == x.max()

@@ -46,6 +46,22 @@ void run_product(const std::string& name, int rung, Address a, Address b, Addres
        reinterpret_cast<void*>(c), m, n, k, sm_count, nullptr}));
 }
 
+// Returns the work.
+double run_peak(int instruction, Address x, int64_t count, Address out, int steps) {
+  int64_t cycles = 0;
+  const ladder::Peak peak{reinterpret_cast<const float*>(x),
+                          count,
+                          reinterpret_cast<float*>(out),
+                          &cycles,
+                          steps,
+                          1,
+                          nullptr};
+  const auto which = static_cast<ladder::Instruction>(instruction);
+  require_ok(ladder::run_peak(which, peak));
+  if (cycles <= 0) throw std::runtime_error("the clock was not read");
+  return ladder::peak_work(which, peak);
+}
+
 }  // namespace
 
 void bind_ladder(py::module_& m) {
@@ -56,6 +72,8 @@ void bind_ladder(py::module_& m) {
     return tiles;
   });
   m.def("ladder_product", &run_product);
+  m.def("ladder_peak", &run_peak);
+  m.def("ladder_peak_threads", &ladder::peak_threads);
   m.def("ladder_product_tiles", [](const std::string& name) {
     std::vector<Tile> tiles;
     for (const auto& rung : product_rungs(name)) {

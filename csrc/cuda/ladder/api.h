@@ -46,4 +46,21 @@ struct ProductRung {
 std::span<const ProductRung> sgemm_rungs();  // fp32
 std::span<const ProductRung> hgemm_rungs();  // fp16
 
+// A loop of one instruction, or a plain read: what a ladder's share of the peak is taken of.
+enum class Instruction { kFfma, kMma, kRead };
+
+struct Peak {
+  const float* x;  // [count], 16-byte aligned, a multiple of 4: what is read
+  int64_t count;
+  float* out;       // [peak_threads(sm_count)]
+  int64_t* cycles;  // [1]: of the first block
+  int steps;        // of the loop
+  int sm_count;
+  cudaStream_t stream;
+};
+
+int peak_threads(int sm_count);
+double peak_work(Instruction instruction, const Peak& peak);  // FLOP, or bytes
+Status run_peak(Instruction instruction, const Peak& peak);
+
 }  // namespace xgemm::cuda::ladder

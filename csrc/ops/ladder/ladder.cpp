@@ -2,13 +2,16 @@
 //
 // Each takes the number of a rung, and contiguous tensors of the ladder's one dtype, whose sizes
 // the rung's tile must divide.
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <span>
 #include <string_view>
 
 #include "cpu/isa/isa.h"
 #include "cpu/ladder/api.h"
+#include "ops/boxed.h"
 #include "ops/checks.h"
 
 #ifdef XGEMM_WITH_CUDA
@@ -163,6 +166,37 @@ Tensor hgemm(const Tensor& a, const Tensor& b, int64_t rung) {
   return product({"hgemm", DType::kF16, false, gpu::hgemm_rungs()}, a, b, rung);
 }
 
+// Runs `steps` of an instruction, or reads x; returns the FLOP, or the bytes. `cycles` gets those
+// of a multiprocessor.
+double peak(const Tensor& cycles, const Tensor& x, const StringArg& instruction, int64_t steps) {
+  constexpr std::string_view kNames[] = {"ffma", "mma", "read"};
+  const TensorView view("peak", "x", x), view_cycles("peak", "cycles", cycles);
+  const auto* name = std::find(std::begin(kNames), std::end(kNames), instruction.text);
+  if (name == std::end(kNames)) {
+    value_error("peak: instruction must be ffma, mma or read, got ", printable(instruction.text));
+  }
+  require_dtype("peak", "x", view, {DType::kF32});
+  require_dtype("peak", "cycles", view_cycles, {DType::kI64});
+  require_contiguous("peak", "x", view, 1);
+  require_shape("peak", "cycles", view_cycles, {1});
+  require_multiple("peak", 0, "the number of elements", view.size(0), 4);
+  const CurrentDevice device("peak", view.device_index);
+  const int sm_count = device_info(view.device_index).sm_count;
+  const Tensor out = new_output({gpu::peak_threads(sm_count)}, torch_code(DType::kF32), view);
+  const gpu::Peak asked{
+      .x = static_cast<const float*>(view.data()),
+      .count = view.size(0),
+      .out = static_cast<float*>(out.mutable_data_ptr()),
+      .cycles = static_cast<int64_t*>(view_cycles.mutable_data()),
+      .steps = static_cast<int>(steps),
+      .sm_count = sm_count,
+      .stream = current_stream(view.device_index),
+  };
+  const auto which = static_cast<gpu::Instruction>(name - std::begin(kNames));
+  require_ok("peak", gpu::run_peak(which, asked));
+  return gpu::peak_work(which, asked);
+}
+
 #endif
 
 }  // namespace
@@ -176,6 +210,7 @@ STABLE_TORCH_LIBRARY(xgemm_ladder, m) {
   m.def("cpu_peak(float seconds) -> float");
   m.def("reduce(Tensor x, int rung) -> Tensor");
   m.def("sgemm(Tensor a, Tensor b, int rung) -> Tensor");
+  m.def("peak(Tensor(a!) cycles, Tensor x, str instruction, int steps) -> float");
   m.def("hgemm(Tensor a, Tensor b, int rung) -> Tensor");
 }
 
@@ -192,6 +227,7 @@ STABLE_TORCH_LIBRARY_IMPL(xgemm_ladder, CPU, m) {
 STABLE_TORCH_LIBRARY_IMPL(xgemm_ladder, CUDA, m) {
   m.impl("reduce", TORCH_BOX(&xgemm::ops::ladder::reduce));
   m.impl("sgemm", TORCH_BOX(&xgemm::ops::ladder::sgemm));
+  m.impl("peak", TORCH_BOX(&xgemm::ops::ladder::peak));
   m.impl("hgemm", TORCH_BOX(&xgemm::ops::ladder::hgemm));
 }
 #endif

@@ -68,6 +68,8 @@ def _print_size(report: dict[str, Any], size: str) -> None:
     title = f"{report['ladder']} {size}, {report['device']}, torch {report['torch']}"
     if peak["rate"] is not None:
         title += f"; peak {peak['rate']:.4g} {unit}: {peak['of']}"
+    if peak["clock_mhz"] is not None:
+        title += f", at {peak['clock_mhz']:.0f} MHz"
     made = table(title, columns, rows)
     made.columns[-1].justify = "left"
     made.columns[-1].ratio = 1

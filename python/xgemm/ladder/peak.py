@@ -4,15 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from xgemm.bench.timing import time_cuda
 from xgemm.ladder.library import ops
 from xgemm.ladder.rungs import Ladder
 
 CPU_SECONDS = 0.2
+FFMA_STEPS, MMA_STEPS = 4000, 20_000  # some milliseconds each on an H200
+READ_ELEMENTS = 2**25
+# What a GPU's ladders are held against.
+INSTRUCTIONS = {
+    "reduce": ("read", 0, "a plain read of 128 MiB"),
+    "sgemm": ("ffma", FFMA_STEPS, "independent FFMAs in registers"),
+    "hgemm": ("mma", MMA_STEPS, "independent mma.m16n8k16 in registers"),
+}
 
 
 def measure_peak(ladder: Ladder) -> dict[str, Any]:
-    """`rate` in the ladder's unit (None where it is not measured), and of what."""
+    """`rate` in the ladder's unit, of what, and the clock of a GPU's multiprocessors meanwhile."""
     if ladder.device == "cpu":
         rate = ops().cpu_peak(CPU_SECONDS) * 1e-9
-        return {"rate": rate, "of": "independent AVX2 FMAs in registers"}
-    return {"rate": None, "of": ""}
+        return {"rate": rate, "of": "independent AVX2 FMAs in registers", "clock_mhz": None}
+    instruction, steps, of = INSTRUCTIONS[ladder.name]
+    x = torch.ones(READ_ELEMENTS, device="cuda")
+    cycles = torch.zeros(1, dtype=torch.int64, device="cuda")
+    work = ops().peak(cycles, x, instruction, steps)
+    call = {"peak": lambda: ops().peak(cycles, x, instruction, steps)}
+    seconds = time_cuda(call)["peak"]
+    unit = 1e12 if ladder.unit == "TFLOP/s" else 1e9
+    # One block's lifetime is the kernel's, but for what starts and ends it.
+    clock = float(cycles.item()) / seconds * 1e-6 if steps else None
+    return {"rate": work / seconds / unit, "of": of, "clock_mhz": clock}
