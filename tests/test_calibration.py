@@ -354,10 +354,10 @@ def test_an_error_leaves_the_block_as_it_was(monkeypatch: Any) -> None:
     before = {name: p.clone() for name, p in model.named_parameters()}
     quantize_layers = Gptq._quantize
 
-    def fails(self: Gptq, block: Block, layers: Any, h: torch.Tensor) -> None:
+    def fails(self: Gptq, block: Block, layers: Any, *moments: torch.Tensor) -> None:
         if layers[0].name == "model.layers.1.mlp.down_proj":
             raise RuntimeError("no more")
-        quantize_layers(self, block, layers, h)
+        quantize_layers(self, block, layers, *moments)
 
     monkeypatch.setattr(Gptq, "_quantize", fails)
     model.train()
@@ -453,3 +453,28 @@ def test_what_gptq_made_is_saved_and_loaded(tmp_path: Any) -> None:
     again = xgemm.load(tmp_path / "saved")
     with torch.no_grad():
         assert torch.equal(again(tokens()).logits, ours(tokens()).logits)
+
+
+def test_float_inputs_are_those_of_the_float_model(monkeypatch: Any) -> None:
+    model = hf_models.llama()
+    last = model.model.layers[-1].mlp.down_proj
+    caught: list[torch.Tensor] = []
+    hook = last.register_forward_pre_hook(lambda m, a: caught.append(a[0]))
+    with torch.no_grad():
+        model(tokens())
+    hook.remove()
+    shown: dict[str, torch.Tensor] = {}
+    input_pairs = Block.input_pairs
+
+    def watched(self: Block, layers: Any, sink: Any) -> None:
+        def both(layer: Any, x: torch.Tensor, floats: torch.Tensor) -> None:
+            shown[layer.name] = floats.clone()
+            sink(layer, x, floats)
+
+        input_pairs(self, layers, both)
+
+    monkeypatch.setattr(Block, "input_pairs", watched)
+    ours = quantized(model, [tokens()], options={"asymmetry": 0.5})
+    (name,) = (name for name, module in model.named_modules() if module is last)
+    torch.testing.assert_close(shown[name], caught[0].reshape(shown[name].shape))
+    assert not same(ours, quantized(model, [tokens()]))

@@ -18,12 +18,20 @@ An error e of channel i costs e^2 / U_ii^2 when the channels after it have done 
 that is what errors count when a group's range is shrunk (clip="mse"), before codes are chosen.
 H gets `damp` times its mean diagonal on the diagonal.
 
+GPTAQ (Li, Yin et al.: GPTAQ, Efficient Finetuning-Free Quantization for Asymmetric Calibration,
+2025, https://arxiv.org/abs/2504.02692) minimizes ||W X' - Q X||^2, where X' is what the layer reads
+in the float model. Channel i owes w_i (X'_i - X_i) besides its own error, and the channels after it
+make up for that, too, by adding w_i P_i: to them, where
+
+    P = (((X' - X) X^T U^T) above the diagonal) U
+
 U comes from one factorization: with H in reverse order = L L^T, H = R R^T where R, L in reverse
 order, is upper triangular, and U = R^-1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -48,10 +56,13 @@ class Gptq(BlockMethod):
         groups of neighbours all the same ("static") or with groups of channels that follow one
         another in that order ("desc_act": a permutation at run time); or as they are ("none").
     damp: of the mean of H's diagonal, added to it.
+    asymmetry: how much of the difference between the inputs of the float model and those of the
+        quantized one is made up for (GPTAQ); 0 for none, which takes a third of the time less.
     """
 
     act_order: str = "static"
     damp: float = 0.01
+    asymmetry: float = 0.0
 
     name: ClassVar[str] = "gptq"
 
@@ -62,18 +73,33 @@ class Gptq(BlockMethod):
             )
         if not self.damp > 0:
             raise ValueError(f"quantize: damp must be above 0, got {self.damp}")
+        if not 0 <= self.asymmetry <= 1:
+            raise ValueError(f"quantize: asymmetry must be within 0..1, got {self.asymmetry}")
+
+    @property
+    def float_inputs(self) -> bool:
+        return self.asymmetry > 0
 
     def quantize_block(self, block: Block) -> None:
         for group in block.groups:
             leaders = list(dict.fromkeys(block.leaders[layer] for layer in group))
             moments = {layer: SecondMoment(layer.k, block.device) for layer in leaders}
-            block.inputs(leaders, lambda layer, x: moments[layer].add(x))  # noqa: B023
+            shifts: dict[Layer, SecondMoment] = {}
+            if self.asymmetry > 0:
+                shifts = {layer: SecondMoment(layer.k, block.device) for layer in leaders}
+                block.input_pairs(leaders, _adds_pairs(moments, shifts))
+            else:
+                block.inputs(leaders, lambda layer, x: moments[layer].add(x))  # noqa: B023
             for leader in leaders:
                 layers = [layer for layer in group if block.leaders[layer] is leader]
-                self._quantize(block, layers, moments.pop(leader).mean)
+                shift = shifts.pop(leader).mean if shifts else None
+                self._quantize(block, layers, moments.pop(leader).mean, shift)
 
-    def _quantize(self, block: Block, layers: list[Layer], h: Tensor) -> None:
-        """The layers, which read one tensor of mean square `h`, as one weight of all their rows."""
+    def _quantize(self, block: Block, layers: list[Layer], h: Tensor, shift: Tensor | None) -> None:
+        """The layers, which read one tensor of mean square `h`, as one weight of all their rows.
+
+        shift: the mean of (float x - x) x^T, where it is made up for.
+        """
         settings = self.settings
         w = torch.cat([layer.weight.float() for layer in layers])
         dtype = layers[0].scale_dtype or settings.scale_dtype
@@ -91,13 +117,27 @@ class Gptq(BlockMethod):
             return
         grid = Grid(size, settings.symmetric, settings.clip, dtype)
         static = self.act_order == "static"
-        quantized = quantize_channels(w, order, factor, grid, static)
+        carried = None
+        if shift is not None:
+            product = (shift[order][:, order] @ factor.t()).triu_(1)
+            carried = (product @ factor).mul_(self.asymmetry)
+        quantized = quantize_channels(w, order, factor, grid, static, carried)
         quantized = replace(quantized, group_size=settings.group_size)
         start = 0
         for layer in layers:
             rows = slice(start, start + layer.n)
             block.set(layer, quantized.rows(rows), hessian=h)
             start = rows.stop
+
+
+def _adds_pairs(
+    moments: dict[Layer, SecondMoment], shifts: dict[Layer, SecondMoment]
+) -> Callable[[Layer, Tensor, Tensor], None]:
+    def add(layer: Layer, x: Tensor, floats: Tensor) -> None:
+        moments[layer].add(x)
+        shifts[layer].add(floats - x, x)
+
+    return add
 
 
 @dataclass(frozen=True)
@@ -147,13 +187,14 @@ def upper_factor(h: Tensor, damp: float) -> Tensor | None:
 
 
 def quantize_channels(
-    w: Tensor, order: Tensor, u: Tensor, grid: Grid, static: bool
+    w: Tensor, order: Tensor, u: Tensor, grid: Grid, static: bool, carried: Tensor | None = None
 ) -> QuantizedWeight:
     """The 4-bit weight of w [N, K], its channels taken in `order`.
 
     u: the factor for channels in that order.
     static: groups are of neighbours and their scales those of w; else they are of channels that
         follow one another in `order`, with scales found when the first of them is reached.
+    carried: GPTAQ's P for channels in that order.
     """
     n, k = w.shape
     groups = -(-k // grid.size)
@@ -171,7 +212,7 @@ def quantize_channels(
     for start in range(0, k, BLOCK):
         block = slice(start, min(start + BLOCK, k))
         here, factor = rest[block], u[block, block]
-        errors = torch.empty_like(here)
+        errors, values = torch.empty_like(here), torch.empty_like(here)
         for i in range(here.shape[0]):
             group, channel = index[start + i], start + i
             if not static and channel % grid.size == 0:
@@ -183,7 +224,12 @@ def quantize_channels(
             codes[channel] = code.to(torch.uint8)
             errors[i] = (here[i] - (code - zero) * scale) / factor[i, i]
             here[i + 1 :].addr_(factor[i, i + 1 :], errors[i], alpha=-1)
+            if carried is not None:
+                values[i] = here[i]
+                here[i + 1 :].addr_(carried[channel, channel + 1 : block.stop], here[i])
         rest[block.stop :].addmm_(u[block, block.stop :].t(), errors, alpha=-1)
+        if carried is not None:
+            rest[block.stop :].addmm_(carried[block, block.stop :].t(), values)
     back = order.argsort()
     g_idx = None if static else group_of[back].int()
     return QuantizedWeight(
@@ -196,21 +242,21 @@ def quantize_channels(
 
 
 class SecondMoment:
-    """H / T = mean over tokens of x x^T, in float32."""
+    """The mean over tokens of x x^T (H / T), or of y x^T, in float32."""
 
     def __init__(self, k: int, device: torch.device) -> None:
         self.sum = torch.zeros(k, k, device=device)
         self.rows = 0
 
-    def add(self, x: Tensor) -> None:
-        """x: [rows, K]."""
+    def add(self, y: Tensor, x: Tensor | None = None) -> None:
+        """y and x: [rows, K]; x is y where it is None."""
+        x = y if x is None else x
         self.rows += x.shape[0]
         if x.is_cuda and x.dtype in (torch.float16, torch.bfloat16):
             # Products of halves are exact in float32, in which tensor cores add.
-            self.sum += torch.mm(x.t(), x, out_dtype=torch.float32)
+            self.sum += torch.mm(y.t(), x, out_dtype=torch.float32)
         else:
-            x = x.float()
-            self.sum.addmm_(x.t(), x)
+            self.sum.addmm_(y.float().t(), x.float())
 
     @property
     def mean(self) -> Tensor:

@@ -21,6 +21,7 @@ from xgemm.quantize.errors import LayerError, layer_error
 from xgemm.quantize.weight import quantize_weight
 
 Sink = Callable[["Layer", torch.Tensor], None]
+PairSink = Callable[["Layer", torch.Tensor, torch.Tensor], None]
 
 
 @dataclass(eq=False)
@@ -118,6 +119,24 @@ class Block:
         with self._original_weights() if original else contextlib.nullcontext():
             for batch in range(len(self.replay.batches)):
                 self._run_once(batch, layers, sink, original)
+
+    def input_pairs(self, layers: Sequence[Layer], sink: PairSink) -> None:
+        """As `inputs`, with what the float model's layers read: sink(layer, x, float x).
+
+        Of a method with float_inputs. An expert that gets other tokens in the float model is served
+        with x twice.
+        """
+        for batch in range(len(self.replay.batches)):
+            floats: dict[Layer, list[torch.Tensor]] = {layer: [] for layer in layers}
+            with self._original_weights():
+                self._run_once(batch, layers, lambda layer, x: floats[layer].append(x), True)  # noqa: B023
+
+            def pair(layer: Layer, x: torch.Tensor, floats: Any = floats) -> None:
+                others = floats[layer]
+                other = others.pop(0) if others else x
+                sink(layer, x, other if other.shape == x.shape else x)
+
+            self._run_once(batch, layers, pair, False)
 
     def _run_once(self, batch: int, layers: Sequence[Layer], sink: Sink, original: bool) -> None:
         served: dict[nn.Module, list[Layer]] = {}
