@@ -44,13 +44,14 @@ def check(m, n, k, dtype, layouts, activation):
         want = want.relu()
     bound = bound + want.abs() * DTYPES[dtype] + (2.0**-25 if dtype == torch.float16 else 0.0)
     results = []
-    for threads in (1, 2):
+    for threads in (1, 2, 3):
         torch.set_num_threads(threads)
         results.append(torch.ops.xgemm.mul.default(a, b, bias, activation=activation))
     error = (results[0].double() - want).abs()
     case = (m, n, k, dtype, layouts, activation)
     assert bool((error <= bound).all()), (case, error.max().item())
-    assert torch.equal(*results), ("threads change the bits", case)
+    same = all(torch.equal(results[0], other) for other in results[1:])
+    assert same, ("threads change the bits", case)
 
 shapes = [(1, 17, 129), (3, 129, 63), (7, 63, 513), (33, 40, 1030), (193, 257, 100),
           (401, 130, 513), (5, 5, 5), (16, 16, 16), (64, 63, 65), (129, 1, 17), (300, 6, 50)]
@@ -108,9 +109,17 @@ def cpu_runs_avx2() -> bool:
     return {"avx2", "fma", "f16c"} <= set(flags)
 
 
+def cpu_runs_avx512() -> bool:
+    flags = Path("/proc/cpuinfo").read_text().split()
+    return cpu_runs_avx2() and {"avx512f", "avx512bw", "avx512vl"} <= set(flags)
+
+
 ISAS = [
     "generic",
     pytest.param("avx2", marks=pytest.mark.skipif(not cpu_runs_avx2(), reason="CPU lacks AVX2")),
+    pytest.param(
+        "avx512", marks=pytest.mark.skipif(not cpu_runs_avx512(), reason="CPU lacks AVX-512")
+    ),
 ]
 
 
@@ -127,12 +136,12 @@ def test_infinities_of_4_bit_products(isa: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_explain_names_the_kernel(isa: str) -> None:
     blocked, row, small, short, empty = run_with(isa, EXPLAIN).splitlines()
-    tile = {"generic": "4x8", "avx2": "6x16"}[isa]
+    tile = {"generic": "4x8", "avx2": "6x16", "avx512": "14x32"}[isa]
     for line in (blocked, row, small, short, empty):
         assert line.startswith(f"cpu dense, {isa}: ")
     assert ": blocked (packed blocks of A" in blocked
     assert f"{tile} micro-kernel, KC 256 (2 blocks)" in blocked
-    assert "threads 2x1" in blocked
+    assert ("threads 1x2" if isa == "avx512" else "threads 2x1") in blocked
     assert ": add rows (" in row
     assert ": small (" in small
     assert f"{tile} micro-kernel, threads 1x1" in small

@@ -19,3 +19,6 @@ const char* name_of(Isa isa);
 #define XGEMM_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
 // For helpers: inlined into callers of the same target, so that vectors stay in registers.
 #define XGEMM_INLINE_AVX2 __attribute__((always_inline, target("avx2,fma,f16c"))) inline
+#define XGEMM_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx2,fma,f16c")))
+#define XGEMM_INLINE_AVX512 \
+  __attribute__((always_inline, target("avx512f,avx512bw,avx512vl,avx2,fma,f16c"))) inline

@@ -61,7 +61,7 @@ void run_product(const Product& original, const Parallel& parallel) {
     case Path::kAddRows:
       return run_add_rows(p, plan, table, parallel);
     case Path::kSmall:
-      return run_small(p, table);
+      return run_small(p, plan, table, parallel);
     case Path::kShort:
       return run_short(p, plan, table, parallel);
     case Path::kBlocked:

@@ -7,8 +7,9 @@ const Kernels& kernels() {
     case Isa::kGeneric:
       return kGenericKernels;
     case Isa::kAvx2:
-    case Isa::kAvx512:
       return kAvx2Kernels;
+    case Isa::kAvx512:
+      return kAvx512Kernels;
   }
   return kGenericKernels;
 }

@@ -7,9 +7,11 @@
 namespace xgemm::cpu::dense {
 
 // out[i, j] (+)= sum over p of a[i * a_row + p * a_col] * b[p * ldb + j] for a fixed tile of rows
-// and columns; out has unit column stride, ldo between rows. The sum runs in the order of p.
+// and columns; out has unit column stride, ldo between rows. The sum runs in the order of p. Only
+// the first `cols` columns count: a table that masks columns leaves the others alone.
 using MicroKernel = void (*)(int64_t kc, const float* a, int64_t a_row, int64_t a_col,
-                             const float* b, int64_t ldb, float* out, int64_t ldo, bool accumulate);
+                             const float* b, int64_t ldb, float* out, int64_t ldo, bool accumulate,
+                             int64_t cols);
 
 // Writes x [extent, k] as fp32 panels of `width` rows: out[(i / width) * k * width + p * width + i
 // % width] = x(i, p); the last panel is filled up with zeros. At most kMaxPanelWidth wide.
@@ -29,11 +31,11 @@ using DotColumns = void (*)(int64_t rows, int64_t cols, int64_t k, const float* 
 
 // sums[i * lds + j] += sum over p < k of A[i * lda + p] * B[p, j], B with unit column stride and
 // ldb elements of `b_dtype` between rows; at most 4 rows. Rows of sums are rewritten up to the next
-// multiple of 8 columns.
+// multiple of 16 columns.
 using AddRows = void (*)(int64_t rows, int64_t cols, int64_t k, const float* a, int64_t lda,
                          const void* b, DType b_dtype, int64_t ldb, float* sums, int64_t lds);
 
-inline constexpr int kMaxRows = 6;
+inline constexpr int kMaxRows = 14;
 inline constexpr int kMaxPanelWidth = 32;
 
 struct Kernels {
@@ -43,6 +45,8 @@ struct Kernels {
   MicroKernel micro[kMaxRows][2];
   // MR x NR over packed panels: a_row 1, a_col MR, ldb NR are built in.
   MicroKernel micro_packed;
+  // Whether tile kernels read and write `cols` columns only, else all that they compute.
+  bool masks_columns;
   PackPanels pack;
   Finish finish;
   // Up to so many rows of A it pays to stream B instead of packing it.
@@ -53,6 +57,7 @@ struct Kernels {
 
 extern const Kernels kGenericKernels;
 extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
 
 // The table for isa().
 const Kernels& kernels();

@@ -10,7 +10,7 @@ constexpr Blocking kSizes = blocking_of(Isa::kGeneric);
 
 template <int kRows, int kCols>
 void micro(int64_t kc, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb,
-           float* out, int64_t ldo, bool accumulate) {
+           float* out, int64_t ldo, bool accumulate, int64_t /*cols*/) {
   float sums[kRows][kCols] = {};
   for (int64_t p = 0; p < kc; ++p) {
     for (int i = 0; i < kRows; ++i) {
@@ -25,8 +25,8 @@ void micro(int64_t kc, const float* a, int64_t a_row, int64_t a_col, const float
 }
 
 void micro_packed(int64_t kc, const float* a, int64_t, int64_t, const float* b, int64_t, float* out,
-                  int64_t ldo, bool accumulate) {
-  micro<kSizes.mr, kSizes.nr>(kc, a, 1, kSizes.mr, b, kSizes.nr, out, ldo, accumulate);
+                  int64_t ldo, bool accumulate, int64_t cols) {
+  micro<kSizes.mr, kSizes.nr>(kc, a, 1, kSizes.mr, b, kSizes.nr, out, ldo, accumulate, cols);
 }
 
 void dot_columns(int64_t rows, int64_t cols, int64_t k, const float* a, int64_t lda, const void* b,
@@ -66,6 +66,7 @@ constexpr Kernels kGenericKernels = {
               {micro<3, 4>, micro<3, 8>},
               {micro<4, 4>, micro<4, 8>}},
     .micro_packed = micro_packed,
+    .masks_columns = false,
     .pack = pack_any,
     .finish = finish_elements,
     .dot_rows = 2,

@@ -13,7 +13,7 @@ namespace xgemm::cpu::dense {
 template <int kRows, int kVectors, int kStepA = 0, int kStepB = 0>
 XGEMM_TARGET_AVX2 void micro_avx2(int64_t kc, const float* a, int64_t a_row, int64_t a_col,
                                   const float* b, int64_t ldb, float* out, int64_t ldo,
-                                  bool accumulate) {
+                                  bool accumulate, int64_t /*cols*/) {
   const int64_t step_a = kStepA != 0 ? kStepA : a_col, step_b = kStepB != 0 ? kStepB : ldb;
   const int64_t row = kStepA != 0 ? 1 : a_row;
   __m256 sums[kRows][kVectors];

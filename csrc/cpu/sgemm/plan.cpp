@@ -11,6 +11,10 @@ namespace {
 // runs on one thread without packing what it can read in place.
 constexpr int64_t kSmallWork = 64 * 64 * 64;
 constexpr int64_t kSmallPanel = 128 * 128;
+// With masked columns and a B that is read in place, products up to these sizes are faster unpacked
+// (squares up to 200 on Zen 4, bench_cpu.py).
+constexpr int64_t kUnpackedWork = 200 * 200 * 200;
+constexpr int64_t kUnpackedPanel = 200 * 200;
 // The largest A that is packed whole.
 constexpr int64_t kShortFloats = int64_t{4} << 20;
 // Below this many multiplications a second thread costs more than it brings.
@@ -37,8 +41,13 @@ bool streams(const Product& p, const Kernels& table) {
 }
 
 bool is_small(const Product& p, const Kernels& table) {
-  return std::min(p.m, p.n) > table.add_rows_rows && work_of(p) <= kSmallWork &&
-         saturating_product(p.m, p.k) <= kSmallPanel && saturating_product(p.n, p.k) <= kSmallPanel;
+  // One block of k: the sums are those of the packed ways, bit for bit.
+  const bool unpacked = table.masks_columns && p.b_source == nullptr && p.k <= table.blocking.kc &&
+                        p.a.dtype == DType::kF32 && p.b.dtype == DType::kF32 && p.b.col_stride == 1;
+  const int64_t work = unpacked ? kUnpackedWork : kSmallWork;
+  const int64_t panel = unpacked ? kUnpackedPanel : kSmallPanel;
+  return std::min(p.m, p.n) > table.add_rows_rows && work_of(p) <= work &&
+         saturating_product(p.m, p.k) <= panel && saturating_product(p.n, p.k) <= panel;
 }
 
 bool should_transpose(const Product& p, const Kernels& table) {
@@ -102,6 +111,10 @@ Plan make_plan(const Product& original, const Kernels& table, int num_threads) {
   } else if (is_small(p, table)) {
     plan.path = Path::kSmall;
     plan.threads_n = 1;
+    const int64_t tiles = ceil_div<int64_t>(p.m, table.blocking.mr);
+    if (work_of(p) > kSmallWork) {
+      plan.threads_m = static_cast<int>(std::min<int64_t>(threads, tiles));
+    }
   } else if (streams_along_k(p, table)) {
     plan.path = Path::kDot;
   } else if (streams_along_n(p, table)) {

@@ -33,7 +33,7 @@ void run_no_sum(const Product& p, const Plan& plan, const Kernels& table, const 
 void run_dot(const Product& p, const Plan& plan, const Kernels& table, const Parallel& parallel);
 void run_add_rows(const Product& p, const Plan& plan, const Kernels& table,
                   const Parallel& parallel);
-void run_small(const Product& p, const Kernels& table);
+void run_small(const Product& p, const Plan& plan, const Kernels& table, const Parallel& parallel);
 void run_short(const Product& p, const Plan& plan, const Kernels& table, const Parallel& parallel);
 void run_blocked(const Product& p, const Plan& plan, const Kernels& table,
                  const Parallel& parallel);

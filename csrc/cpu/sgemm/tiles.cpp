@@ -12,7 +12,7 @@ void multiply_block(const Product& p, const Kernels& table, const TileBlock& blo
     const int64_t cols = std::min(nr, block.cols - j);
     const float* b = block.b + j * block.kc;
     // Fewer columns than the kernel computes, or sums that live in no memory: by way of `tile`.
-    const bool whole = cols == nr || 2 * cols == nr;
+    const bool whole = table.masks_columns || cols == nr || 2 * cols == nr;
     for (int64_t i = 0; i < block.rows; i += mr) {
       const int64_t rows = std::min(mr, block.rows - i);
       const float* a = block.a + i * block.kc;
@@ -20,9 +20,9 @@ void multiply_block(const Product& p, const Kernels& table, const TileBlock& blo
       const MicroKernel micro = packed ? table.micro_packed : micro_for(table, rows, cols);
       float* sums = block.sums == nullptr ? nullptr : block.sums + i * block.lds + j;
       if (sums != nullptr && whole) {
-        micro(block.kc, a, 1, mr, b, nr, sums, block.lds, !block.first);
+        micro(block.kc, a, 1, mr, b, nr, sums, block.lds, !block.first, cols);
       } else {
-        micro(block.kc, a, 1, mr, b, nr, tile, nr, false);
+        micro(block.kc, a, 1, mr, b, nr, tile, nr, false, cols);
         if (sums == nullptr) {
           table.finish(p, block.i0 + i, block.j0 + j, rows, cols, tile, nr);
           continue;

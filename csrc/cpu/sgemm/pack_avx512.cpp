@@ -1,0 +1,131 @@
+// Packing with AVX-512: rows that lie along k are transposed in blocks of 16x16, and masks take the
+// place of ends; fp16 and bf16 become fp32 on the way.
+#include <algorithm>
+
+#include "cpu/isa/avx512.h"
+#include "cpu/sgemm/kernels_avx2.h"
+#include "cpu/sgemm/kernels_avx512.h"
+
+namespace xgemm::cpu::dense {
+namespace {
+
+using avx2::Element;
+using avx512::first_lanes;
+using avx512::load16;
+using avx512::load_some;
+
+template <DType kType>
+XGEMM_INLINE_AVX512 __m512 load_any(const typename Element<kType>::Type* x, int64_t count) {
+  return count >= 16 ? load16<kType>(x) : load_some<kType>(x, count);
+}
+
+// x[r][c] -> x[c][r]
+XGEMM_INLINE_AVX512 void transpose16(__m512 x[16]) {
+  __m512 t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
+    t[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    x[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+    x[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+    x[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    x[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+  }
+  // x[4 i + j], 128 bits at c: columns 4 c + j of rows 4 i ... 4 i + 3.
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    t[j] = _mm512_shuffle_f32x4(x[j], x[4 + j], 0x88);
+    t[4 + j] = _mm512_shuffle_f32x4(x[j], x[4 + j], 0xdd);
+    t[8 + j] = _mm512_shuffle_f32x4(x[8 + j], x[12 + j], 0x88);
+    t[12 + j] = _mm512_shuffle_f32x4(x[8 + j], x[12 + j], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    x[j] = _mm512_shuffle_f32x4(t[j], t[8 + j], 0x88);
+    x[4 + j] = _mm512_shuffle_f32x4(t[4 + j], t[12 + j], 0x88);
+    x[8 + j] = _mm512_shuffle_f32x4(t[j], t[8 + j], 0xdd);
+    x[12 + j] = _mm512_shuffle_f32x4(t[4 + j], t[12 + j], 0xdd);
+  }
+}
+
+// A panel of rows that lie side by side: x(i, p) at x + i + p * stride.
+template <DType kType>
+XGEMM_TARGET_AVX512 void copy_panel(const typename Element<kType>::Type* x, int64_t stride,
+                                    int64_t rows, int64_t k, int64_t width, float* out) {
+  for (int64_t i = 0; i < width; i += 16) {
+    const int64_t count = std::clamp<int64_t>(rows - i, 0, 16);
+    const __mmask16 kept = first_lanes(width - i);
+    const auto* from = x + i;
+    float* to = out + i;
+    if (count == 16) {
+      for (int64_t p = 0; p < k; ++p, from += stride, to += width) {
+        _mm512_storeu_ps(to, load16<kType>(from));
+      }
+      continue;
+    }
+    for (int64_t p = 0; p < k; ++p, from += stride, to += width) {
+      _mm512_mask_storeu_ps(to, kept, load_some<kType>(from, count));
+    }
+  }
+}
+
+// A panel of rows that lie along k: x(i, p) at x + i * stride + p.
+template <DType kType>
+XGEMM_TARGET_AVX512 void transpose_panel(const typename Element<kType>::Type* x, int64_t stride,
+                                         int64_t rows, int64_t k, int64_t width, float* out) {
+  for (int64_t i = 0; i < width; i += 16) {
+    const int64_t count = std::clamp<int64_t>(rows - i, 0, 16);
+    const __mmask16 kept = first_lanes(width - i);
+    for (int64_t p = 0; p < k; p += 16) {
+      const int64_t steps = std::min<int64_t>(16, k - p);
+      __m512 block[16];
+#pragma GCC unroll 16
+      for (int r = 0; r < 16; ++r) {
+        block[r] =
+            r < count ? load_any<kType>(x + (i + r) * stride + p, steps) : _mm512_setzero_ps();
+      }
+      transpose16(block);
+      float* to = out + p * width + i;
+#pragma GCC unroll 16
+      for (int q = 0; q < 16; ++q) {
+        if (q < steps) _mm512_mask_storeu_ps(to + q * width, kept, block[q]);
+      }
+    }
+  }
+}
+
+template <DType kType>
+void pack(const ConstMatrix& x, int64_t extent, int64_t k, int64_t width, float* out) {
+  const auto* data = static_cast<const typename Element<kType>::Type*>(x.data);
+  for (int64_t i = 0; i < extent; i += width, out += width * k) {
+    const int64_t rows = std::min(width, extent - i);
+    const auto* panel = data + i * x.row_stride;
+    if (x.col_stride == 1) {
+      transpose_panel<kType>(panel, x.row_stride, rows, k, width, out);
+    } else {
+      copy_panel<kType>(panel, x.col_stride, rows, k, width, out);
+    }
+  }
+}
+
+}  // namespace
+
+void pack_avx512(const ConstMatrix& x, int64_t extent, int64_t k, int64_t width, float* out) {
+  // A single row is copied, and what has no unit stride is gathered, as AVX2 does.
+  if (width == 1 || (x.col_stride != 1 && x.row_stride != 1)) {
+    return pack_avx2(x, extent, k, width, out);
+  }
+  switch (x.dtype) {
+    case DType::kF16:
+      return pack<DType::kF16>(x, extent, k, width, out);
+    case DType::kBF16:
+      return pack<DType::kBF16>(x, extent, k, width, out);
+    default:
+      return pack<DType::kF32>(x, extent, k, width, out);
+  }
+}
+
+}  // namespace xgemm::cpu::dense
