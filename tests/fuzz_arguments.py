@@ -283,6 +283,17 @@ def taken_bytes(x: torch.Tensor) -> set[int]:
     return {place * x.itemsize + i for place in places(x) for i in range(x.itemsize)}
 
 
+def overlaps(plain: dict[str, torch.Tensor], written: str) -> bool:
+    """Whether an element of the written tensor has a byte of another's, or of its own."""
+    x = plain[written]
+    inside, home = taken_bytes(x), x.untyped_storage().data_ptr()
+    return len({*places(x)}) < x.numel() or any(
+        other.untyped_storage().data_ptr() == home and inside & taken_bytes(other)
+        for key, other in plain.items()
+        if key != written
+    )
+
+
 def bytes_of(x: torch.Tensor) -> bytes:
     return ctypes.string_at(x.untyped_storage().data_ptr(), x.untyped_storage().nbytes())
 
@@ -426,6 +437,8 @@ class Calls:
             assert all(bytes_of(x) == before[key] for key, x in plain.items()), (
                 "refused, yet it wrote"
             )
+            if "must not overlap" in said and written in plain:
+                assert overlaps(plain, written), f"refused without need: {said}"
             return "refused"
         self.check_taken(name, call, plain, before, written)
         self.check_result(name, call, expected, call[written] if written else result)
