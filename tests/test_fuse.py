@@ -200,6 +200,20 @@ def test_a_hook_may_write_the_input(attention: Any, mode: Any) -> None:
         equal(attention(X)[1], attention.k(X))
 
 
+def test_what_is_put_on_a_layer_is_called(attention: Any) -> None:
+    """Hooks of all modules, and a forward that replaces a layer's own."""
+    xgemm.fuse(attention)
+    seen = []
+    handle = nn.modules.module.register_module_forward_hook(lambda m, args, out: seen.append(m))
+    with torch.no_grad():
+        attention(X)
+    handle.remove()
+    assert {attention.q, attention.k, attention.v} <= set(seen)
+    attention.k.forward = lambda x: x + 1
+    with torch.no_grad():
+        equal(attention(X)[1], X + 1)
+
+
 def test_an_error_between_siblings_leaves_nothing(attention: Any) -> None:
     xgemm.fuse(attention)
 

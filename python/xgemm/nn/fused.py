@@ -36,6 +36,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling, is_exporting
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from xgemm.formats.packed import ROW_COLUMNS
 from xgemm.nn.linear import QuantLinear
@@ -51,6 +52,8 @@ _transforms = torch._C._are_functorch_transforms_active
 _autocast_enabled = torch._C._is_any_autocast_enabled
 _inference_mode = torch.is_inference_mode_enabled
 
+# accelerate moves the tensors of a hooked layer, and a forward that was replaced is to be called.
+_KEEP_APART = {"_hf_hook", "forward"}
 # [input, its state when it was read, each part's columns until they are taken, how many are left]
 Product = list[Any]
 
@@ -117,8 +120,10 @@ class JoinedWeight:
         """Whether every part's tensors are the slices of those here."""
         parts = [self.part(index) for index in range(len(self.parts))]
         return bool(self.weights) and all(
-            part is not None and not hasattr(part, "_hf_hook") and self.holds(part._parameters, i)
-            for i, part in enumerate(parts)
+            part is not None
+            and _KEEP_APART.isdisjoint(part.__dict__)
+            and self.holds(part._parameters, index)
+            for index, part in enumerate(parts)
         )
 
     def separate(self, index: int) -> None:
@@ -171,6 +176,8 @@ class JoinedWeight:
 
     def holds(self, parameters: dict[str, Any], index: int) -> bool:
         """Whether the tensors of part `index` still are the slices of those here."""
+        if not self.weights:
+            return False
         qweight, address, bias, bias_address = self.weights[index]
         mine: tuple[Any, Any] = (parameters.get("qweight"), parameters.get("bias"))
         if mine[0] is not qweight or mine[1] is not bias:
@@ -215,34 +222,58 @@ class FusedLinear(QuantLinear):
     _joined: JoinedWeight
     _index: int
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        # Written for the host's time: a call that does not multiply is to be cheaper than one.
+    def __call__(self, input: torch.Tensor) -> Any:
+        # Written for the host's time, as `_shared`: a call that does not multiply is to be cheaper
+        # than one, and nn.Module's own __call__ costs as much as taking the columns.
         products = _open.products
-        if products is None or _grad_enabled() or _autocast_enabled():
-            return QuantLinear.forward(self, input)
+        if not (
+            products is None
+            or self._forward_hooks
+            or self._forward_pre_hooks
+            or _global_forward_hooks
+            or _global_forward_pre_hooks
+            or self._compiled_call_impl is not None
+        ):
+            output = self._shared(products, input)
+            if output is not None:
+                return output
+        return super().__call__(input)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        products = _open.products  # asked again: Dynamo does not come here by __call__
+        if products is not None:
+            if self._forward_hooks or self._forward_pre_hooks:  # which may write what siblings read
+                products[self._joined] = _NOTHING
+            output = self._shared(products, input)
+            if output is not None:
+                return output
+        return QuantLinear.forward(self, input)
+
+    def _shared(self, products: dict[Any, Product], input: torch.Tensor) -> torch.Tensor | None:
+        """This layer's columns of the siblings' product; None: it is to multiply by itself."""
         joined, index = self._joined, self._index
-        if not (joined.same_input and joined.weights) or not joined.holds(self._parameters, index):
-            return QuantLinear.forward(self, input)
-        if self._forward_hooks or self._forward_pre_hooks:  # which may write what siblings read
-            products[joined] = _NOTHING
-            return QuantLinear.forward(self, input)
+        if _grad_enabled() or not joined.holds(self._parameters, index):
+            return None
         product = products.get(joined)
         if product is None:
+            if not joined.same_input or _autocast_enabled():
+                return None
             if not isinstance(input, torch.Tensor):  # a proxy of torch.fx, or a mistake
-                return QuantLinear.forward(self, input)
+                return None
             try:
                 products[joined] = product = joined.multiply(input)
             except (RuntimeError, TypeError):  # a nested tensor, or an error that the layer names
                 products[joined] = _NOTHING
-                return QuantLinear.forward(self, input)
+                return None
         elif product is _NOTHING or product[2][index] is None:
-            return QuantLinear.forward(self, input)
+            return None
         elif product[0] is not input or product[1] != _state(input):
             joined.same_input = product[0] is input
             products[joined] = _NOTHING
-            return QuantLinear.forward(self, input)
+            return None
         outputs = product[2]
-        output, outputs[index] = outputs[index], None
+        output: torch.Tensor | None = outputs[index]
+        outputs[index] = None
         product[3] -= 1
         if product[3] == 0:  # for the next input, and not to hold this one
             del products[joined]
@@ -259,8 +290,7 @@ class FusedLinear(QuantLinear):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        # `_hf_hook` is accelerate's: it moves the tensors about from now on.
-        if name in ("qweight", "bias", "perm", "_hf_hook") and not self._joined.whole():
+        if name in ("qweight", "bias", "perm", *_KEEP_APART) and not self._joined.whole():
             self._joined.separate(self._index)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
