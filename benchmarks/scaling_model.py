@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Link:
 # 900 GB/s of NVLink 4, both directions together (NVIDIA's data sheet of the H200). No data sheet
 # has a latency; docs/design/scaling.md says where this one comes from.
 NVLINK4 = Link(bandwidth=450e9, latency=5e-6)
+LATENCIES = (3e-6, 5e-6, 10e-6)
 
 
 def linears(shape: Shape, gpus: int) -> dict[str, tuple[int, int]]:
@@ -107,8 +108,6 @@ def _random_weight(n: int, k: int) -> Any:
 
 
 def _copied(weight: Any) -> Any:
-    from dataclasses import replace
-
     return replace(weight, qweight=weight.qweight.clone())
 
 
@@ -181,6 +180,10 @@ def predict(measured: dict[str, Any], link: Link = NVLINK4) -> list[str]:
         "| model, rows | 1 GPU | 8 GPUs | speedup | without all-reduces | fused with norms |",
         "|---|---|---|---|---|---|",
     ]
+    sensitive = [
+        "| model, rows | " + " | ".join(f"{latency * 1e6:.0f} us" for latency in LATENCIES) + " |",
+        "|---" * (1 + len(LATENCIES)) + "|",
+    ]
     launch = ceiling.read_seconds(0) * 1e6
     for model, shape in MODELS.items():
         for m in rows:
@@ -203,7 +206,14 @@ def predict(measured: dict[str, Any], link: Link = NVLINK4) -> list[str]:
                 f"| {model}, {m} | {whole:.2f} ms | {split:.2f} ms | {whole / split:.2f}x "
                 f"| {free:.2f} ms | {fused:.2f} ms |"
             )
-    return [*lines, "", *steps]
+            slower = [replace(link, latency=latency) for latency in LATENCIES]
+            by_latency = [
+                (chain + 2e6 * one.all_reduce(m * shape.hidden * 2, GPUS)) * shape.layers * 1e-3
+                for one in slower
+            ]
+            cells = " | ".join(f"{ms:.2f} ms, {whole / ms:.2f}x" for ms in by_latency)
+            sensitive.append(f"| {model}, {m} | {cells} |")
+    return [*lines, "", *steps, "", *sensitive]
 
 
 def _layer_floor(gpu: str, share: dict[str, tuple[int, int]], rows: int) -> float:

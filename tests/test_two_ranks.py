@@ -1,4 +1,7 @@
-"""Shares read from files: a rank reads its part of the packed layers, and nothing else of them."""
+"""Two processes: shares read from files, and no other bytes of them; and training_checks.py.
+
+One group of processes for both, as they are slow to start.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import training_checks
 from ranks import Checks, outcome, run_on
 from test_tensor_parallel import FORMATS, inputs, layer, nbytes
 from torch import nn
@@ -232,6 +236,7 @@ def same(found: Any, whole: Any) -> None:
 
 
 CHECKS: Checks = {
+    **training_checks.CHECKS,
     "pairs": check_pairs,
     "llama": check_llama,
     "experts": check_experts,
@@ -242,13 +247,15 @@ CHECKS: Checks = {
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("peft")
     import transformers
 
-    path = tmp_path_factory.mktemp("split_loading")
+    path = tmp_path_factory.mktemp("two_ranks")
     xgemm.save(Pairs(), path / "pairs")
     xgemm.save(llama(), path / "llama")
     xgemm.save(mixtral(), path / "mixtral")
     llama().save_pretrained(path / "llama-hf")
+    training_checks.llama().save_pretrained(path / "untied")
     llama(num_key_value_heads=1).save_pretrained(path / "one-head")
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).save_pretrained(path / "float")
     run_on(WORLD, CHECKS, path)

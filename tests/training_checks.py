@@ -1,14 +1,13 @@
-"""Packed models over several processes: FSDP2 with LoRA, checkpoints, meshes of two dimensions."""
+"""Checks of training and keeping packed models over two processes (test_two_ranks.py runs them)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
-from ranks import Checks, outcome, run_on
+from ranks import Checks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -118,7 +117,7 @@ def check_transformers_fsdp(path: Path) -> None:
 
     cls = transformers.AutoModelForCausalLM
     config = DistributedConfig(fsdp_size=dist.get_world_size())
-    model = cls.from_pretrained(path / "llama", distributed_config=config)
+    model = cls.from_pretrained(path / "untied", distributed_config=config)
     qweight = model.model.layers[0].mlp.up_proj.qweight
     assert isinstance(qweight, DTensor)
     assert qweight.to_local().shape[0] < qweight.shape[0]
@@ -149,76 +148,10 @@ def check_tied_head(path: Path) -> None:
         torch.testing.assert_close(model(TOKENS).logits, expected, rtol=1e-4, atol=1e-4)
 
 
-PLAN = {"0": "colwise", "2": "rowwise"}
-
-
-def pair() -> nn.Sequential:
-    """Linears of an MLP, between float ones."""
-    torch.manual_seed(0)
-    mlp = nn.Sequential(nn.Linear(96, 448), nn.SiLU(), nn.Linear(448, 96))
-    xgemm.quantize(mlp, group_size=64)
-    return nn.Sequential(nn.LayerNorm(96), mlp, nn.Linear(96, 8))
-
-
-def check_two_dimensions(path: Path) -> None:
-    """Data parallel outside, tensor parallel inside: DDP's gradients are the whole batch's."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    expected, model = pair(), pair()
-    with pytest.raises(ValueError, match=r"one dimension, got 2: .* as mesh\[.tp.\]"):
-        parallelize(model[1], mesh, PLAN)
-    parallelize(model[1], mesh["tp"], PLAN)
-    assert model[1][0].out_features in (192, 256)
-    wrapped = DistributedDataParallel(model, process_group=mesh["dp"].get_group())
-    x = torch.randn(8, 96, generator=torch.Generator().manual_seed(1))
-    expected(x).square().mean().backward()
-    wrapped(x.chunk(2)[mesh["dp"].get_local_rank()]).square().mean().backward()
-    for index in (0, 2):  # float layers, whole on each rank
-        for mine, other in zip(
-            model[index].parameters(), expected[index].parameters(), strict=True
-        ):
-            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-5)
-
-
-def check_fsdp_of_shares(path: Path) -> None:
-    """fully_shard over the outer dimension of a model that is split over the inner one."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    expected, model = pair(), pair()
-    parallelize(model[1], mesh["tp"], PLAN)
-    fully_shard(model, mesh=mesh["dp"])
-    x = torch.randn(8, 96, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(model(x), expected(x), rtol=1e-4, atol=1e-4)
-
-
-CHECKS: dict[int, Checks] = {
-    2: {
-        "lora": check_lora,
-        "checkpoint": check_checkpoint,
-        "transformers_fsdp": check_transformers_fsdp,
-        "fused": check_fused,
-        "tied_head": check_tied_head,
-    },
-    4: {
-        "two_dimensions": check_two_dimensions,
-        "fsdp_of_shares": check_fsdp_of_shares,
-    },
+CHECKS: Checks = {
+    "lora": check_lora,
+    "checkpoint": check_checkpoint,
+    "transformers_fsdp": check_transformers_fsdp,
+    "fused": check_fused,
+    "tied_head": check_tied_head,
 }
-CASES = [(check, ranks) for ranks, checks in CHECKS.items() for check in checks]
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    for package in ("transformers", "peft"):  # not above: it takes each process seconds
-        pytest.importorskip(package)
-    path = tmp_path_factory.mktemp("training")
-    llama().save_pretrained(path / "llama")
-    for ranks, checks in CHECKS.items():
-        run_on(ranks, checks, path)
-    return path
-
-
-@pytest.mark.skipif(not dist.is_gloo_available(), reason="this torch has no gloo")
-@pytest.mark.parametrize(("check", "ranks"), CASES)
-def test_ranks(check: str, ranks: int, results: Path) -> None:
-    assert outcome(results, check, ranks) == ["passed"] * ranks
