@@ -24,6 +24,8 @@ from xgemm.quantize.calibrate.stages import find_stages  # noqa: E402
 from xgemm.quantize.gptq import Gptq  # noqa: E402
 from xgemm.quantize.plan import plan  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SMALL: dict[str, Any] = {"vocab_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
@@ -370,6 +372,18 @@ def test_an_error_leaves_the_block_as_it_was(monkeypatch: Any) -> None:
     assert model.config.use_cache
     assert not any("forward" in m.__dict__ for m in model.modules())
     assert not any(m._forward_pre_hooks for m in model.modules())
+
+
+def test_out_of_memory_says_what_needs_less(monkeypatch: Any) -> None:
+    def fails(self: Gptq, block: Block) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Gptq, "quantize_block", fails)
+    model = hf_models.llama()
+    before = model.model.layers[0].mlp.up_proj
+    with pytest.raises(torch.OutOfMemoryError, match=r"model\.layers\.0: out of memory.*Smaller"):
+        xgemm.quantize(model, method="gptq", group_size=32, calibration=[tokens()])
+    assert model.model.layers[0].mlp.up_proj is before
 
 
 def test_progress_names_layers_with_their_errors() -> None:

@@ -102,8 +102,14 @@ class Calibration:
                     self._take(block, stage, finished)
                 if stage.module is not None:
                     block.feed(self.method.float_inputs)
-            except BaseException:
+            except BaseException as error:
                 block.restore()
+                if isinstance(error, torch.OutOfMemoryError):
+                    raise torch.OutOfMemoryError(
+                        f"quantize: {stage.name}: out of memory; the block is in float again. "
+                        "Smaller calibration batches need less, and so does a model on the CPU "
+                        f"with device='cuda'. resume=DIR keeps what is done. ({error})"
+                    ) from error
                 raise
             self._swap(stage, finished, replay.home, total)
 
