@@ -57,7 +57,7 @@ class Gptq(BlockMethod):
         another in that order ("desc_act": a permutation at run time); or as they are ("none").
     damp: of the mean of H's diagonal, added to it.
     asymmetry: how much of the difference between the inputs of the float model and those of the
-        quantized one is made up for (GPTAQ); 0 for none, which takes a third of the time less.
+        quantized one is made up for (GPTAQ); 0 for none, which takes half the time.
     """
 
     act_order: str = "static"
