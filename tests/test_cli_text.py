@@ -70,6 +70,18 @@ def test_generate_streams_to_stdout_and_measures_on_stderr(run, directories):
     assert "tokens/s after the first; first token after" in err
 
 
+def test_generate_refuses_tokens_that_the_model_lacks(run, tmp_path):
+    plain = save_llama(tmp_path / "plain", chat=False)
+    file = tmp_path / "plain" / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["H"] = 9999
+    file.write_text(json.dumps(tokenizer))
+    code, _, err = run("generate", plain, "H")
+    assert code == 1
+    assert "the tokenizer gives token 9999, of a model of 257" in " ".join(err.split())
+
+
 def test_generate_uses_the_chat_template(run, directories, tmp_path):
     arguments = ("generate", directories[0], "Hi", "--max-new-tokens", 1, "--json")
     with_chat = json.loads(run(*arguments)[1])
@@ -81,6 +93,11 @@ def test_generate_uses_the_chat_template(run, directories, tmp_path):
         json.loads(run("generate", plain, "Hi", "--max-new-tokens", 1, "--json")[1])["chat"]
         is False
     )
+    (tmp_path / "plain" / "chat_template.jinja").write_text("{{ ''.__class__ }}{% endfor %}")
+    code, _, err = run("generate", plain, "Hi")
+    assert code == 1
+    assert "its chat template fails (TemplateSyntaxError" in err
+    (tmp_path / "plain" / "chat_template.jinja").unlink()
     code, _, err = run("generate", plain, "Hi", "--chat")
     assert code == 1
     assert "has no chat template" in err

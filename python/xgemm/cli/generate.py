@@ -58,10 +58,19 @@ def run(
     model = load_language_model("generate", directory, device, dtype, trust_remote_code, verify)
     tokenizer = load_tokenizer("generate", directory, trust_remote_code)
     chat = _wants_chat(tokenizer, chat, directory)
-    inputs = {name: value.to(device) for name, value in _encode(tokenizer, prompt, chat).items()}
+    inputs = {
+        name: value.to(device)
+        for name, value in _encode(tokenizer, prompt, chat, directory).items()
+    }
     prompt_tokens = inputs["input_ids"].shape[1]
     if prompt_tokens == 0:
         raise ValueError("generate: the prompt must hold at least one token, got none")
+    highest = int(inputs["input_ids"].max())
+    tokens = getattr(model.get_input_embeddings(), "num_embeddings", highest + 1)
+    if highest >= tokens:
+        raise ValueError(
+            f"generate: {directory}: the tokenizer gives token {highest}, of a model of {tokens}"
+        )
     if torch.device(device).type == "cuda":
         from xgemm.hf import accelerate_generation
 
@@ -103,16 +112,23 @@ def _wants_chat(tokenizer: Any, chat: bool | None, directory: Path) -> bool:
     return has_template if chat is None else chat
 
 
-def _encode(tokenizer: Any, prompt: str, chat: bool) -> dict[str, torch.Tensor]:
+def _encode(tokenizer: Any, prompt: str, chat: bool, directory: Path) -> dict[str, torch.Tensor]:
     if not chat:
         encoded = tokenizer(prompt, return_tensors="pt")
     else:
-        encoded = tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}],
-            add_generation_prompt=True,
-            return_tensors="pt",
-            return_dict=True,
-        )
+        try:
+            encoded = tokenizer.apply_chat_template(
+                [{"role": "user", "content": prompt}],
+                add_generation_prompt=True,
+                return_tensors="pt",
+                return_dict=True,
+            )
+        except Exception as error:  # the template is the directory's: a program in a sandbox
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(
+                f"generate: {directory}: its chat template fails ({reason:.200}); --no-chat is "
+                "without one"
+            ) from error
     return {name: encoded[name] for name in ("input_ids", "attention_mask") if name in encoded}
 
 
