@@ -397,13 +397,30 @@ def ladder(
 
 @app.command(context_settings={"ignore_unknown_options": True})  # so that -1 is an argument
 def layout(
-    n: Annotated[int, typer.Argument(min=0, help="Output features.")],
-    k: Annotated[int, typer.Argument(min=0, help="Input features.")],
-    group_size: Annotated[int, typer.Argument(help="32, 64, 128 or -1.")] = 128,
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            help="N K [GROUP_SIZE], or a name and its arguments: smem PATTERN [WIDTH]; ldmatrix"
+            " MATRICES ROW_BYTES [PADDING [SWIZZLE]]; swizzle BYTES [SIZE]; order ORDER RxC WAVE"
+            " [GROUP]; stripes NxK CTAS; algebra TEXT.",
+        ),
+    ],
     zeros: Annotated[bool, typer.Option("--zeros", help="The format stores zero points.")] = False,
     json: Json = False,
 ) -> None:
-    """The packed layout of an n x k weight: its bytes, and where they lie."""
-    from xgemm.cli.layout import run
+    """The packed layout of an N x K weight; or banks, swizzles, orders of tiles, layout algebra."""
+    from xgemm.cli import layout, layout_names
 
-    run(n, k, group_size, zeros, json)
+    if what[0].lstrip("-").isdecimal():
+        numbers = what[:3]
+        for text in numbers:
+            if not text.lstrip("-").isdecimal():
+                raise typer.BadParameter(f"N K [GROUP_SIZE] are integers, got {text!r}")
+        if len(what) < 2 or len(what) > 3:
+            raise typer.BadParameter(f"expected N K [GROUP_SIZE], k included; got {' '.join(what)}")
+        n, k, group_size = (*map(int, numbers), 128)[:3]
+        if n < 0 or k < 0:
+            raise typer.BadParameter(f"N and K must be at least 0, got {n} and {k}")
+        layout.run(n, k, group_size, zeros, json)
+    else:
+        layout_names.run(what[0], what[1:], json)

@@ -1,0 +1,184 @@
+"""Banks, swizzles, orders of tiles and the algebra of layouts, against facts and definitions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+
+import pytest
+from typer.testing import CliRunner
+
+from xgemm.cli.app import app
+from xgemm.layouts import algebra
+from xgemm.layouts.algebra import Layout, parse
+from xgemm.layouts.banks import access, addresses_of, ldmatrix_addresses, swizzled
+from xgemm.layouts.order import panels_by_wave, stripes, tiles_in_order
+
+
+@pytest.mark.parametrize(("row_bytes", "extra"), [(32, 4), (64, 12), (128, 28)])
+def test_ldmatrix_waits_for_banks_unless_rows_are_padded_or_swizzled(row_bytes: int, extra: int):
+    assert access(ldmatrix_addresses(4, row_bytes), 16).extra == extra
+    assert access(ldmatrix_addresses(4, row_bytes, padding=16), 16).extra == 0
+    assert access(ldmatrix_addresses(4, row_bytes, swizzle=str(row_bytes)), 16).extra == 0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "width", "wavefronts"),
+    [
+        ("lane * 4", 4, 1),
+        ("0", 4, 1),  # broadcast
+        *((f"lane * {4 * n}", 4, n) for n in (2, 4, 8, 16, 32)),
+        ("lane * 12", 4, 1),  # an odd number of words
+        ("lane * 8", 8, 2),
+        ("lane * 16", 16, 4),
+        ("lane % 16 * 32", 16, 8),  # rung 3 of sgemm reads B so: 2-way
+        ("lane % 8 * 16", 16, 4),  # and rung 6 so
+    ],
+)
+def test_turns_of_a_load(pattern: str, width: int, wavefronts: int):
+    assert access(addresses_of(pattern), width).wavefronts == wavefronts
+
+
+def test_a_swizzle_is_a_permutation_and_its_own_inverse():
+    for name, row in (("none", 16), ("32", 32), ("64", 64), ("128", 128)):
+        places = [swizzled(address, name) for address in range(0, 4096, 16)]
+        assert sorted(places) == list(range(0, 4096, 16))
+        assert [swizzled(place, name) for place in places] == list(range(0, 4096, 16))
+        assert all(
+            a // max(row, 128) == p // max(row, 128)
+            for a, p in zip(range(0, 4096, 16), places, strict=True)
+        )
+
+
+@pytest.mark.parametrize(("order", "panels"), [("row-major", 65), ("grouped", 49), ("hilbert", 49)])
+def test_panels_that_waves_of_ten_read_of_8x8_tiles(order: str, panels: int):
+    tiles = tiles_in_order(order, 8, 8, group=4)
+    assert sorted(tiles) == [(row, column) for row in range(8) for column in range(8)]
+    assert sum(panels_by_wave(tiles, 10)) == panels
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 5), (8, 2), (16, 16)])
+def test_the_hilbert_curve_visits_each_tile_once(rows: int, columns: int):
+    tiles = tiles_in_order("hilbert", rows, columns)
+    assert sorted(tiles) == [(row, column) for row in range(rows) for column in range(columns)]
+    if rows == columns:
+        steps = itertools.pairwise(tiles)
+        assert all(abs(a - c) + abs(b - d) == 1 for (a, b), (c, d) in steps)
+
+
+def test_where_stripes_begin():
+    assert stripes(n=768, k=256, ctas=5) == [(0, 0), (1, 1), (2, 2), (3, 3), (0, 5)]
+
+
+def test_the_example_of_composition():
+    text = "(6,2):(8,2) o (4,3):(3,1)"
+    assert str(algebra.evaluate(text)) == "((2,2),3):((24,2),8)"
+
+
+def random_layout(rng: random.Random) -> Layout:
+    """Compact, in a random order of strides."""
+    shape = [rng.choice((1, 2, 2, 3, 4, 6)) for _ in range(rng.randint(1, 4))]
+    strides, reached = [0] * len(shape), 1
+    for mode in rng.sample(range(len(shape)), len(shape)):
+        strides[mode] = reached
+        reached *= shape[mode]
+    return Layout(tuple(shape), tuple(strides))
+
+
+def test_composition_is_one_function_after_the_other():
+    rng = random.Random(1)
+    composed = 0
+    for _ in range(2000):
+        a, b = random_layout(rng), random_layout(rng)
+        if b.cosize > a.size:
+            continue
+        try:
+            both = algebra.composition(a, b)
+        except ValueError:
+            continue
+        composed += 1
+        assert [both(i) for i in range(b.size)] == [a(b(i)) for i in range(b.size)], (a, b)
+    assert composed > 300
+
+
+def test_layouts_that_do_not_compose_are_both_named():
+    with pytest.raises(ValueError, match=r"\(6,2\):\(8,2\) and 4:4 do not compose: 4 and 6"):
+        algebra.composition(parse("(6,2):(8,2)"), parse("4:4"))
+
+
+def test_coalesce_and_inverse_keep_their_promises():
+    rng = random.Random(2)
+    for _ in range(300):
+        a = random_layout(rng)
+        short = algebra.coalesce(a)
+        assert [short(i) for i in range(a.size)] == [a(i) for i in range(a.size)]
+        back = algebra.inverse(a)
+        assert back.size == a.size
+        assert [a(back(i)) for i in range(back.size)] == list(range(a.size))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("complement 4:1 24", "6:4"),
+        ("complement 6:4 24", "4:1"),
+        ("complement (4,6):(1,4) 24", "1:0"),
+        ("complement 4:2 24", "(2,3):(1,8)"),
+        ("coalesce (2,(1,6)):(1,(6,2))", "12:1"),
+        ("(4,2,3):(2,1,8) / 4:2", "((2,2),(2,3)):((4,1),(2,8))"),
+        ("(2,2):(4,1) x 6:1", "((2,2),(2,3)):((4,1),(2,8))"),
+        ("inverse (4,8):(8,1)", "(8,4):(4,1)"),
+    ],
+)
+def test_known_results(text: str, expected: str):
+    assert str(algebra.evaluate(text)) == expected
+
+
+@pytest.mark.parametrize("text", ["(2,3:(1,2)", "(2,3):(1)", "2", "(2,0):(1,2)", "a:b", "2:1 3"])
+def test_what_is_no_layout_is_refused(text: str):
+    with pytest.raises(ValueError, match="layout: "):
+        parse(text)
+
+
+def command(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["layout", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "value"),
+    [
+        (["smem", "lane * 8", "4"], "wavefronts", 2),
+        (["ldmatrix", "4", "64"], "extra", 12),
+        (["ldmatrix", "4", "64", "0", "64"], "extra", 0),
+        (["swizzle", "128", "1024"], "swizzle", "128"),
+        (["order", "grouped", "8x8", "10", "4"], "panels", 49),
+        (["stripes", "768x256", "5"], "begin", [[0, 0], [1, 1], [2, 2], [3, 3], [0, 5]]),
+        (["algebra", "(6,2):(8,2) o (4,3):(3,1)"], "result", "((2,2),3):((24,2),8)"),
+        (["64", "128"], "n", 64),
+    ],
+)
+def test_the_command_prints_text_and_json(arguments: list[str], key: str, value: object):
+    assert json.loads(command(*arguments, "--json"))[key] == value
+    assert command(*arguments).strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["other"], "smem, ldmatrix, swizzle, order, stripes, algebra"),
+        (["smem", "lane * x", "4"], "only `lane`"),
+        (["smem", "lane * 2", "4"], "lane 1: the address must be a multiple of 4, got 2"),
+        (["ldmatrix", "3", "64"], "1, 2 or 4 matrices, got 3"),
+        (["algebra", "4:1 o"], "layout"),
+        (["order", "spiral", "8x8", "10"], "row-major, grouped, hilbert"),
+        (["stripes", "100x256", "5"], "multiples of 128 and 64"),
+        (["64"], "N K"),
+    ],
+)
+def test_bad_input_names_the_rule(arguments: list[str], message: str):
+    result = CliRunner().invoke(app, ["layout", *arguments])
+    assert result.exit_code != 0
+    assert message in f"{result.output}{result.exception}"
