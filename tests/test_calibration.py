@@ -18,6 +18,7 @@ transformers = pytest.importorskip("transformers")
 
 import hf_models  # noqa: E402
 
+from xgemm.hf import XgemmConfig  # noqa: E402
 from xgemm.quantize.calibrate.batches import read_batches  # noqa: E402
 from xgemm.quantize.calibrate.block import Block  # noqa: E402
 from xgemm.quantize.calibrate.stages import find_stages  # noqa: E402
@@ -430,6 +431,8 @@ def test_what_does_not_go_together() -> None:
         quantized(model, [tokens()], options={"dampening": 0.1})
     with pytest.raises(ValueError, match="needs a model's calibration data"):
         xgemm.quantize_weight(torch.ones(32, 32), "gptq")
+    with pytest.raises(ValueError, match="XgemmConfig: method 'gptq' needs a model's calibration"):
+        XgemmConfig("gptq")
 
 
 def test_an_offloaded_model_is_refused_by_name() -> None:
@@ -492,3 +495,16 @@ def test_float_inputs_are_those_of_the_float_model(monkeypatch: Any) -> None:
     (name,) = (name for name, module in model.named_modules() if module is last)
     torch.testing.assert_close(shown[name], caught[0].reshape(shown[name].shape))
     assert not same(ours, quantized(model, [tokens()]))
+
+
+@pytest.mark.gpu
+def test_blocks_of_a_model_on_the_cpu_are_quantized_on_the_gpu() -> None:
+    model = hf_models.mixtral()
+    here = quantized(model, [tokens()])
+    there = quantized(model, [tokens()], device="cuda")
+    assert {p.device.type for p in there.state_dict().values()} == {"cpu"}
+    a, b = here.xgemm_report.error.outputs, there.xgemm_report.error.outputs
+    assert b == pytest.approx(a, rel=0.05)
+    whole = quantized(model.cuda(), [tokens().cuda()])
+    assert {p.device.type for p in whole.state_dict().values()} == {"cuda"}
+    assert whole.xgemm_report.error.outputs == pytest.approx(a, rel=0.05)
