@@ -90,16 +90,16 @@ def choose_grid(
     """
     span = range_of(grouped, symmetric)
     if clip == "none":
-        return _grid(span, symmetric, 1.0, dtype)
+        return grid_of(span, symmetric, 1.0, dtype)
     # In steps of the whole range, so that squares of huge or tiny weights stay finite.
     step = stored(scale_of(span, 1.0), dtype)
     x = grouped / step[:, :, None]
     weights = x.abs() if importance is None else importance
     error = torch.empty_like(x)
-    best_scale, best_zero = _grid(span, symmetric, 1.0, dtype)
+    best_scale, best_zero = grid_of(span, symmetric, 1.0, dtype)
     least = torch.full_like(step, torch.inf)
     for shrink in SHRINKS:
-        scale, zero = _grid(span, symmetric, shrink, dtype)
+        scale, zero = grid_of(span, symmetric, shrink, dtype)
         ratio = (scale / step)[:, :, None]
         torch.div(x, ratio, out=error).round_()
         if symmetric:
@@ -114,7 +114,9 @@ def choose_grid(
     return best_scale, best_zero
 
 
-def _grid(span: Range, symmetric: bool, shrink: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def grid_of(
+    span: Range, symmetric: bool, shrink: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     """The scale and zero point of a share of the range."""
     scale = stored(scale_of(span, shrink), dtype)
     if symmetric:

@@ -13,7 +13,10 @@ from xgemm.quantize.rtn import CLIPS, SCALE_DTYPES, quantize_rtn
 
 METHODS = ("rtn", "hqq")
 # Methods of a model with calibration data, not of a weight: where each of them is.
-CALIBRATED_METHODS = {"gptq": ("xgemm.quantize.gptq", "Gptq")}
+CALIBRATED_METHODS = {
+    "gptq": ("xgemm.quantize.gptq", "Gptq"),
+    "awq": ("xgemm.quantize.awq", "Awq"),
+}
 
 
 def check_method(where: str, method: Any, calibrated: bool = False) -> None:
