@@ -42,6 +42,9 @@ def own_methods() -> Iterator[tuple[str, Quantize]]:
     recipes: list[tuple[str, dict[str, Any]]] = []
     for method in (*methods.METHODS, *calibrated):
         recipes.append((method, {"method": method}))
+        if method == "awq":
+            options = {"rounding": "gptq"}
+            recipes.append((f"{method}, rounding gptq", {"method": method, "options": options}))
         if method == "rtn":
             recipes.append((f"{method}, clip none", {"method": method, "clip": "none"}))
         if method == "gptq":

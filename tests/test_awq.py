@@ -273,8 +273,9 @@ def test_it_goes_on_after_a_stop(tmp_path: Path) -> None:
     [
         ({"rounding": "hqq"}, r"rounding must be one of \('rtn', 'gptq'\), got 'hqq'"),
         ({"objective": "x"}, r"objective must be one of \('module', 'layer'\), got 'x'"),
+        ({"duo": 1}, "duo must be a bool, got 1"),
         ({"grid": 0}, "grid must be a positive int, got 0"),
-        ({"alpha": 1}, "options of method 'awq' are grid, objective, tokens, rounding, got"),
+        ({"alpha": 1}, "options of method 'awq' are grid, duo, objective, tokens, rounding, got"),
     ],
 )
 def test_options_are_checked(options: dict[str, Any], message: str) -> None:

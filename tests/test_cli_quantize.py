@@ -305,12 +305,30 @@ def test_gptq_by_the_command_line(run, tmp_path):
     assert model.config.quantization_config.method == "gptq"
 
 
+def test_awq_by_the_command_line(run, tmp_path):
+    """Scaled and then rounded by GPTQ; the folded norms are in the directory."""
+    source, text = save_llama(tmp_path / "source", layers=1), tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog\n" * 200)
+    arguments = ("--method", "awq", "--group-size", 32, "--calibration", text, "--samples", 8)
+    arguments += ("--sequence-length", 16, "--rounding", "gptq", "--json")
+    code, out, err = run("quantize", source, tmp_path / "target", *arguments)
+    assert code == 0, err
+    facts = json.loads(out)
+    assert (facts["method"], facts["options"]["rounding"]) == ("awq", "gptq")
+    norm = "model.layers.0.input_layernorm.weight"
+    before, after = (
+        xgemm.load(tmp_path / "target").get_parameter(norm),
+        transformers.AutoModelForCausalLM.from_pretrained(source).get_parameter(norm),
+    )
+    assert not torch.equal(before, after)
+
+
 def test_calibration_that_cannot_be_is_refused(run, tmp_path):
     source, target = save_llama(tmp_path / "source"), tmp_path / "target"
     (tmp_path / "short.txt").write_text("short")
     gptq = ("--method", "gptq", "--group-size", 32)
     for arguments, text in (
-        (("--act-order", "none"), "are for --method gptq"),
+        (("--act-order", "none"), "are for --method gptq or awq"),
         ((*gptq, "--samples", 0), "--samples must be at least 1, got 0"),
         ((*gptq, "--calibration", tmp_path / "none.txt"), "must be a text file or 'builtin'"),
         ((*gptq, "--calibration", tmp_path / "short.txt"), "fewer than --sequence-length"),

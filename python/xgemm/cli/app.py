@@ -106,8 +106,8 @@ def quantize(
     method: Annotated[
         str,
         typer.Option(
-            help="rtn: round to nearest; hqq: scales and zeros fitted to weights; gptq: errors "
-            "made up for by other weights, with calibration data."
+            help="rtn: round to nearest; hqq: scales and zeros fitted to weights. With calibration "
+            "data: gptq: errors made up for by other weights; awq: channels scaled."
         ),
     ] = "rtn",
     group_size: Annotated[
@@ -135,17 +135,20 @@ def quantize(
         str, typer.Option(help="float16, bfloat16, or auto: bfloat16 where float16 lacks range.")
     ] = "auto",
     calibration: Annotated[
-        str, typer.Option(help="For gptq: a text file, or builtin: Python's help topics.")
+        str, typer.Option(help="For gptq, awq: a text file, or builtin: Python's help topics.")
     ] = "builtin",
-    samples: Annotated[int, typer.Option(help="For gptq: samples of the text.")] = 128,
-    sequence_length: Annotated[int, typer.Option(help="For gptq: tokens of a sample.")] = 512,
+    samples: Annotated[int, typer.Option(help="For gptq, awq: samples of the text.")] = 128,
+    sequence_length: Annotated[int, typer.Option(help="For gptq, awq: tokens of a sample.")] = 512,
     act_order: Annotated[
         str | None, typer.Option(help="For gptq: static (default), desc_act or none.")
+    ] = None,
+    rounding: Annotated[
+        str | None, typer.Option(help="For awq: how scaled weights are rounded: rtn or gptq.")
     ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
-            file_okay=False, help="For gptq: keep finished blocks here, and go on from them."
+            file_okay=False, help="For gptq, awq: keep finished blocks here, and go on from them."
         ),
     ] = None,
     device: Annotated[
@@ -176,7 +179,7 @@ def quantize(
         include=tuple(include or ()),
         lm_head=lm_head,
         scale_dtype=scale_dtype,
-        calibration=Calibration(calibration, samples, sequence_length, act_order, resume),
+        calibration=Calibration(calibration, samples, sequence_length, act_order, rounding, resume),
     )
     model = Source(source, device, trust_remote_code, tuple(drop or ()))
     run(model, destination, recipe, Output(json, report, plot))

@@ -22,6 +22,7 @@ class Calibration:
     samples: int = 128
     length: int = 512
     act_order: str | None = None
+    rounding: str | None = None
     resume: Path | None = None
 
     def check(self) -> None:
@@ -37,7 +38,8 @@ class Calibration:
     @property
     def options(self) -> dict[str, Any]:
         """The method's own."""
-        return {} if self.act_order is None else {"act_order": self.act_order}
+        given = {"act_order": self.act_order, "rounding": self.rounding}
+        return {name: value for name, value in given.items() if value is not None}
 
     def batches(self, tokenizer: Any, model: Any) -> list[dict[str, torch.Tensor]]:
         """Samples of so many tokens from the whole text, at equal distances.

@@ -127,8 +127,9 @@ def _check_arguments(source: Source, destination: Path, recipe: Recipe) -> None:
         recipe.calibration.check()
     elif recipe.calibration != Calibration():
         raise ValueError(
-            "quantize: --calibration, --samples, --sequence-length, --act-order and --resume are "
-            f"for --method {' or '.join(CALIBRATED_METHODS)}, not for {recipe.method!r}"
+            "quantize: --calibration, --samples, --sequence-length, --act-order, --rounding and "
+            f"--resume are for --method {' or '.join(CALIBRATED_METHODS)}, not for "
+            f"{recipe.method!r}"
         )
     choose_clip("quantize: --clip", recipe.method, recipe.clip)
     if recipe.scale_dtype not in SCALE_DTYPES:

@@ -9,8 +9,10 @@ With Q the rounding to 4 bits, a layer of weight W reads X; scales s of its chan
     s* = argmin_s L(s),    L(s) = || Q(W diag(s)) (diag(s)^-1 X) - W X ||
 
 and are searched for in a family of one number (eq. 5): s = s_X^alpha with s_X the mean of |x| of
-each channel, alpha in a grid of 20 from 0 (no scales) to 1. s is divided by the root of its largest
-times its least value, which only shifts the range of the stored scales. L is measured
+each channel, alpha in a grid of 20 from 0 (no scales) to 1. As in the authors' code s is divided by
+the root of its largest times its least value, which only shifts the range of the stored scales, and
+(`duo`) as many s = s_X^alpha / s_W^(1 - alpha) are tried, s_W the mean of |w| of the channel, as a
+share of its group's largest. L is measured
 
     objective "module": on the output of the module that holds the layers that read X (attention for
         q, k, v; the MLP for gate, up), over a sample of tokens;
@@ -63,13 +65,14 @@ OUTSIDE = "its inputs are not scaled: it is in no block"
 
 @dataclass
 class Awq(BlockMethod):
-    """grid: how many alphas are tried.
+    """grid: how many alphas are tried. duo: also scales divided by the weights'.
     objective: what scales are to keep: outputs of the "module" around the layers, or of a "layer".
     tokens: at most so many are compared by objective "module".
     rounding: of the scaled weights: "rtn", to nearest in a clipped range, or "gptq".
     """
 
     grid: int = 20
+    duo: bool = True
     objective: str = "layer"
     tokens: int = 2048
     rounding: str = "rtn"
@@ -82,6 +85,8 @@ class Awq(BlockMethod):
                 raise ValueError(
                     f"quantize: {name} must be one of {allowed}, got {getattr(self, name)!r}"
                 )
+        if not isinstance(self.duo, bool):
+            raise ValueError(f"quantize: duo must be a bool, got {self.duo!r}")
         for name in ("grid", "tokens"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -133,14 +138,29 @@ class Awq(BlockMethod):
 
     def _best(self, group: list[Layer], seen: Seen, fold: Fold, loss: Loss) -> Tensor:
         size = _shared(seen.size(group), fold).clamp(min=LEAST)
+        divisors = [torch.ones_like(size)]
+        if self.duo:
+            divisors.append(_shared(self._weight_sizes(group), fold) + LEAST)
         best, least = torch.ones_like(size), torch.inf
-        for i in range(self.grid):
-            s = size ** (i / self.grid)
-            s = s / (s.max() * s.min()).sqrt()
-            found = loss.of({layer: self._rounded(layer, s) for layer in group})
-            if found < least:
-                least, best = found, s
+        for divisor in divisors:
+            for alpha in (i / self.grid for i in range(self.grid)):
+                s = (size**alpha / divisor ** (1 - alpha)).clamp(min=LEAST)
+                s = s / (s.max() * s.min()).sqrt()
+                found = loss.of({layer: self._rounded(layer, s) for layer in group})
+                if found < least:
+                    least, best = found, s
         return best
+
+    def _weight_sizes(self, group: list[Layer]) -> Tensor:
+        """The mean over all rows of each channel's |w| as a share of its group's largest, [K]."""
+        sizes = []
+        for layer in group:
+            k = layer.k
+            size = k if self.settings.group_size == -1 else self.settings.group_size
+            grouped = grouped_channels(layer.weight.abs(), size)
+            share = grouped / grouped.amax(dim=2, keepdim=True).clamp(min=1e-12)
+            sizes.append(share.flatten(1)[:, :k])
+        return torch.cat(sizes).mean(dim=0)
 
     def _rounded(self, layer: Layer, s: Tensor) -> Tensor:
         """Q(W diag(s)) diag(s)^-1."""

@@ -79,7 +79,7 @@ def quantize(
     transformers model is one that save_pretrained can save afterwards.
 
     method, group_size, symmetric, clip, scale_dtype: as in `quantize_weight`; or a method that
-        needs calibration: "gptq".
+        needs calibration: "gptq", "awq".
     progress: called as progress(done, total, name) before each layer, and once at the end; with
         calibration after each layer, its error beside its name.
     fuse: join the layers that read one tensor (q, k, v; gate, up), as `xgemm.fuse` does.
@@ -87,11 +87,12 @@ def quantize(
     Layers are swapped when all weights are quantized: an error leaves the model as it was. A name
     in `skip` or `include` that matches no layer raises ValueError.
 
-    For "gptq" alone:
+    For "gptq" and "awq" alone:
 
     calibration: batches, an iterable of what the model takes: dicts of tensors as a tokenizer gives
         them (positions that attention_mask masks do not count), tensors, or tuples.
-    options: the method's own, such as {"act_order": "none"} (`xgemm.quantize.gptq.Gptq`).
+    options: the method's own, such as {"act_order": "none"} (`xgemm.quantize.gptq.Gptq`,
+        `xgemm.quantize.awq.Awq`).
     device: where blocks are quantized; None takes the model's. "cuda" with a model on the CPU
         brings one block at a time there.
     resume: a folder that keeps each finished block. A run that was interrupted goes on from there
