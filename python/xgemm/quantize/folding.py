@@ -132,6 +132,7 @@ class Folding:
         """Fold the scales; False, and nothing is changed, where the block computes otherwise."""
         before = self._scaled(fold, s)
         if self._error() <= self._bound(SCALES_TOLERANCE):
+            self._outputs = self._run().clone()  # rounded a little: what the next fold is to keep
             return True
         self._undo(before)
         return False
