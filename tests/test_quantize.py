@@ -413,7 +413,7 @@ def test_progress_is_reported(model: Model) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "awq"}, "quantize: method must be one of: 'rtn', 'hqq', got 'awq'"),
+        ({"method": "obq"}, "must be one of: 'rtn', 'hqq', 'gptq', 'awq', got 'obq'"),
         ({"group_size": 7}, "quantize: group_size must be one of"),
         ({"calibration": [1]}, "method 'rtn' takes no calibration data"),
         ({"model": nn.Linear(4, 4)}, "use QuantLinear.from_linear"),
