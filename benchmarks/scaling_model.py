@@ -1,12 +1,14 @@
 """A decode step over several GPUs: what it would take, by a model and by one GPU's measured share.
 
-    python benchmarks/scaling_model.py measure benchmarks/scaling_h200.json     # on a GPU
-    python benchmarks/scaling_model.py predict benchmarks/scaling_h200.json     # anywhere
+    python benchmarks/scaling_model.py predict                   # anywhere
+    python benchmarks/scaling_model.py measure shares.json       # on a GPU
+    python benchmarks/scaling_model.py predict shares.json
 
 `measure` times the 4-bit linears of Llama-3 70B and 405B as one GPU of 1 and of 8 has them: by
 themselves, from a cold L2, and the four of a layer one after the other in a CUDA graph, over so
-many layers that no weight is in the L2. `predict` sets beside that what the curve of the whole
-layers says of the shares, and adds what passes between the GPUs: docs/design/scaling.md.
+many layers that no weight is in the L2. `predict` takes the shares' times from the curve of whole
+layers, adds what passes between the GPUs, and sets beside it what was measured, if a file is given.
+docs/design/scaling.md has its tables.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from xgemm.bench.floors import CEILINGS
 from xgemm.formats.packed import Layout
 
 GROUP_SIZE = 128
-ROWS = (1, 32, 128)
+GPU = "NVIDIA H200"
+# Rows -> the time over the floor, geometric mean of the 70B layers (docs/measurements/h200.md).
+OF_FLOOR = {1: 1.08, 8: 1.12, 32: 1.32, 128: 1.44}
+ROWS = tuple(OF_FLOOR)
 GPUS = 8
 MODELS = {
     "70B": Shape(8192, 28672, 64, 8, 80, vocabulary=128256),
@@ -138,87 +143,54 @@ def _chain(layers: list[Any], sizes: dict[str, tuple[int, int]], rows: int) -> A
     return graph
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Microseconds of a product with `rows` against its bytes: a line through the whole layers'."""
-
-    fixed: float
-    per_byte: float
-
-    @classmethod
-    def through(cls, times: dict[str, float], rows: int) -> Curve:
-        points = [
-            (packed_bytes(*size), times[f"{model} 1 {rows} {name}"])
-            for model, shape in MODELS.items()
-            for name, size in linears(shape, 1).items()
-        ]
-        # Least squares of the relative error: small products count as much as large ones.
-        weights = [1 / t**2 for _, t in points]
-        total = sum(weights)
-        x = sum(w * b for w, (b, _) in zip(weights, points, strict=True)) / total
-        y = sum(w * t for w, (_, t) in zip(weights, points, strict=True)) / total
-        slope = sum(w * (b - x) * (t - y) for w, (b, t) in zip(weights, points, strict=True)) / sum(
-            w * (b - x) ** 2 for w, (b, _) in zip(weights, points, strict=True)
-        )
-        return cls(y - slope * x, slope)
-
-    def __call__(self, n: int, k: int) -> float:
-        return self.fixed + self.per_byte * packed_bytes(n, k)
+def by_curve(n: int, k: int, rows: int) -> float:
+    """Microseconds of a product: its floor, times what the 70B layers take of theirs."""
+    reads = CEILINGS[GPU].read_seconds(packed_bytes(n, k))
+    return 1e6 * OF_FLOOR[rows] * max(reads, 2 * rows * n * k / CEILINGS[GPU].flops)
 
 
-def predict(measured: dict[str, Any], link: Link = NVLINK4) -> list[str]:
-    """The tables of docs/design/scaling.md, as lines of Markdown."""
-    times = measured["us"]
-    rows = sorted({int(name.split()[2]) for name in times})
-    ceiling = CEILINGS[measured["gpu"]]
-    lines = [
-        "| model, rows | share by the curve | measured, one by one | in a chain | floor "
-        "| 2 all-reduces | their part |",
-        "|---|---|---|---|---|---|---|",
+def predict(measured: dict[str, Any] | None = None, link: Link = NVLINK4) -> list[str]:
+    """The tables of docs/design/scaling.md, in Markdown. measured: what `measure` wrote."""
+    parts = [
+        "| model, rows | 1 GPU | a share | its floor | 2 all-reduces | their part |"
+        + (" share measured, one by one | in a chain |" if measured else ""),
+        "|---" * (8 if measured else 6) + "|",
     ]
     steps = [
-        "| model, rows | 1 GPU | 8 GPUs | speedup | without all-reduces | fused with norms |",
-        "|---|---|---|---|---|---|",
-    ]
-    sensitive = [
-        "| model, rows | " + " | ".join(f"{latency * 1e6:.0f} us" for latency in LATENCIES) + " |",
-        "|---" * (1 + len(LATENCIES)) + "|",
-    ]
-    launch = ceiling.read_seconds(0) * 1e6
+        "| model, rows | 1 GPU | 8 GPUs | without all-reduces | fused with norms | "
+        + " | ".join(f"8 GPUs at {latency * 1e6:.0f} us" for latency in LATENCIES) + " |",
+        "|---" * (5 + len(LATENCIES)) + "|",
+    ]  # fmt: skip
+    launch = CEILINGS[GPU].read_seconds(0) * 1e6
     for model, shape in MODELS.items():
-        for m in rows:
-            curve = Curve.through(times, m)
-            share = linears(shape, GPUS)
-            by_curve = sum(curve(*size) for size in share.values())
-            alone = sum(times[f"{model} {GPUS} {m} {name}"] for name in share)
-            chain = times[f"{model} {GPUS} {m} layer"]
-            floor = _layer_floor(measured["gpu"], share, m)
-            reduces = 2e6 * link.all_reduce(m * shape.hidden * 2, GPUS)
-            lines.append(
-                f"| {model}, {m} | {by_curve:.1f} | {alone:.1f} | {chain:.1f} | {floor:.1f} "
-                f"| {reduces:.1f} | {reduces / (chain + reduces):.0%} |"
+        for m in OF_FLOOR:
+            whole, share = (
+                sum(by_curve(n, k, m) for n, k in linears(shape, gpus).values())
+                for gpus in (1, GPUS)
             )
-            whole = times[f"{model} 1 {m} layer"] * shape.layers * 1e-3
-            split = (chain + reduces) * shape.layers * 1e-3
-            free = chain * shape.layers * 1e-3
-            fused = (chain + reduces - 2 * launch) * shape.layers * 1e-3
-            steps.append(
-                f"| {model}, {m} | {whole:.2f} ms | {split:.2f} ms | {whole / split:.2f}x "
-                f"| {free:.2f} ms | {fused:.2f} ms |"
+            floor = _layer_floor(linears(shape, GPUS), m)
+            size = m * shape.hidden * 2
+            reduces = 2e6 * link.all_reduce(size, GPUS)
+            line = (
+                f"| {model}, {m} | {whole:.1f} | {share:.1f} | {floor:.1f} | {reduces:.1f} "
+                f"| {reduces / (share + reduces):.0%} |"
             )
-            slower = [replace(link, latency=latency) for latency in LATENCIES]
-            by_latency = [
-                (chain + 2e6 * one.all_reduce(m * shape.hidden * 2, GPUS)) * shape.layers * 1e-3
-                for one in slower
-            ]
-            cells = " | ".join(f"{ms:.2f} ms, {whole / ms:.2f}x" for ms in by_latency)
-            sensitive.append(f"| {model}, {m} | {cells} |")
-    return [*lines, "", *steps, "", *sensitive]
+            times = measured["us"] if measured else {}
+            if f"{model} {GPUS} {m} layer" in times:
+                alone = sum(times[f"{model} {GPUS} {m} {name}"] for name in linears(shape, GPUS))
+                line += f" {alone:.1f} | {times[f'{model} {GPUS} {m} layer']:.1f} |"
+            parts.append(line)
+            slower = [2e6 * replace(link, latency=x).all_reduce(size, GPUS) for x in LATENCIES]
+            each = [whole, share + reduces, share, share + reduces - 2 * launch]
+            ms = [us * shape.layers * 1e-3 for us in (*each, *(share + us for us in slower))]
+            cells = " | ".join(f"{value:.2f} ({ms[0] / value:.2f}x)" for value in ms[1:])
+            steps.append(f"| {model}, {m} | {ms[0]:.2f} | {cells} |")
+    return [*parts, "", *steps]
 
 
-def _layer_floor(gpu: str, share: dict[str, tuple[int, int]], rows: int) -> float:
+def _layer_floor(share: dict[str, tuple[int, int]], rows: int) -> float:
     """Microseconds: the reads and the arithmetic of the four, and one launch."""
-    ceiling = CEILINGS[gpu]
+    ceiling = CEILINGS[GPU]
     launch = ceiling.read_seconds(0)
     each = (
         max(ceiling.read_seconds(packed_bytes(n, k)) - launch, 2 * rows * n * k / ceiling.flops)
@@ -230,16 +202,19 @@ def _layer_floor(gpu: str, share: dict[str, tuple[int, int]], rows: int) -> floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=("measure", "predict"))
-    parser.add_argument("file", type=Path, help="what was measured, as JSON")
+    parser.add_argument("file", type=Path, nargs="?", help="what was measured, as JSON")
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
     options = parser.parse_args()
     if options.what == "measure":
+        if options.file is None:
+            parser.error("measure needs a file to write")
         import torch
 
         with torch.inference_mode():
             measure(tuple(map(int, options.rows.split(","))), options.file)
     else:
-        print("\n".join(predict(json.loads(options.file.read_text()))))
+        measured = json.loads(options.file.read_text()) if options.file else None
+        print("\n".join(predict(measured)))
 
 
 if __name__ == "__main__":

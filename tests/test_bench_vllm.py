@@ -79,22 +79,21 @@ def test_engines_are_judged(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_model_of_a_step_adds_up(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    """Times that lie on a line are found again; an all-reduce is its latency and its bytes."""
-    us = {}
-    for model, shape in scaling_model.MODELS.items():
-        for gpus in (1, 8):
-            sizes = scaling_model.linears(shape, gpus)
-            times = {n: 3 + scaling_model.packed_bytes(*s) / 4e6 for n, s in sizes.items()}
-            for name, time in {**times, "layer": sum(times.values()) - 9}.items():
-                us[f"{model} {gpus} 8 {name}"] = time
+    """An all-reduce is its latency and its bytes; what was measured stands beside the model."""
+    sizes = scaling_model.linears(scaling_model.MODELS["70B"], 8)
+    us = {f"70B 8 8 {name}": 2.0 for name in sizes} | {"70B 8 8 layer": 7.5}
     file = tmp_path / "measured.json"
     file.write_text(json.dumps({"gpu": "NVIDIA H200", "us": us}))
     monkeypatch.setattr(sys, "argv", ["scaling_model.py", "predict", str(file)])
     scaling_model.main()
-    lines = capsys.readouterr().out.splitlines()
-    by_curve, alone, chain = (float(cell) for cell in lines[2].split("|")[2:5])
-    assert by_curve == pytest.approx(alone, abs=0.11)
-    assert chain == pytest.approx(alone - 9, abs=0.11)
+    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("| 70B, 8 |"))
+    whole, share, floor, reduces, _, alone, chain = line.split("|")[2:-1]
+    assert (float(alone), float(chain)) == (8, 7.5)
+    expected = sum(scaling_model.by_curve(n, k, 8) for n, k in sizes.values())
+    assert float(share) == pytest.approx(expected, abs=0.06)
+    assert float(floor) < float(share) < float(whole) / 3
+    once = scaling_model.NVLINK4.all_reduce(8 * 8192 * 2, 8)
+    assert float(reduces) == pytest.approx(2e6 * once, abs=0.06)
     link = scaling_model.Link(bandwidth=1e9, latency=1e-6)
     assert link.all_reduce(100, 8) == pytest.approx(1e-6 + 0.7e-6)
     assert link.all_reduce(1e6, 8) == pytest.approx(2e-6 + 1.75e-3)
