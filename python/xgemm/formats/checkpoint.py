@@ -27,10 +27,11 @@ import uuid
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, overload
+from typing import Any, BinaryIO, TypeVar, overload
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from xgemm.attach import attach
 from xgemm.formats import atomic
@@ -74,9 +75,6 @@ from xgemm.formats.pretrained import (
     load_pretrained,
     make_transformers_model,
 )
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
