@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from xgemm.hf.recorded_step import CannotRecordError, RecordedStep
+from xgemm.hf.recorded_step import CannotRecordError, RecordedStep, cache_name
 
 logger = logging.getLogger("xgemm")
 
@@ -28,7 +28,7 @@ MIN_LENGTH = 512  # positions of the shortest cache; longer ones are powers of t
 RECORDED_ON = ("cuda",)  # types of devices whose work is recorded
 MAX_RECORDED = 4  # graphs that a model keeps, each with a cache of its own
 # What generate may hand to the model beside the tokens, and what a step knows how to follow.
-_KNOWN_INPUTS = {"attention_mask", "past_key_values", "use_cache", "logits_to_keep", "position_ids"}
+_KNOWN_INPUTS = {"attention_mask", "use_cache", "logits_to_keep", "position_ids"}
 _ADAPTER_STATE = ("active_adapters", "disable_adapters", "merged_adapters")  # of a peft layer
 # The recorded steps of each model. They lie beside the model, which is still copied and pickled.
 _STEPS: weakref.WeakKeyDictionary[nn.Module, OrderedDict[tuple[Any, ...], RecordedStep]]
@@ -115,7 +115,7 @@ def _decode(
             logits = loop.prefill(model_kwargs)
         except CannotRecordError as error:
             reason = str(error)
-            model_kwargs["past_key_values"] = type(model_kwargs["past_key_values"])()
+            model_kwargs[cache_name()] = type(model_kwargs[cache_name()])()
         else:
             return loop.run(logits)
     _say_why(reason)
@@ -154,13 +154,15 @@ def _reason_for_plain(
         return "output_attentions or output_hidden_states"
     if generation_config.prefill_chunk_size is not None:
         return "prefill_chunk_size"
-    cache: Any = model_kwargs.get("past_key_values")
+    cache: Any = model_kwargs.get(cache_name())
     if type(cache) is not DynamicCache:
         return f"a cache of class {type(cache).__name__}"
     if getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0:
-        return "past_key_values was given"
+        return f"{cache_name()} was given"
     if extra := sorted(
-        name for name, v in model_kwargs.items() if v is not None and name not in _KNOWN_INPUTS
+        name
+        for name, value in model_kwargs.items()
+        if value is not None and name not in (*_KNOWN_INPUTS, cache_name())
     ):
         return f"the model input {extra[0]!r}"
     if any("Guidance" in type(each).__name__ for each in logits_processor):
@@ -260,7 +262,7 @@ class _Loop:
         )
         logits = self.model(**inputs, return_dict=True).logits[:, -1].float()
         if self.max_length is None or self.input_ids.shape[1] + 1 < self.max_length:
-            self.step.start(model_kwargs["past_key_values"], model_kwargs.get("attention_mask"))
+            self.step.start(model_kwargs[cache_name()], model_kwargs.get("attention_mask"))
             self.step.record(self.model)
         return logits
 

@@ -8,6 +8,13 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 
+def cache_name() -> str:
+    """What transformers calls a model's cache: "cache" from 5.24 on, "past_key_values" before."""
+    from transformers.generation.utils import ALL_CACHE_NAMES
+
+    return "cache" if "cache" in ALL_CACHE_NAMES else "past_key_values"
+
+
 class CannotRecordError(RuntimeError):
     """A step could not be recorded; the text says why."""
 
@@ -109,9 +116,9 @@ class RecordedStep:
             input_ids=self.tokens,
             attention_mask=self.seen[:, None, None, :],
             position_ids=self.positions,
-            past_key_values=self.cache,
             use_cache=True,
             return_dict=True,
+            **{cache_name(): self.cache},
         )
         self.slot.add_(1)
         self.positions.add_(1)
