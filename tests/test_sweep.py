@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -229,3 +230,24 @@ def test_tuning_stops_where_nothing_gets_better(sweep):
     assert values["unused"] == 2.0
     assert math.isclose(values["a"], 2.0, rel_tol=0.1)
     assert math.isclose(values["b"], 4.0, rel_tol=0.1)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="compiles the choice with nvcc's headers")
+def test_a_choice_with_other_constants(sweep, h200, tmp_path):
+    from sweep.tune import TunedLibrary
+
+    source = BENCHMARKS.parent / "csrc/cuda/gemm/sm90/small/select_k_major.cpp"
+    library = TunedLibrary(source, tmp_path)
+    layer = sweep.Shape(512, 4096, 4096)
+    assert library.select(layer, h200).kernel == "sm90_small"
+    library.set("kLaunchUs", 1e6)
+    assert library.select(layer, h200).kernel != "sm90_small"
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="compiles the choice with nvcc's headers")
+def test_every_choice_links_without_kernels(sweep, h200, tmp_path):
+    from sweep.tune import TunedLibrary
+
+    gemm = BENCHMARKS.parent / "csrc/cuda/gemm"
+    library = TunedLibrary(gemm / "sm90" / "rows" / "select.cpp", tmp_path)
+    assert library.select(sweep.Shape(300, 8192, 8192), h200).kernel.startswith("sm90")

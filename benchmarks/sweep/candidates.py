@@ -150,6 +150,16 @@ def small_shapes() -> list[SmallShape]:
     return [SmallShape(int(m), int(n), int(stages), bool(only)) for m, n, stages, only in found]
 
 
+def compiled_shape(tile_m: int, tile_n: int, k_major: bool) -> SmallShape:
+    """shape_of of tile.h: the least that holds a tile."""
+    holding = [
+        each for each in small_shapes()
+        if tile_m <= each.block_m and tile_n <= each.block_n
+        and (k_major or not each.k_major_only)
+    ]  # fmt: skip
+    return min(holding, key=lambda each: each.area)
+
+
 def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
     """
     The choice in other tiles, over D or its transpose: whole ones and those that are cut so that
@@ -165,13 +175,8 @@ def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]
             continue
         cut_m = of.block_m if m_mn else ceil_div(ceil_div(m, rows), 8) * 8
         cut_n = of.block_n if n_mn else ceil_div(ceil_div(n, columns), 8) * 8
-        holding = [
-            each for each in shapes
-            if cut_m <= each.block_m and cut_n <= each.block_n
-            and not (each.k_major_only and (m_mn or n_mn))
-        ]  # fmt: skip
         tiles = [(of.block_m, of.block_n)]
-        if min(holding, key=lambda each: each.area) == of and (cut_m, cut_n) != tiles[0]:
+        if compiled_shape(cut_m, cut_n, not (m_mn or n_mn)) == of and (cut_m, cut_n) != tiles[0]:
             tiles.append((cut_m, cut_n))
         for (tile_m, tile_n), cluster in itertools.product(tiles, (1, 2, 4)):
             rows, columns = ceil_div(m, tile_m), ceil_div(n, tile_n)
@@ -217,8 +222,7 @@ def rough_us(shape: Shape, device: Device, config: Config) -> float:
     turns = tiles / device.sm_count if config.even_shares else ceil_div(tiles, device.sm_count)
     block_m, block_n = config.block_m, config.block_n
     if config.kernel == "sm90_small":
-        holding = [s for s in small_shapes() if block_m <= s.block_m and block_n <= s.block_n]
-        least = min(holding, key=lambda each: each.area)
+        least = compiled_shape(block_m, block_n, shape.layout == "nt")
         block_m, block_n = least.block_m, least.block_n
     steps = ceil_div(shape.k, 64) / config.splits
     rate = 1700 * (0.68 if config.kernel == "sm80" else 1)  # cycles a us
