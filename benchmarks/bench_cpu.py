@@ -34,7 +34,7 @@ import torch
 import xgemm
 from xgemm.bench import timing
 from xgemm.bench.check import checked
-from xgemm.bench.plot import load_pyplot
+from xgemm.bench.plot import load_pyplot, plain_ticks, spaced
 from xgemm.bench.timing import Call
 
 OURS = "xgemm"
@@ -318,6 +318,7 @@ def plot(records: list[Timed], peak: float | None, path: Path) -> None:
         if peak is not None:
             axis.axhline(peak * threads, color="black", linestyle=":", label="peak")
         axis.set_xscale("log", base=2)
+        plain_ticks(axis.xaxis, spaced(sorted(sizes), min(sizes), max(sizes), 10))
         axis.set_title(f"M = N = K, fp32, {threads} threads")
         axis.set_ylabel("GFLOP/s")
         axis.legend(fontsize=8)

@@ -146,7 +146,7 @@ def test_bad_layouts_are_refused(arguments: tuple, message: str) -> None:
 
 
 def test_the_example_of_the_documentation_holds() -> None:
-    page = Path(__file__).parents[1] / "docs" / "packed-layout.md"
+    page = Path(__file__).parents[1] / "docs" / "design" / "packed-layout.md"
     examples = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
     assert len(examples) == 1
     exec(compile(examples[0], str(page), "exec"), {})

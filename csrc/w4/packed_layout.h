@@ -1,7 +1,7 @@
 // The packed W4 layout: the one index map from a weight (n, k) to its nibble, scale and zero.
 //
 // Shared by cpu/ and cuda/, mirrored in python/xgemm/formats/packed.py (a test holds the two equal)
-// and described in docs/packed-layout.md. qweight is uint8 [ceil(N/64), row_bytes]:
+// and described in docs/design/packed-layout.md. qweight is uint8 [ceil(N/64), row_bytes]:
 //   row:   the units of 64 output columns, one for each 128 k; with group_size -1 then 64 scales
 //          (and 64 zeros);
 //   unit:  4 strips of 16 columns;

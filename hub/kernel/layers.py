@@ -23,7 +23,7 @@ class QuantLinear(nn.Module):
     """For a module that holds a packed 4-bit weight, as xgemm.nn.QuantLinear does.
 
     Takes qweight, bias, perm (None: no act-order), in_features, out_features, group_size,
-    bf16_scales and has_zeros; docs/packed-layout.md says what they are. input: [..., in_features],
+    bf16_scales and has_zeros; docs/design/packed-layout.md says what they are. input: [..., in_features],
     fp16, bf16 or fp32. The gradient is that of the input and of the bias.
     """
 

@@ -12,7 +12,7 @@ mul(a, b, bias=None, *, activation="none", precision="ieee") -> Tensor
     bias: [N] (of one element where b is 1-D); a's dtype.
     activation: none, relu, gelu (erf), gelu_tanh, silu.
     precision: how float32 operands are multiplied: ieee (float32), tf32x3 (three tensor-core
-        products, about as exact; docs/fp32.md), tf32. The CPU: float32 always. 16-bit: ieee only.
+        products, about as exact; docs/design/fp32.md), tf32. The CPU: float32 always. 16-bit: ieee only.
     Returns torch.matmul's shape, in a's dtype.
 
 mul.w4a16(a, qweight, n, k, group_size, bias=None, perm=None, *, bf16_scales=False, zeros=False,
@@ -20,7 +20,7 @@ mul.w4a16(a, qweight, n, k, group_size, bias=None, perm=None, *, bf16_scales=Fal
     activation(a W^T + bias), W[n, k] = (code - zero) * scale; xgemm.linear calls it.
 
     a: [..., K] or [K]; float16, bfloat16 or float32, any strides.
-    qweight: uint8, the packed bytes of W [N, K] (docs/packed-layout.md), contiguous.
+    qweight: uint8, the packed bytes of W [N, K] (docs/design/packed-layout.md), contiguous.
     n, k: N and K. group_size: k that share a scale: 32, 64, 128, or -1 for all of K.
     bias: [N], a's dtype. perm: int32 [K], act-order: channel j of W multiplies a[..., perm[j]].
     bf16_scales: scales are bfloat16, else float16. zeros: zero points are stored, else 8.
@@ -108,7 +108,7 @@ pack_w4(codes, scales, zeros, group_size) -> Tensor
     codes: uint8 [N, K], each 0..15. scales: float16 or bfloat16 [groups, N], finite.
     zeros: float16 [groups, N], finite, or None where the zero point is 8.
     group_size: 32, 64, 128, or -1; groups = ceil(K / group_size).
-    Returns uint8 [ceil(N/64), row_bytes]: docs/packed-layout.md.
+    Returns uint8 [ceil(N/64), row_bytes]: docs/design/packed-layout.md.
 
 Errors: ValueError, naming the argument, what was expected and what it got.
 Source: csrc/ops/pack.cpp; csrc/cpu/w4a16/pack.cpp, csrc/cuda/w4a16/pack.cu.

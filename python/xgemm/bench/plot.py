@@ -44,6 +44,11 @@ def plain_ticks(axis: Any, values: list[float]) -> None:
     axis.set_ticks([], minor=True)
 
 
+def label_decades(axis: Any, low: float, high: float) -> None:
+    """Ticks of a log axis that shows low..high: 1, 2 and 5 times powers of ten, as plain numbers."""
+    plain_ticks(axis, spaced(_decades(low, high), low, high, 10))
+
+
 def _decades(low: float, high: float) -> list[float]:
     """1, 2 and 5 times the powers of ten around low..high; whole decades first."""
     values = [step * 10.0**exponent for step in (1, 2, 5) for exponent in range(-9, 10)]
@@ -93,8 +98,7 @@ def plot_rows(report: dict[str, Any], path: Path) -> None:
         axis.set_xscale("log", base=2)
         plain_ticks(axis.xaxis, spaced(_powers_first(rows), min(rows), max(rows), 11))
         axis.set_yscale("log")
-        low, high = axis.get_ylim()
-        plain_ticks(axis.yaxis, spaced(_decades(low, high), low, high, 10))
+        label_decades(axis.yaxis, *axis.get_ylim())
         axis.tick_params(labelsize=7)
         axis.set_title(f"{layer} ({records[0]['size'].partition('x')[2]})", fontsize=9)
         axis.set_xlabel("rows")

@@ -1,6 +1,6 @@
 """The packed W4 layout in Python, and the packing of canonical weights into it.
 
-`Layout` mirrors csrc/w4/packed_layout.h (a test holds the two equal); docs/packed-layout.md
+`Layout` mirrors csrc/w4/packed_layout.h (a test holds the two equal); docs/design/packed-layout.md
 describes it. `pack` and `unpack` go through the library's own ops; `reference_pack` and
 `reference_unpack` go through the index map element by element and are what the ops are tested by.
 """
@@ -74,7 +74,7 @@ def check_layout_version(name: str, value: Any) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """The index map of a packed weight [n, k]; see docs/packed-layout.md."""
+    """The index map of a packed weight [n, k]; see docs/design/packed-layout.md."""
 
     n: int
     k: int

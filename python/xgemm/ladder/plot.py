@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from xgemm.bench.plot import load_pyplot
+from xgemm.bench.plot import label_decades, load_pyplot
 
 
 def plot_ladder(report: dict[str, Any], path: Path) -> None:
@@ -33,6 +33,7 @@ def plot_ladder(report: dict[str, Any], path: Path) -> None:
             label = f"peak: {report['peak']['of']}"
             axis.axhline(report["peak"]["rate"], color="black", linewidth=0.8, label=label)
         axis.set_yscale("log")
+        label_decades(axis.yaxis, *axis.get_ylim())
         axis.set_xticks(numbers)
         axis.set_xlabel("rung")
         axis.set_ylabel(report["unit"])

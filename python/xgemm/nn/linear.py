@@ -56,7 +56,7 @@ class QuantLinear(nn.Linear):
     read-only and dequantizes where it is used. To tell the two apart, test for QuantLinear first.
 
     Parameters and buffers:
-        qweight: uint8 [ceil(out_features / 64), row_bytes], without gradient; docs/packed-layout.md
+        qweight: uint8 [ceil(out_features / 64), row_bytes], without gradient; docs/design/packed-layout.md
             describes its bytes. Shards along dimension 0 (FSDP2, DTensor Shard(0)) are slices of
             64 output features.
         bias: [out_features] or None, of the activations' dtype.
