@@ -23,8 +23,8 @@ class QuantLinear(nn.Module):
     """For a module that holds a packed 4-bit weight, as xgemm.nn.QuantLinear does.
 
     Takes qweight, bias, perm (None: no act-order), in_features, out_features, group_size,
-    bf16_scales and has_zeros; docs/design/packed-layout.md says what they are. input: [..., in_features],
-    fp16, bf16 or fp32. The gradient is that of the input and of the bias.
+    bf16_scales and has_zeros; docs/design/packed-layout.md says what they are. input:
+    [..., in_features], fp16, bf16 or fp32. The gradient is that of the input and of the bias.
     """
 
     can_torch_compile = True

@@ -12,7 +12,7 @@ mul(a, b, bias=None, *, activation="none", precision="ieee") -> Tensor
     bias: [N] (of one element where b is 1-D); a's dtype.
     activation: none, relu, gelu (erf), gelu_tanh, silu.
     precision: how float32 operands are multiplied: ieee (float32), tf32x3 (three tensor-core
-        products, about as exact; docs/design/fp32.md), tf32. The CPU: float32 always. 16-bit: ieee only.
+        products, about as exact; docs/design/fp32.md), tf32. The CPU: float32 always. 16-bit: ieee.
     Returns torch.matmul's shape, in a's dtype.
 
 mul.w4a16(a, qweight, n, k, group_size, bias=None, perm=None, *, bf16_scales=False, zeros=False,

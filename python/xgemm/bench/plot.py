@@ -45,7 +45,7 @@ def plain_ticks(axis: Any, values: list[float]) -> None:
 
 
 def label_decades(axis: Any, low: float, high: float) -> None:
-    """Ticks of a log axis that shows low..high: 1, 2 and 5 times powers of ten, as plain numbers."""
+    """Ticks of a log axis that shows low..high: 1, 2, 5 times powers of ten, as plain numbers."""
     plain_ticks(axis, spaced(_decades(low, high), low, high, 10))
 
 

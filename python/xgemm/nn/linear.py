@@ -56,9 +56,9 @@ class QuantLinear(nn.Linear):
     read-only and dequantizes where it is used. To tell the two apart, test for QuantLinear first.
 
     Parameters and buffers:
-        qweight: uint8 [ceil(out_features / 64), row_bytes], without gradient; docs/design/packed-layout.md
-            describes its bytes. Shards along dimension 0 (FSDP2, DTensor Shard(0)) are slices of
-            64 output features.
+        qweight: uint8 [ceil(out_features / 64), row_bytes], without gradient;
+            docs/design/packed-layout.md describes its bytes. Shards along dimension 0 (FSDP2,
+            DTensor Shard(0)) are slices of 64 output features.
         bias: [out_features] or None, of the activations' dtype.
         perm: int32 [in_features] or None: act-order, channel j of W multiplies x[..., perm[j]]. A
             layer that is made with act_order=True has no order, and does not compute, before it is
