@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from xgemm.nn.fused import sharing
+from xgemm.nn.fused_norm import close, draw, norm_eps
 
 ATTENTION = "xgemm_decode"  # its name among transformers' attention implementations
 _patching = threading.Lock()  # one model at a time: functions of transformers' modules are replaced
@@ -56,29 +57,12 @@ def _trial(module: Any, dtype: torch.dtype, device: torch.device) -> Make:
             size = _input_size(module)
             if forward is None or size is None:
                 continue
-            (x,) = _draw([(3, 1, size)], dtype, device)
-            if _close(forward(x), module(x)):
+            (x,) = draw([(3, 1, size)], dtype, device)
+            if close(forward(x), module(x)):
                 return make
         except (RuntimeError, TypeError, ValueError, AttributeError):
             continue  # another signature or form than the candidate's
     return lambda module: None
-
-
-def _draw(
-    shapes: list[tuple[int, ...]], dtype: torch.dtype, device: torch.device
-) -> list[torch.Tensor]:
-    """Random tensors by a generator of their own: a caller's seed gives what it would give."""
-    generator = torch.Generator(device).manual_seed(0)
-    return [torch.randn(s, dtype=dtype, device=device, generator=generator) for s in shapes]
-
-
-def _close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
-    """Equal but for the order of a sum: a few units in the last place of 16 bits."""
-    if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
-        return False
-    wide = theirs.double()
-    limit = 4 * torch.finfo(theirs.dtype).eps * wide.abs().max()
-    return bool(((mine.double() - wide).abs() <= limit).all())
 
 
 def _input_size(module: Any) -> int | None:
@@ -92,19 +76,12 @@ def _input_size(module: Any) -> int | None:
 def _norm_of(module: Any, one_plus: bool) -> Forward | None:
     from xgemm.hf.decode_kernels import rms_norm
 
-    weight = module._parameters.get("weight")
-    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    if (
-        not type(module).__name__.endswith("RMSNorm")
-        or weight is None
-        or len(module._parameters) > 1
-    ):
-        return None
-    if not isinstance(eps, float) or weight.dim() != 1:
+    eps, weight = norm_eps(module), module._parameters.get("weight")
+    if eps is None:
         return None
 
     def forward(hidden_states: torch.Tensor) -> torch.Tensor:
-        return rms_norm(hidden_states, weight, eps, one_plus)
+        return rms_norm(hidden_states, weight, eps[1], one_plus)
 
     return forward
 
@@ -156,9 +133,9 @@ def _patch_rotation(
         return theirs(q, k, cos, sin, *args, **kw)
 
     shapes = [(2, 3, 1, 64), (2, 2, 1, 64), (2, 1, 64), (2, 1, 64)]
-    sample = _draw(shapes, dtype, device)
+    sample = draw(shapes, dtype, device)
     try:
-        if not all(map(_close, mine(*sample), theirs(*sample))):
+        if not all(map(close, mine(*sample), theirs(*sample))):
             return
     except (RuntimeError, TypeError, ValueError):
         return

@@ -380,14 +380,25 @@ def sharing(run: Callable[..., Any]) -> Callable[..., Any]:
 @functools.cache
 def fusing_class(base: Any) -> Any:
     """`base` with a forward in which sibling layers share their products."""
+    return fused_subclass(base, sharing(base.forward), fusing_class)
 
-    def reduce(self: nn.Module, protocol: int) -> Any:  # pickle finds a class by its name: base's
+
+def fused_subclass(
+    base: Any, forward: Callable[..., Any], remake: Callable[..., Any], *options: Any
+) -> Any:
+    """`base` with another forward, under base's own name.
+
+    remake: a function of a module, which makes the class from `base` and `options` again: pickle
+        and copy find a class by its name, which is base's.
+    """
+
+    def reduce(self: nn.Module, protocol: int) -> Any:
         made_by: Any = base.__reduce_ex__(self, protocol)
         make, arguments, *rest = made_by
-        return _restore, (base, make, arguments[1:]), *rest
+        return _restore, (base, make, arguments[1:], remake, options), *rest
 
     namespace = {
-        "forward": sharing(base.forward),
+        "forward": forward,
         "__reduce_ex__": reduce,
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
@@ -397,5 +408,11 @@ def fusing_class(base: Any) -> Any:
     return type(base.__name__, (base,), namespace)
 
 
-def _restore(base: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    return make(fusing_class(base), *arguments)
+def _restore(
+    base: Any,
+    make: Callable[..., Any],
+    arguments: Any,
+    remake: Callable[..., Any],
+    options: tuple[Any, ...],
+) -> Any:
+    return make(remake(base, *options), *arguments)

@@ -11,6 +11,7 @@ from typing import TypeVar
 from torch import nn
 
 from xgemm.nn.fused import FusedLinear, JoinedWeight, fusing_class, reason_not_to_join
+from xgemm.nn.fused_norm import norm_class, norm_eps, norm_form
 from xgemm.nn.linear import QuantLinear
 from xgemm.quantize.siblings import siblings
 
@@ -31,6 +32,7 @@ class FusionReport:
 
     fused: dict[str, list[str]] = field(default_factory=dict)  # first layer -> all that it serves
     left: dict[str, str] = field(default_factory=dict)  # name of a layer or module -> the reason
+    norms: list[str] = field(default_factory=list)  # RMSNorm modules with fewer launches
 
     @property
     def launches_saved(self) -> int:
@@ -46,6 +48,8 @@ class FusionReport:
             f"{self.launches_saved} launches fewer a forward"
         ]
         lines += [f"  {count} x {kind}" for kind, count in kinds.items()]
+        if self.norms:
+            lines.append(f"  {len(self.norms)} x RMSNorm, of two launches each")
         lines += [f"  left {name}: {reason}" for name, reason in self.left.items()]
         return "\n".join(lines)
 
@@ -57,6 +61,9 @@ def fuse(model: Model) -> Model:
     forward of their common parent provably gives the same tensor: its source is read, so that no
     list of architectures is needed. The layers need the same in_features, group size and type of
     scales and zeros, and no activation; biases may be on some of them.
+
+    The RMSNorm modules of a model with such layers take two launches each, as long as no gradient
+    is wanted: a class that computes what torch.rms_norm does, by trial, is called by that.
 
     The model keeps its modules, their names, parameters and state dict: a fused model is saved and
     loaded as an unfused one. Results agree to rounding, as a wider product may sum in another
@@ -83,6 +90,8 @@ def fuse(model: Model) -> Model:
         }
         if len(layers) > 1:
             _fuse_children(name, parent, layers, uses, report)
+    if uses:
+        _fuse_norms(model, report)
     model.xgemm_fusion = report  # type: ignore[assignment]
     logger.info("%s", report)
     return model
@@ -138,6 +147,21 @@ def _fuse_children(
         _join(members)
         report.fused[full[0]] = full
         parent.__class__ = fusing_class(base)
+
+
+def _fuse_norms(model: nn.Module, report: FusionReport) -> None:
+    forms: dict[type, int | None] = {}  # what each class of the model computes
+    for name, module in model.named_modules():
+        eps, kind = norm_eps(module), type(module)
+        if eps is None or "forward" in module.__dict__:  # replaced, by accelerate's hooks
+            continue
+        base = kind.__dict__.get("xgemm_base", kind)
+        if base not in forms:
+            forms[base] = norm_form(module)
+        form = forms[base]
+        if form is not None:
+            module.__class__ = norm_class(base, form, eps[0])
+            report.norms.append(name)
 
 
 def _reason_to_leave(
