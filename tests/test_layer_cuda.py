@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from test_layer_ecosystem import X, build
-from test_nn import check, inputs, make
+from test_nn import check, check_product, inputs, make
 from torch import nn
 
 import xgemm
@@ -27,9 +27,8 @@ def test_moved_there_and_back(dtype: torch.dtype, act_order: bool) -> None:
         check(layer.cpu(), w, inputs(3, 200, dtype=dtype))
     layer.cuda()
     x = inputs(3, 200, dtype=dtype).cuda()
-    torch.testing.assert_close(
-        F.linear(x, layer.weight, layer.bias), layer(x), rtol=0.05, atol=0.05
-    )
+    check(layer, w, x)
+    check_product(F.linear(x, layer.weight, layer.bias), layer, w, x)
     assert torch.equal(layer.weight.cpu(), w.to(dtype))
 
 

@@ -47,17 +47,23 @@ def check(layer: QuantLinear, w: torch.Tensor, x: torch.Tensor) -> None:
     """Against float64, element by element."""
     got = layer(x)
     assert got.dtype == x.dtype
-    bias = None if layer.bias is None else layer.bias.double()
-    expected = F.linear(x.double(), w, bias)
+    check_product(got, layer, w, x)
+
+
+def check_product(got: torch.Tensor, layer: QuantLinear, w: torch.Tensor, x: torch.Tensor) -> None:
+    """A product of x with the layer's weight, on any device, against float64 on the CPU."""
+    x = x.cpu().double()
+    bias = None if layer.bias is None else layer.bias.cpu().double()
+    expected = F.linear(x, w, bias)
     # W may be rounded once to x's dtype, the result is rounded once, and fp32 sums K products of
     # codes and zero points: the sizes that count are sum (|code| + |zero|) |scale| |x|.
-    q = xgemm.unpack(layer.to_packed())
+    q = xgemm.unpack(layer.to_packed().to("cpu"))
     zeros = torch.full_like(q.scales, 8).half() if q.zeros is None else q.zeros
     parts = xgemm.QuantizedWeight(q.codes, q.scales, -zeros.abs(), q.g_idx, q.group_size)
     magnitude = parts.dequantize(torch.float64).abs()
-    size = F.linear(x.double().abs(), magnitude, None if bias is None else bias.abs())
-    bound = size * (torch.finfo(x.dtype).eps + layer.in_features * 2.0**-24)
-    assert bool(((got.double() - expected).abs() <= bound).all())
+    size = F.linear(x.abs(), magnitude, None if bias is None else bias.abs())
+    bound = size * (torch.finfo(got.dtype).eps + layer.in_features * 2.0**-24)
+    assert bool(((got.cpu().double() - expected).abs() <= bound).all())
 
 
 @pytest.mark.parametrize("options", OPTIONS)

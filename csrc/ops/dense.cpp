@@ -48,7 +48,7 @@ void launch_one(const char* op, const cpu::GemmProblem& p, Precision precision,
                 const TensorView& like, cudaStream_t stream) {
   const cuda::gemm::Problem problem = to_cuda(p, precision);
   const cuda::gemm::Config config =
-      cuda::gemm::select_config(problem, device_info(like.device_index));
+      cuda::gemm::remembered_config(problem, device_info(like.device_index));
   OwnedTensor workspace;
   void* memory = nullptr;
   if (config.workspace_bytes > 0) {

@@ -188,7 +188,7 @@ void run_w4a16_cuda(const char* op, const Problem& problem, const TensorView& li
   const CurrentDevice device(op, like.device_index);
   const cudaStream_t stream = current_stream(like.device_index);
   const std::optional<cuda::w4a16::Config> config =
-      cuda::w4a16::select_config(problem, device_info(like.device_index));
+      cuda::w4a16::remembered_config(problem, device_info(like.device_index));
   if (!config) return Fp32Product(op, problem, like, stream).run();
   std::optional<Scratch> workspace;
   if (config->workspace_bytes > 0) workspace.emplace(config->workspace_bytes, like);

@@ -86,6 +86,12 @@ void bind_w4a16(py::module_& m) {
         return w4a16::select_config(problem, {.sm_count = sm_count, .capability = capability});
       },
       py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
+  m.def(
+      "remembered_w4a16",
+      [](const w4a16::Problem& problem, int capability, int sm_count) {
+        return w4a16::remembered_config(problem, {.sm_count = sm_count, .capability = capability});
+      },
+      py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
   // One kernel's own choice, whatever select_config prefers.
   const auto define_choice = [&m](const char* name, auto select) {
     m.def(

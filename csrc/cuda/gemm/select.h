@@ -10,6 +10,8 @@ namespace xgemm::cuda::gemm {
 
 // Pure: looks at shapes, strides and alignment, not at memory or the GPU.
 Config select_config(const Problem& problem, const DeviceInfo& device);
+// The same for whoever launches: each thread keeps its last answers.
+Config remembered_config(const Problem& problem, const DeviceInfo& device);
 // The sm_90a kernel's configuration where it reads A as it lies, though TMA cannot
 // (sm90/shifted.h), after a copy of such a B: false if it cannot. The estimate is of all that is
 // launched.

@@ -12,6 +12,8 @@ namespace xgemm::cuda::w4a16 {
 // Pure: looks at shapes, strides and alignment, not at memory or the GPU. Nothing where no kernel
 // takes the problem.
 std::optional<Config> select_config(const Problem& problem, const DeviceInfo& device);
+// The same for whoever launches: each thread keeps its last answers.
+std::optional<Config> remembered_config(const Problem& problem, const DeviceInfo& device);
 std::string explain(const Problem& problem, const Config& config);
 
 }  // namespace xgemm::cuda::w4a16
