@@ -38,7 +38,7 @@ TMA_TILES = {
         (64, 64, 3, 32, 4, 3), (32, 128, 3, 32, 3, 3),
         (32, 32, 2, 32, 12, 12), (32, 32, 3, 64, 4, 3),
     ),
-    "tf32_small": ((32, 32, 4, 64, 3, 3),),
+    "tf32_single_tile": ((32, 32, 4, 64, 3, 3),),
 }  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def tma_candidates(
 
 def tf32_candidates(shape: Shape, a: torch.Tensor, b: torch.Tensor, sms: int) -> Iterator[Config]:
     if shape.precision == "tf32":
-        yield from tma_candidates(shape, a, b, sms, "tf32_small")
+        yield from tma_candidates(shape, a, b, sms, "tf32_single_tile")
     text = (ROOT / "csrc/cuda/gemm/tf32/tiles.h").read_text()
     name = "XGEMM_TF32X3_TILES" if shape.precision == "tf32x3" else "XGEMM_TF32_TILES"
     lines = text.partition(f"#define {name}(TILE)")[2].split("#define")[0]

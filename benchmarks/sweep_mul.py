@@ -4,7 +4,7 @@
     python benchmarks/sweep_mul.py build                 # links what is measured; needs nvcc
     python benchmarks/sweep_mul.py run --output s.json   # on the GPU; cuBLAS in the same run
     python benchmarks/sweep_mul.py show s.json           # anywhere: regret of the present choice
-    python benchmarks/sweep_mul.py tune s.json --source csrc/cuda/gemm/sm90/select.cpp   # likewise
+    python benchmarks/sweep_mul.py tune s.json --source csrc/cuda/gemm/sm90/persistent/select.cpp
 
 `run` times every candidate (sweep/candidates.py) from a cold L2 cache, all of a shape by turns, and
 checks each against float64 first. `show` says how far select_config's choices are from the best,
@@ -193,7 +193,7 @@ def show(device: Device, records: list[Record], library: Library | None, worst: 
     print("\n".join(against_torch(records)))
     print("\n".join(winners(records)))
     print("\n".join(estimates(records)))
-    for kernel in ("sm90", "sm80"):
+    for kernel in ("sm90_persistent", "sm80"):
         for found in fit(records, device, kernel):
             bm, bn, stages, cluster = found["tile"]
             print(

@@ -143,7 +143,7 @@ def w4_turns(said: str, m: int, n: int, k: int) -> tuple[bool, bool]:
         ring = number(r"(\d+) warps") * number(r"(\d+) stages")
         return turns > 1, turns * units // cluster > ring
     tiles = ceil_div(m, block_m) * ceil_div(n, block_n * cluster // parts)
-    if "equal parts" in line:
+    if "stream-K" in line:
         return tiles > clusters, tiles * units // clusters > W4_RING_UNITS
     turns = ceil_div(tiles, clusters)
     return turns > 1, turns * (units // parts) > W4_RING_UNITS
@@ -152,14 +152,14 @@ def w4_turns(said: str, m: int, n: int, k: int) -> tuple[bool, bool]:
 def w4_kernel_of(said: str, m: int) -> str:
     """The kernel and its tile, of any number of warps and stages."""
     key = re.sub(r", \d+ (stages|warps)", "", kernel_of(said))
-    if re.search("rows|whole", key):  # it names them all, and is compiled for every 8
+    if re.search("skinny|register-resident", key):  # it names them all, and is compiled for every 8
         key = re.sub(r"tile \d+x(\d+)", rf"{-(-m // 8)} tiles, \1", key)
     return key
 
 
 def w4_compiled(kernel: str) -> str:
     """Without what is decided when it runs."""
-    return re.sub(r", (clusters of \d+|equal parts of all tiles' K|x copied first)", "", kernel)
+    return re.sub(r", (clusters of \d+|stream-K|x copied first)", "", kernel)
 
 
 def find_w4_visits(

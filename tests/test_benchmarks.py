@@ -137,7 +137,7 @@ def test_decode_as_generate_does_it(
 def test_kernels_of_a_replay_have_their_kinds() -> None:
     kind = load("profile_decode")["kind_of"]
     names = {
-        "void xgemm::cuda::w4a16::sm90::whole::gemm<Config>(Params)": "4-bit linears",
+        "void xgemm::cuda::w4a16::sm90::register_resident::gemm<Config>(Params)": "4-bit linears",
         "nvjet_hsh_64x8_64x16_4x1_v_bz_TNN": "16-bit linears",
         "_attend": "attention",
         "_rms_norm": "norms",

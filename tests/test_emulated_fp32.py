@@ -147,7 +147,7 @@ def test_tiles_of_small_products_of_tf32(copies: bool, layout: str) -> None:
     ):
         tiles = tiles_of(m, n, 32, 32)
         config = Config(
-            "tf32_small", 32, 32, 4, splits=splits, ctas=tiles * splits,
+            "tf32_single_tile", 32, 32, 4, splits=splits, ctas=tiles * splits,
             copy_a=copies and (k if layout[0] == "n" else m) % 4 != 0,
             copy_b=copies and (n if layout[1] == "n" else k) % 4 != 0,
             workspace_bytes=4 * (k * (m + n + 62) + tiles * splits * 32 * 32) + 512,
@@ -161,7 +161,7 @@ def test_many_parts_are_shared_by_threads() -> None:
     for index, (kernel, block_m, block_n, stages, precision) in enumerate(
         (
             ("fp32_sm90", 64, 64, 3, "ieee"), ("fp32_sm90", 32, 128, 3, "ieee"),
-            ("fp32_sm90", 32, 32, 3, "ieee"), ("tf32_small", 32, 32, 4, "tf32"),
+            ("fp32_sm90", 32, 32, 3, "ieee"), ("tf32_single_tile", 32, 32, 4, "tf32"),
             ("fp32", 64, 64, 4, "ieee"), ("tf32", 128, 64, 0, "tf32"),
         )
     ):  # fmt: skip

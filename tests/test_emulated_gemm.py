@@ -65,14 +65,16 @@ def machine_of(index: int, capability: int = 90, sm_count: int = 4) -> Machine:
 
 
 def sm90_tiles() -> list[tuple[int, int, int]]:
-    found = re.findall(r"^\s*TILE\((.*)\)", (GEMM / "sm90" / "tiles.h").read_text(), re.MULTILINE)
+    found = re.findall(
+        r"^\s*TILE\((.*)\)", (GEMM / "sm90" / "persistent" / "tiles.h").read_text(), re.MULTILINE
+    )
     assert found
     both = itertools.product((tile.split(", ") for tile in found), (1, 2))
     return [(int(n), int(stages), cluster) for (n, stages), cluster in both]
 
 
 def rows_columns() -> list[int]:
-    text = (GEMM / "sm90" / "rows" / "tile.h").read_text()
+    text = (GEMM / "sm90" / "skinny" / "tile.h").read_text()
     found = re.search(r"kColumns\[\] = \{(.*)\}", text)
     assert found
     return [int(columns) for columns in found[1].split(", ")]
@@ -93,7 +95,13 @@ def test_sm90(tile: tuple[int, int, int], layout: str) -> None:
         for tma_store in (True, False):
             dtype = DTYPES[(index + tma_store) % 2]
             config = Config(
-                "sm90", 128, block_n, stages, ctas=2, cluster=cluster, tma_store=tma_store
+                "sm90_persistent",
+                128,
+                block_n,
+                stages,
+                ctas=2,
+                cluster=cluster,
+                tma_store=tma_store,
             )
             check(
                 machine_of(index + tma_store),
@@ -115,8 +123,8 @@ def test_sm90_swapped(tile: tuple[int, int, int], layout: str) -> None:
         for tma_store in (True, False):
             dtype = DTYPES[(index + tma_store) % 2]
             config = Config(
-                "sm90", 128, block_n, stages, ctas=2, cluster=cluster, tma_store=tma_store,
-                swapped=True,
+                "sm90_persistent", 128, block_n, stages, ctas=2, cluster=cluster,
+                tma_store=tma_store, swapped=True,
             )  # fmt: skip
             check(
                 machine_of(index + tma_store),
@@ -128,7 +136,7 @@ def test_sm90_swapped(tile: tuple[int, int, int], layout: str) -> None:
 
 
 @pytest.mark.parametrize("tile", sm90_tiles(), ids=str)
-def test_sm90_even_shares(tile: tuple[int, int, int]) -> None:
+def test_sm90_stream_k(tile: tuple[int, int, int]) -> None:
     """K of two to four tiles for three clusters; fewer tiles than clusters; a batch."""
     block_n, stages, cluster = tile
     ctas = 3 * cluster
@@ -137,8 +145,8 @@ def test_sm90_even_shares(tile: tuple[int, int, int]) -> None:
         (((), 128 * cluster + 8, 2 * block_n, 328), ((), 72, 40, 456), ((2,), 40, 72, 200))
     ):
         config = Config(
-            "sm90", 128, block_n, stages, ctas=ctas, cluster=cluster, tma_store=True,
-            even_shares=True, workspace_bytes=workspace,
+            "sm90_persistent", 128, block_n, stages, ctas=ctas, cluster=cluster, tma_store=True,
+            stream_k=True, workspace_bytes=workspace,
         )  # fmt: skip
         a, b = torch.randn(*batch, m, k).half(), torch.randn(*batch, n, k).half().mT
         check(machine_of(index), config, a, b)
@@ -154,7 +162,14 @@ def test_sm90_halves(tile: tuple[int, int, int], layout: str) -> None:
     shapes = ((200, block_n + 24, 648, 8), (72, 64, 72, 8), (264, 72, 520, 2), (520, 72, 200, 4))
     for index, (m, n, k, ctas) in enumerate(shapes):
         config = Config(
-            "sm90", 128, block_n, stages, ctas=ctas, cluster=2, splits=2, tma_store=index != 1
+            "sm90_persistent",
+            128,
+            block_n,
+            stages,
+            ctas=ctas,
+            cluster=2,
+            splits=2,
+            tma_store=index != 1,
         )
         a, b = matrix(m, k, torch.half, layout[0], pad=8), matrix(k, n, torch.half, layout[1], 16)
         check(machine_of(index + 1), config, a, b, bias=torch.randn(n).half())
@@ -164,7 +179,9 @@ def test_sm90_halves(tile: tuple[int, int, int], layout: str) -> None:
 def test_sm90_halves_of_every_tile(rows: int) -> None:
     """Groups of fewer rows of tiles than there are, the last one smaller."""
     m, n = 128 * rows - 40, 136
-    config = Config("sm90", 128, 128, 6, ctas=4 * rows, cluster=2, splits=2, tma_store=True)
+    config = Config(
+        "sm90_persistent", 128, 128, 6, ctas=4 * rows, cluster=2, splits=2, tma_store=True
+    )
     a, b = matrix(m, 136, torch.half, "n", pad=8), matrix(136, n, torch.half, "t", 16)
     check(machine_of(rows), config, a, b)
 
@@ -173,7 +190,9 @@ def test_sm90_halves_of_every_tile(rows: int) -> None:
 def test_sm90_batches(cluster: int) -> None:
     for index, (batch_a, batch_b) in enumerate([((3,), (3,)), ((1,), (3,)), ((3,), (1,))]):
         a, b = (torch.randn(*batch, 136, 136).half() for batch in (batch_a, batch_b))
-        config = Config("sm90", 128, 128, 6, ctas=4, cluster=cluster, tma_store=index != 1)
+        config = Config(
+            "sm90_persistent", 128, 128, 6, ctas=4, cluster=cluster, tma_store=index != 1
+        )
         check(machine_of(index), config, a, b)
 
 
@@ -193,8 +212,8 @@ def test_copies_for_tma(copies: tuple[bool, bool]) -> None:
             view = matrix(*wide, torch.float16, letter, pad=3, lead=lead)
             operands.append(view[:, ::step] if letter == "n" else view[::step])
         config = Config(
-            "sm90", 128, 128, 6, ctas=2, tma_store=True, copy_a=copies[0], copy_b=copies[1],
-            workspace_bytes=1 << 17,
+            "sm90_persistent", 128, 128, 6, ctas=2, tma_store=True, copy_a=copies[0],
+            copy_b=copies[1], workspace_bytes=1 << 17,
         )  # fmt: skip
         check(machine_of(index), config, *operands)
 
@@ -210,8 +229,9 @@ def test_shifted(walk: str, pad: int, lead: int) -> None:
         a = matrix(m, k, dtype, "n", pad=pad, lead=lead)
         b = matrix(k, n, dtype, "n", pad=3 if index == 1 else 16 - n % 8)
         config = Config(
-            "sm90", 128, 128, 6, ctas=4, cluster=2 if walk == "halves" else 1 + index % 2,
-            splits=2 if walk == "halves" else 1, even_shares=walk == "shares",
+            "sm90_persistent", 128, 128, 6, ctas=4,
+            cluster=2 if walk == "halves" else 1 + index % 2,
+            splits=2 if walk == "halves" else 1, stream_k=walk == "shares",
             tma_store=n % 8 == 0 and index != 2, copy_b=index == 1, shifted=True,
             workspace_bytes=1 << 20,
         )  # fmt: skip
@@ -226,7 +246,7 @@ def test_few_rows_across_k_are_copied_along_it(few: int) -> None:
         w = matrix(328, 136, DTYPES[index % 2], layout[1], pad=8)
         for a, b, copied in ((x, w, "copy_a"), (w.t(), x.t(), "copy_b")):
             config = Config(
-                "sm90_rows", 64, columns, 3, ctas=2, workspace_bytes=1 << 16, **{copied: True}
+                "sm90_skinny", 64, columns, 3, ctas=2, workspace_bytes=1 << 16, **{copied: True}
             )
             check(machine_of(index), config, a, b)
 
@@ -238,7 +258,7 @@ def columns_and_layouts() -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize(("columns", "layout"), columns_and_layouts())
-def test_sm90_rows(columns: int, layout: str) -> None:
+def test_sm90_skinny(columns: int, layout: str) -> None:
     """x [few, k] @ w [k, wide] and its transposed problem, by tiles of one and two warpgroups."""
     all_rows = (64, 128, 40, 104) if layout[1] == "t" else (64, 128)
     for index, (rows, splits) in enumerate(itertools.product(all_rows, (1, 2, 4, 8))):
@@ -246,7 +266,7 @@ def test_sm90_rows(columns: int, layout: str) -> None:
         few = columns if index % 3 else columns - 3
         wide, k = 152, (1096, 256, 520)[index % 3]
         config = Config(
-            "sm90_rows", rows, columns, 3, ctas=2 * splits, cluster=splits, splits=splits
+            "sm90_skinny", rows, columns, 3, ctas=2 * splits, cluster=splits, splits=splits
         )
         x = matrix(few, k, dtype, layout[0], pad=8 + -few % 8 if layout[0] == "t" else 8)
         w = matrix(k, wide, dtype, layout[1], pad=8)
@@ -260,7 +280,7 @@ def test_sm90_rows(columns: int, layout: str) -> None:
 
 
 def small_shapes_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
-    text = (GEMM / "sm90" / "small" / "tile.h").read_text()
+    text = (GEMM / "sm90" / "single_tile" / "tile.h").read_text()
     shapes = re.findall(r"\{(\d+), (\d+), (\d+)(, true)?\},", text)
     assert shapes
     found = []
@@ -277,7 +297,7 @@ def small_shapes_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
 
 
 @pytest.mark.parametrize(("shape", "layout"), small_shapes_and_layouts(), ids=str)
-def test_sm90_small(shape: tuple[int, int, int], layout: str) -> None:
+def test_sm90_single_tile(shape: tuple[int, int, int], layout: str) -> None:
     block_m, block_n, stages = shape
     # m, n, k: ragged; less than a tile, and little more than a stage; whole tiles, more K than the
     # ring; less K than a stage.
@@ -290,7 +310,9 @@ def test_sm90_small(shape: tuple[int, int, int], layout: str) -> None:
     for index, (m, n, k) in enumerate(shapes):
         dtype = DTYPES[index % 2]
         a, b = matrix(m, k, dtype, layout[0], pad=8), matrix(k, n, dtype, layout[1], pad=8)
-        config = Config("sm90_small", block_m, block_n, stages, ctas=0, cluster=(2, 1, 2, 1)[index])
+        config = Config(
+            "sm90_single_tile", block_m, block_n, stages, ctas=0, cluster=(2, 1, 2, 1)[index]
+        )
         check(
             machine_of(index),
             config,
@@ -315,7 +337,7 @@ def test_sm90_small(shape: tuple[int, int, int], layout: str) -> None:
     cut_m = block_m - 8 if layout[0] == "n" else block_m
     cut_n = block_n - 8 if layout[1] == "t" else block_n
     m, n = 3 * cut_m - (5 if layout[0] == "n" else 8), 3 * cut_n - 8
-    config = Config("sm90_small", cut_m, cut_n, stages, ctas=0)
+    config = Config("sm90_single_tile", cut_m, cut_n, stages, ctas=0)
     a, b = matrix(m, 136, dtype, layout[0], pad=8), matrix(136, n, dtype, layout[1], pad=8)
     for descending in (False, True):
         check(replace(machine_of(3), descending=descending), config, a, b)
@@ -324,13 +346,13 @@ def test_sm90_small(shape: tuple[int, int, int], layout: str) -> None:
     # D whose rows begin anywhere, along its rows and its columns.
     a = matrix(block_m + 3, 72, dtype, layout[0], pad=8 if layout[0] == "n" else 5)
     b = matrix(72, block_n + 5, dtype, layout[1], pad=3 if layout[1] == "n" else 8)
-    config = Config("sm90_small", block_m, block_n, stages, ctas=0)
+    config = Config("sm90_single_tile", block_m, block_n, stages, ctas=0)
     check(machine_of(1), config, a, b, d_pad=2)
     check(machine_of(2), replace(config, swapped=True), b.t(), a.t(), d_pad=4)
     batch = torch.randn(2, 3, 72, 136).half(), torch.randn(3, 136, 40).half()
     a, b = (x if of == "n" else x.mT.contiguous().mT for x, of in zip(batch, layout, strict=True))
     for cluster in (1, 2):
-        config = Config("sm90_small", block_m, block_n, stages, ctas=0, cluster=cluster)
+        config = Config("sm90_single_tile", block_m, block_n, stages, ctas=0, cluster=cluster)
         check(machine_of(2 + cluster), config, a, b)
 
 
@@ -348,7 +370,9 @@ def test_sm90_small_halves_of_k(shape: tuple[int, int, int], layout: str) -> Non
         m, n = block_m + 40, 2 * block_n - 24
         a, b = matrix(m, k, dtype, layout[0], pad=8), matrix(k, n, dtype, layout[1], pad=8)
         cluster = (1, 2, 4)[index]
-        config = Config("sm90_small", block_m, block_n, stages, ctas=0, cluster=cluster, splits=2)
+        config = Config(
+            "sm90_single_tile", block_m, block_n, stages, ctas=0, cluster=cluster, splits=2
+        )
         bias = torch.randn(n).to(dtype)
         check(machine_of(index), config, a, b, **({"bias": bias} if index else {}))
         swapped = replace(config, swapped=True)

@@ -48,7 +48,10 @@ class Family:
 
 FAMILIES = {
     "halves_sm90": Family(
-        (90,), HALVES, frozenset({"sm90", "sm90 rows", "sm90 small", "sm80", "gemv"}), 200
+        (90,),
+        HALVES,
+        frozenset({"sm90 persistent", "sm90 skinny", "sm90 single-tile", "sm80", "gemv"}),
+        200,
     ),
     "halves_sm80": Family(BEFORE_HOPPER, HALVES, frozenset({"sm80", "gemv"}), 150),
     "fp32_sm90": Family((90,), (torch.float32,), frozenset({"fp32 sm90", "fp32", "tf32"}), 150),

@@ -97,7 +97,7 @@ def run_problem(rng: random.Random) -> tuple[str, str]:
 def test_random() -> None:
     visited = run_problems(run_problem, CASES)
     of_rows = {"short rows", "ragged rows", "team rows", "lone rows", "rows", "runs"}
-    of_columns = {"columns", "shifted columns", "thin columns", "few rows", "wrapped columns"}
+    of_columns = {"columns", "shifted columns", "thin columns", "short columns", "wrapped columns"}
     assert {*of_rows, *of_columns, "strided", "copy"} <= set(visited), visited
 
 
@@ -114,8 +114,8 @@ def test_small(op: str, dtype: torch.dtype) -> None:  # what takes one line of c
     for shape, dim, kernel in (
         ((9, 5001), 1, "lone rows"),
         ((5, 8003), 1, "lone rows"),
-        ((7, 1003), 0, "few rows"),
-        ((8, 1003), 0, "few rows"),
+        ((7, 1003), 0, "short columns"),
+        ((8, 1003), 0, "short columns"),
         ((150, 331), 0, "warp columns"),
         ((129, 481), 0, "warp columns"),
     ):

@@ -21,7 +21,7 @@ from xgemm import reference
 
 DTYPES = (torch.float16, torch.bfloat16)
 MOST_WARPS = {1: 16, 2: 16, 3: 10}  # by rows of X / 8
-check = partial(check_linear, kernel="sm90_rows")
+check = partial(check_linear, kernel="sm90_skinny")
 
 
 def most_rows(group: int) -> int:
@@ -110,7 +110,7 @@ def test_same_bits_in_any_order() -> None:
 @pytest.mark.parametrize("group", [32, 64, 128, -1])
 def test_every_code_and_position(dtype: torch.dtype, group: int) -> None:
     q = random_weight(70, 160, group, "integer")
-    check_each_weight(q, dtype, "sm90_rows", rows=most_rows(group), roundings=2, absolute=1e-7)
+    check_each_weight(q, dtype, "sm90_skinny", rows=most_rows(group), roundings=2, absolute=1e-7)
 
 
 def test_what_the_offset_of_bf16_codes_costs() -> None:
@@ -121,7 +121,7 @@ def test_what_the_offset_of_bf16_codes_costs() -> None:
         q.codes.zero_()
         q.zeros.uniform_(-0.002, 0.002)
         x = randn((m, 1), torch.bfloat16)
-        y, said = linear(x, q, machine=machine_of(m), kernel="sm90_rows")
+        y, said = linear(x, q, machine=machine_of(m), kernel="sm90_skinny")
         scales = q.scales.double().abs().index_select(0, q.group_of_channel()).t()
         offset = 2 * 128 * 2.0**-24 * torch.matmul(x.double().abs(), scales.t())
         expected, bound = reference.w4a16(x, q), reference.w4a16_bound(x, q)
@@ -133,7 +133,7 @@ def test_what_the_offset_of_bf16_codes_costs() -> None:
 @pytest.mark.parametrize("m", [1, 3, 12])
 def test_non_finite_activations(dtype: torch.dtype, value: float, m: int) -> None:
     for group in (32, 128, -1):
-        check_one_bad_row(random_weight(33, 200, group, "real"), dtype, m, value, "sm90_rows")
+        check_one_bad_row(random_weight(33, 200, group, "real"), dtype, m, value, "sm90_skinny")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -156,8 +156,8 @@ def test_a_perm_out_of_bounds_reads_zeros() -> None:
     perm[[3, 77, 129]] = torch.tensor([-1, 130, 2**31 - 1], dtype=torch.int32)
     gathered[:, [3, 77, 129]] = 0
     for m in (1, 3):
-        y, _ = linear(x[:m], q, machine=machine_of(m), kernel="sm90_rows", perm=perm)
-        expected, _ = linear(gathered[:m], q, machine=machine_of(m), kernel="sm90_rows")
+        y, _ = linear(x[:m], q, machine=machine_of(m), kernel="sm90_skinny", perm=perm)
+        expected, _ = linear(gathered[:m], q, machine=machine_of(m), kernel="sm90_skinny")
         assert torch.equal(y, expected)
 
 

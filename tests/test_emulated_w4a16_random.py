@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 MOST_WORK = 5 * 10**6
 HALVES = (torch.float16, torch.bfloat16)
 FAMILIES = {  # capabilities, kernels that their problems must get, problems
-    "sm90": ((90,), {"sm90 rows", "sm90 wgmma", "sm90 whole"}, 160),
+    "sm90": ((90,), {"sm90 skinny", "sm90 wgmma", "sm90 register-resident"}, 160),
     "sm80": (BEFORE_HOPPER, {"sm80"}, 80),
 }
 

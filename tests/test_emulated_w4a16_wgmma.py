@@ -51,7 +51,7 @@ def config(
     sharers: int,
     splits: int,
     clusters: int,
-    even_shares: bool = False,
+    stream_k: bool = False,
     parts: int = 1,
 ) -> dict[str, Any]:
     return {
@@ -61,7 +61,7 @@ def config(
         "cluster": sharers * splits,
         "splits": splits,
         "ctas": clusters * sharers * splits,
-        "even_shares": even_shares,
+        "stream_k": stream_k,
     }
 
 
@@ -149,7 +149,7 @@ def test_shares_of_one_tile(consumers: int, rows: int, parts: int) -> None:
     sharers = 1 if rows <= MOST_MIDDLE_ROWS else 2
     q = random_weight(64 * consumers * 2 * sharers, 12 * 128, 128, "none", DTYPES[0], seed=parts)
     x = randn((rows, q.k), DTYPES[0])
-    tile = config(consumers, rows, sharers, 1, 2 * parts, even_shares=True)
+    tile = config(consumers, rows, sharers, 1, 2 * parts, stream_k=True)
     check(x, q, None, "none", machine_of(parts, 64), **tile)
 
 

@@ -10,7 +10,7 @@ from emulator.w4a16 import check_each_weight, check_linear, check_one_bad_row, m
 from helpers import ACTIVATIONS, randn, random_weight
 
 DTYPES = (torch.float16, torch.bfloat16)
-check = partial(check_linear, kernel="sm90_whole")
+check = partial(check_linear, kernel="sm90_register_resident")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -56,14 +56,16 @@ def test_same_bits_in_any_order() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_code_and_position(dtype: torch.dtype) -> None:
     q = random_weight(70, 160, 128, scale_dtype=dtype)
-    check_each_weight(q, dtype, "sm90_whole", rows=2, roundings=2, absolute=1e-7)
+    check_each_weight(q, dtype, "sm90_register_resident", rows=2, roundings=2, absolute=1e-7)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("m", [1, 2])
 def test_non_finite_activations(dtype: torch.dtype, value: float, m: int) -> None:
-    check_one_bad_row(random_weight(33, 200, scale_dtype=dtype), dtype, m, value, "sm90_whole")
+    check_one_bad_row(
+        random_weight(33, 200, scale_dtype=dtype), dtype, m, value, "sm90_register_resident"
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

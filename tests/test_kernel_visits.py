@@ -49,21 +49,23 @@ def tiles_of(kernels: set[str], family: str) -> set[tuple[str, str]]:
 
 
 def test_every_tile_of_the_sm90_kernel_is_visited(kernels):
-    text = (CSRC / "sm90" / "tiles.h").read_text()
+    text = (CSRC / "sm90" / "persistent" / "tiles.h").read_text()
     listed = re.findall(r"^\s*TILE\((\d+), \d+\)", text, re.MULTILINE)
     assert listed
-    assert tiles_of(kernels, "sm90") == {(f"128x{n}", cluster) for n in listed for cluster in "12"}
+    assert tiles_of(kernels, "sm90 persistent") == {
+        (f"128x{n}", cluster) for n in listed for cluster in "12"
+    }
 
 
 def test_every_way_to_store_and_to_copy_is_visited(kernels):
-    sm90 = " ".join(kernel for kernel in kernels if kernel.startswith("sm90 ("))
+    persistent = " ".join(kernel for kernel in kernels if kernel.startswith("sm90 persistent ("))
     for part in ("TMA store", "element-wise store", "a copied first", "b copied first"):
-        assert part in sm90
+        assert part in persistent
 
 
 def test_the_other_kernels_are_visited_whole_and_in_parts_of_k(kernels):
     # On Hopper mma.sync's tile for aligned operands is only run by benchmarks/sweep_mul.py.
-    for family, least in (("sm80", 2), ("gemv", 6), ("sm90 rows", 8)):
+    for family, least in (("sm80", 2), ("gemv", 6), ("sm90 skinny", 8)):
         mine = {kernel for kernel in kernels if kernel.partition(" (")[0] == family}
         assert len({tile for tile, _ in tiles_of(kernels, family)}) >= least
         assert any("K in parts" in kernel for kernel in mine)
@@ -103,11 +105,11 @@ def w4_tiles() -> set[str]:
 @pytest.mark.parametrize("sm_count", [8, 132])  # XGEMM_CUDA_SMS, and an H200's
 def test_every_kernel_for_packed_weights_is_visited(explain_w4, sm_count):
     visits = find_w4_visits(explain_w4(sm_count), W4_FORMS[0])
-    rows = {-(-visit.m // 8) for visit in visits if visit.kernel.startswith("sm90 rows")}
+    rows = {-(-visit.m // 8) for visit in visits if visit.kernel.startswith("sm90 skinny")}
     assert rows == {1, 2, 3}
-    assert any(re.search(r"rows.*, tile \d+x64,", visit.kernel) for visit in visits)
+    assert any(re.search(r"skinny.*, tile \d+x64,", visit.kernel) for visit in visits)
     wide = [visit.kernel for visit in visits if visit.kernel.startswith("sm90 wgmma")]
-    for part in ("x copied first", "clusters of 2", "K in parts", "equal parts"):
+    for part in ("x copied first", "clusters of 2", "K in parts", "stream-K"):
         assert any(part in kernel for kernel in wide)
     for tile in w4_tiles():
         assert any(tile in kernel for kernel in wide), tile
@@ -138,9 +140,9 @@ def test_turns_of_a_ring_are_counted():
     parts = "sm90 wgmma, tile 32x128, 20 warps, 0 stages, clusters of 4, K in 4 parts, 4 CTAs"
     assert turns(parts, 32, 128, 4096) == (False, False)
     assert turns(parts, 32, 256, 8192) == (True, True)
-    shares = "sm90 wgmma, tile 32x128, 20 warps, 0 stages, 4 CTAs, equal parts of all tiles' K"
+    shares = "sm90 wgmma, tile 32x128, 20 warps, 0 stages, 4 CTAs, stream-K"
     assert turns(shares, 32, 640, 1024) == (True, False)
     assert turns(shares, 32, 256, 8192) == (False, True)
-    rows = "sm90 rows, tile 8x32, 8 warps, 2 stages, clusters of 2, 4 CTAs"
+    rows = "sm90 skinny, tile 8x32, 8 warps, 2 stages, clusters of 2, 4 CTAs"
     assert turns(rows, 8, 64, 4096) == (False, False)
     assert turns(rows, 8, 96, 4096) == (True, True)

@@ -23,7 +23,7 @@ from dense_problems import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-TMA_KERNELS = {"SM90", "SM90_ROWS", "SM90_SMALL"}
+TMA_KERNELS = {"SM90_PERSISTENT", "SM90_SKINNY", "SM90_SINGLE_TILE"}
 MOST_EXTENT = 2**31 - 1  # of a tensor map, as the kernels' 32-bit coordinates reach it
 MOST_BOX = 256
 
@@ -46,7 +46,7 @@ def check_tensor_maps(case: Case, config: Any) -> None:
     assert max(m, n, k, case.products) <= MOST_EXTENT
     assert config.block_m % 8 == 0
     assert config.block_n % 8 == 0
-    if config.kernel.name == "SM90":
+    if config.kernel.name == "SM90_PERSISTENT":
         assert config.block_m % 64 == 0, "wgmma takes 64 rows"
     assert max(config.block_m, config.block_n) <= MOST_BOX
     in_workspace = 0
@@ -58,7 +58,7 @@ def check_tensor_maps(case: Case, config: Any) -> None:
         if copy:
             in_workspace += copied(side, strides)
     if config.shifted:
-        assert config.kernel.name == "SM90"
+        assert config.kernel.name == "SM90_PERSISTENT"
         assert case.a.column_stride == 1
         assert config.copy_b or case.b.column_stride == 1
         assert m % residues(case.a) == 0, "the rows of each residue are as many"
@@ -82,13 +82,13 @@ def check_grid(case: Case, config: Any, sm_count: int) -> None:
     assert 1 <= config.splits <= max(1, k), "a part of K is empty"
     assert 1 <= config.cluster <= 8, "clusters above 8 are not portable"
     assert config.ctas % config.cluster == 0
-    if config.kernel.name == "SM90":
+    if config.kernel.name == "SM90_PERSISTENT":
         assert config.ctas <= sm_count, "a persistent CTA has an SM of its own"
         m, n = (n, m) if config.swapped else (m, n)
         group = config.block_m * config.cluster // config.splits
         parts = residues(case.a) if config.shifted else 1
         tiles = parts * ceil_div(m // parts, group) * ceil_div(n, config.block_n) * case.products
-        if config.even_shares:
+        if config.stream_k:
             tiles *= ceil_div(k, 64)  # a share is at least one of these
         assert config.ctas <= tiles * config.cluster, "a cluster has nothing to do"
         halves = tiles % config.ctas  # tiles of the last turn, one for each cluster
@@ -97,7 +97,9 @@ def check_grid(case: Case, config: Any, sm_count: int) -> None:
 
 def check_shared_memory(config: Any, kib: int) -> None:
     # The stages alone; an epilogue and barriers come on top. mma.sync's have 32 of K or more.
-    block_k = {"SM90": 64, "SM90_ROWS": 64, "SM90_SMALL": 64, "SM80": 32}.get(config.kernel.name, 0)
+    block_k = {"SM90_PERSISTENT": 64, "SM90_SKINNY": 64, "SM90_SINGLE_TILE": 64, "SM80": 32}.get(
+        config.kernel.name, 0
+    )
     ring = config.stages * (config.block_m + config.block_n) * block_k * 2
     assert ring <= kib * 1024
     if config.kernel.name in TMA_KERNELS:
@@ -109,8 +111,8 @@ def check_workspace(case: Case, config: Any) -> None:
     m, n, _ = case.sizes
     if config.kernel.name == "SIMT":
         assert config.workspace_bytes == 0
-    in_memory = config.kernel.name != "SM90" and config.splits > 1
-    if not (in_memory or config.even_shares or config.shifted or config.copy_a or config.copy_b):
+    in_memory = config.kernel.name != "SM90_PERSISTENT" and config.splits > 1
+    if not (in_memory or config.stream_k or config.shifted or config.copy_a or config.copy_b):
         assert config.workspace_bytes == 0, "nothing to sum up and nothing to copy"
     readable = case.a.fits_tma() and case.b.fits_tma() and not case.batch
     if config.kernel.name in TMA_KERNELS and readable:
@@ -200,7 +202,7 @@ def test_large_aligned_products_use_wgmma_on_hopper_only(
     )
     for device in DEVICES:
         kernel = check(cpp, case, device).kernel.name
-        assert (kernel == "SM90") == (device[0] == 90)
+        assert (kernel == "SM90_PERSISTENT") == (device[0] == 90)
 
 
 @pytest.mark.parametrize("size", [64, 256, 512, 1024])
@@ -211,7 +213,7 @@ def test_small_products_have_a_kernel_of_their_own_on_hopper(
     case = Case(matrix(size, size), matrix(size, size, layout), matrix(size, size), HALF_TYPES[0])
     for device in DEVICES:
         kernel = check(cpp, case, device).kernel.name
-        assert (kernel == "SM90_SMALL") == (device[0] == 90)
+        assert (kernel == "SM90_SINGLE_TILE") == (device[0] == 90)
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns"])
@@ -225,9 +227,9 @@ def test_rows_that_begin_within_a_line_are_shared_and_long_k_is_halved(
         return check(cpp, Case(a, b, matrix(m, n)), HOPPER)
 
     uneven, long, even = choice(520, 1488, 2256), choice(368, 504, 5072), choice(512, 512, 4096)
-    assert (uneven.kernel.name, uneven.cluster, uneven.splits) == ("SM90_SMALL", 4, 1)
-    assert (long.kernel.name, long.splits) == ("SM90_SMALL", 2)
-    assert (even.cluster, even.splits) == (1, 1) or even.kernel.name != "SM90_SMALL"
+    assert (uneven.kernel.name, uneven.cluster, uneven.splits) == ("SM90_SINGLE_TILE", 4, 1)
+    assert (long.kernel.name, long.splits) == ("SM90_SINGLE_TILE", 2)
+    assert (even.cluster, even.splits) == (1, 1) or even.kernel.name != "SM90_SINGLE_TILE"
 
 
 @pytest.mark.parametrize(
@@ -244,7 +246,7 @@ def test_clusters_share_few_rows_that_a_large_operand_streams_past(
     """Where rows begin within a line, or the stream is long; in as many turns as it takes."""
     a, b = matrix(m, k, layouts[0]), matrix(k, n, layouts[1])
     config = check(cpp, Case(a, b, matrix(m, n)), HOPPER)
-    assert (config.kernel.name, config.cluster) == ("SM90_SMALL", 4)
+    assert (config.kernel.name, config.cluster) == ("SM90_SINGLE_TILE", 4)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(280, 304, 8512), (384, 280, 5520)])
@@ -253,7 +255,7 @@ def test_long_k_of_a_small_output_is_cut_into_many_parts(
 ) -> None:
     """By the kernel for few rows: tiles alone would leave most SMs idle."""
     config = check(cpp, Case(matrix(m, k), matrix(k, n), matrix(m, n)), HOPPER)
-    assert config.kernel.name == "SM90_ROWS"
+    assert config.kernel.name == "SM90_SKINNY"
     assert config.splits >= 4
 
 
@@ -261,7 +263,7 @@ def test_little_more_than_128_rows_fit_one_tile(cpp: ModuleType) -> None:
     """So the other operand is read once."""
     m, n, k = 129, 8200, 4104
     config = check(cpp, Case(matrix(m, k), matrix(k, n, "columns"), matrix(m, n)), HOPPER)
-    assert config.kernel.name == "SM90_SMALL"
+    assert config.kernel.name == "SM90_SINGLE_TILE"
     assert (config.block_m, config.block_n, config.swapped) == (64, 136, True)
 
 
@@ -280,7 +282,7 @@ def test_tiles_of_few_rows_beside_a_large_operand_fill_whole_turns(
 ) -> None:
     """Both along K; pairs share the few rows."""
     config = check(cpp, Case(matrix(m, k), matrix(k, n, "columns"), matrix(m, n)), HOPPER)
-    assert (config.kernel.name, config.cluster) == ("SM90_SMALL", 2)
+    assert (config.kernel.name, config.cluster) == ("SM90_SINGLE_TILE", 2)
     sms = HOPPER[1]
     assert config.ctas % sms >= 0.85 * sms
     assert min(config.block_m, config.block_n) == min(m, n)
@@ -290,7 +292,7 @@ def test_tiles_of_few_rows_beside_a_large_operand_fill_whole_turns(
 def test_wide_tiles_over_the_transpose_suit_few_rows_across_k(cpp: ModuleType, m: int) -> None:
     case = Case(matrix(m, 4168, "columns"), matrix(4168, 12760), matrix(m, 12760))
     config = check(cpp, case, HOPPER)
-    assert (config.kernel.name, config.block_n, config.swapped) == ("SM90_SMALL", 96, True)
+    assert (config.kernel.name, config.block_n, config.swapped) == ("SM90_SINGLE_TILE", 96, True)
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns"])
@@ -299,7 +301,7 @@ def test_columns_along_k_of_a_small_product_are_cut(cpp: ModuleType, layout: str
     m, n, k = 936, 1472, 3232
     case = Case(matrix(m, k, layout), matrix(k, n, layout), matrix(m, n))
     config = check(cpp, case, HOPPER)
-    assert (config.kernel.name, config.block_m) == ("SM90_SMALL", 128)
+    assert (config.kernel.name, config.block_m) == ("SM90_SINGLE_TILE", 128)
     assert config.block_n % 64 != 0
     assert config.swapped == (layout == "rows")
 
@@ -340,7 +342,7 @@ def test_rows_that_tma_cannot_read_are_read_shifted(
 ) -> None:
     config = check(cpp, product(m, n, k), HOPPER)
     assert (config.shifted, config.copy_a, config.copy_b) == (True, False, copies_b)
-    assert not config.even_shares
+    assert not config.stream_k
     # Not where the residues have unequal rows, nor beside an operand along K.
     assert check(cpp, product(m + 1, n, k + (k + 1) % 2), HOPPER).copy_a
     along_k = Case(matrix(m, k), matrix(k, n, "columns"), matrix(m, n))
@@ -370,7 +372,7 @@ def test_rows_of_the_result_that_end_within_16_bytes_are_stored_by_elements(
 ) -> None:
     d = matrix(4096, columns, padding=-columns % 8 + 8)
     config = check(cpp, Case(matrix(4096, 2048), matrix(2048, columns, "columns"), d), HOPPER)
-    assert config.kernel.name == "SM90"
+    assert config.kernel.name == "SM90_PERSISTENT"
     assert config.tma_store == whole
 
 

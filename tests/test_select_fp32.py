@@ -35,14 +35,14 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
     m, n, k = case.sizes
     if 0 in (m, n, case.products):
         return config
-    assert kernel in {"FP32", "FP32_SM90", "TF32", "TF32_SWAPPED", "TF32_SMALL", "TF32_SM80"}
+    assert kernel in {"FP32", "FP32_SM90", "TF32", "TF32_SWAPPED", "TF32_SINGLE_TILE", "TF32_SM80"}
     assert 1 <= config.ctas <= 2**31 - 1
     assert 1 <= config.splits <= max(1, k), "a part of K is empty"
     partials = 4 * config.splits * (m + 3) * (n + 3) * case.products if config.splits > 1 else 0
     copies = 0
     wgmma = kernel in {"TF32", "TF32_SWAPPED"}
-    tma_tiles = kernel in {"FP32_SM90", "TF32_SMALL"}
-    assert kernel != "TF32_SMALL" or precision == "tf32"
+    tma_tiles = kernel in {"FP32_SM90", "TF32_SINGLE_TILE"}
+    assert kernel != "TF32_SINGLE_TILE" or precision == "tf32"
     if tma_tiles:
         assert capability == 90
         assert k > 0
@@ -165,7 +165,7 @@ def test_small_products_of_tf32_are_not_copied(
         assert not config.copy_a
         assert not config.copy_b
         if (a_layout, b_layout) == ("columns", "rows"):
-            assert config.kernel.name == "TF32_SMALL"
+            assert config.kernel.name == "TF32_SINGLE_TILE"
 
 
 def test_few_tiles_are_split_over_k(cpp: ModuleType) -> None:

@@ -53,7 +53,7 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
         ((333, 20_000), (1,), kernel.ROWS),  # more loads than lone rows have
         ((40_000, 4100), (1,), kernel.ROWS),  # too few of them
         ((1000, 30), (1,), kernel.RAGGED_ROWS),
-        ((1000, 3), (1,), kernel.FEW_ROWS),
+        ((1000, 3), (1,), kernel.SHORT_COLUMNS),
         ((1000, 9), (1,), kernel.THIN),
         ((82191, 1254), (1,), kernel.TEAM_ROWS),
         ((1 << 20, 128), (0,), kernel.COLUMNS),
@@ -72,7 +72,7 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
         ((2, 1 << 20, 5), (1,), kernel.WRAPPED),
         ((50_000, 99), (0,), kernel.SHIFTED),  # too many
         ((1 << 20, 24), (0,), kernel.COLUMNS),  # whole loads
-        ((7, 100_003), (0,), kernel.FEW_ROWS),
+        ((7, 100_003), (0,), kernel.SHORT_COLUMNS),
         ((9, 100_003), (0,), kernel.THIN),
         ((1, 100_000), (0,), kernel.COPY),
     ):
@@ -85,10 +85,14 @@ def test_each_form_gets_its_kernel(cpp: ModuleType) -> None:
         ("argmax", (1 << 20, 128), (1,), kernel.SHORT_ROWS),
     ):
         assert select(cpp, shape, dims, op, FLOAT32).kernel == expected, f"{op} of {shape}"
-    for op, expected in (("mean", kernel.COPY), ("argmax", kernel.COPY), ("norm", kernel.FEW_ROWS)):
+    for op, expected in (
+        ("mean", kernel.COPY),
+        ("argmax", kernel.COPY),
+        ("norm", kernel.SHORT_COLUMNS),
+    ):
         assert select(cpp, (1, 512), (0,), op).kernel == expected, op
     assert select(cpp, (1, 512), (0,), dtype=INT8).kernel == kernel.THIN  # to int64
-    assert select(cpp, (1, 512), (0,), strides=(1024, 2)).kernel == kernel.FEW_ROWS
+    assert select(cpp, (1, 512), (0,), strides=(1024, 2)).kernel == kernel.SHORT_COLUMNS
     assert select(cpp, (1 << 20, 3), (0,), "argmax").kernel == kernel.STRIDED
     assert select(cpp, (1 << 22, 8), (1,), "prod", INT8).kernel == kernel.THIN
     assert select(cpp, (512, 512), (1,), strides=(1, 512)).kernel == kernel.COLUMNS
@@ -274,7 +278,7 @@ def test_every_choice_is_one_that_the_kernels_take(cpp: ModuleType) -> None:
             assert choice.pieces == 1, where
             assert extent <= 4096, where
             assert outputs <= choice.tiles * choice.threads, where
-        elif kernel == cpp.ReduceKernel.FEW_ROWS:
+        elif kernel == cpp.ReduceKernel.SHORT_COLUMNS:
             assert choice.pieces == 1, where
             assert extent <= 8, where
             assert outputs <= choice.tiles * choice.threads < 2**31, where

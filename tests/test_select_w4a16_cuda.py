@@ -108,7 +108,7 @@ def test_decode_steps_stream(cpp: ModuleType, layer: str, m: int, group_size: in
     n, k = LAYERS[layer]
     problem = cpp.W4A16Problem(m=m, n=n, k=k, group_size=group_size, zeros=group_size == 32)
     kernel = cpp.select_w4a16(problem, **HOPPER).kernel
-    assert kernel in (cpp.W4A16Kernel.SM90_ROWS, cpp.W4A16Kernel.SM90_WHOLE)
+    assert kernel in (cpp.W4A16Kernel.SM90_SKINNY, cpp.W4A16Kernel.SM90_REGISTER_RESIDENT)
 
 
 @given(problems(), st.integers(1, 3))
@@ -137,12 +137,12 @@ def test_whole_weights_fit_into_registers(cpp: ModuleType, problem: dict[str, An
 def test_whole_weights_of_other_problems(cpp: ModuleType, other: dict[str, Any]) -> None:
     problem = cpp.W4A16Problem(**{"m": 1, "n": 1024, "k": 1024, **other})
     assert cpp.select_w4_whole(problem, **HOPPER) is None
-    assert cpp.select_w4a16(problem, **HOPPER).kernel != cpp.W4A16Kernel.SM90_WHOLE
+    assert cpp.select_w4a16(problem, **HOPPER).kernel != cpp.W4A16Kernel.SM90_REGISTER_RESIDENT
 
 
 def test_small_weights_are_whole(cpp: ModuleType) -> None:
     problem = cpp.W4A16Problem(m=1, n=2048, k=2048)
-    assert cpp.select_w4a16(problem, **HOPPER).kernel == cpp.W4A16Kernel.SM90_WHOLE
+    assert cpp.select_w4a16(problem, **HOPPER).kernel == cpp.W4A16Kernel.SM90_REGISTER_RESIDENT
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -152,7 +152,7 @@ def test_many_rows_in_perms_order_are_copied_first(cpp: ModuleType, layer: str) 
     one, many = (
         cpp.select_w4a16(cpp.W4A16Problem(m=m, n=n, k=k, perm=True), **HOPPER) for m in (1, 16)
     )
-    assert one.kernel == cpp.W4A16Kernel.SM90_ROWS
+    assert one.kernel == cpp.W4A16Kernel.SM90_SKINNY
     assert many.kernel == cpp.W4A16Kernel.SM90_WGMMA
     assert many.copy_x
 
@@ -183,7 +183,7 @@ def test_explain_names_the_kernel(cpp: ModuleType) -> None:
     problem = cpp.W4A16Problem(m=3, n=6144, k=4096)
     config = cpp.select_w4_rows(problem, **HOPPER)
     text = cpp.explain_w4a16(problem, config)
-    assert "sm90 rows" in text
+    assert "sm90 skinny" in text
     assert f"{config.warps} warps" in text
 
 
@@ -229,7 +229,7 @@ def test_some_kernel_takes_every_problem(
     if capability < 90:
         assert config.kernel == cpp.W4A16Kernel.SM80
     if problem["batch_invariant"]:
-        assert config.kernel != cpp.W4A16Kernel.SM90_ROWS
+        assert config.kernel != cpp.W4A16Kernel.SM90_SKINNY
     if config.kernel == cpp.W4A16Kernel.SM80:
         assert config.stages >= 2
         sums = max(2**28, 4 * 64 * config.splits * problem["n"])  # or 64 rows of all parts

@@ -55,7 +55,7 @@ def test_what_is_launched_fits(cpp: ModuleType, problem: dict[str, Any]) -> None
     assert config.ctas % config.cluster == 0
     assert 0 < config.ctas <= HOPPER["sm_count"]
     partials = 0
-    if config.even_shares:
+    if config.stream_k:
         assert config.splits == 1
         assert clusters <= tiles * units < 2**31
         flags = -(-config.ctas * consumers * 8 // 256) * 256
@@ -74,7 +74,7 @@ def test_an_invariant_sum_does_not_depend_on_m(cpp: ModuleType, problem: dict[st
     for m in (1, 8, 24, 32, 100, 1000, 70_000):
         config = choose(cpp, **{**problem, "m": m})
         parts = (config.warps // 4 - 1) // (config.block_n // 64)
-        shares = (config.ctas, config.block_n) if config.even_shares else None
+        shares = (config.ctas, config.block_n) if config.stream_k else None
         ways.add((config.splits, parts, shares))
     assert len(ways) == 1
 
@@ -84,7 +84,7 @@ def test_an_invariant_sum_does_not_depend_on_m(cpp: ModuleType, problem: dict[st
 def test_layers_of_models_keep_the_sms_busy(cpp: ModuleType, layer: str, m: int) -> None:
     n, k = LAYERS[layer]
     config = choose(cpp, m=m, n=n, k=k)
-    if config.even_shares:
+    if config.stream_k:
         busy = config.ctas / HOPPER["sm_count"]
     else:
         sharers = config.cluster // config.splits
@@ -127,4 +127,4 @@ def test_x_that_l2_does_not_keep_is_read_once(cpp: ModuleType) -> None:
         config = choose(cpp, m=m, n=n, k=k)
         tiles = -(-m // config.block_m) * -(-n // (config.block_n * config.cluster))
         clusters = config.ctas // config.cluster
-        assert not config.even_shares or tiles * (k // 128) % clusters == 0
+        assert not config.stream_k or tiles * (k // 128) % clusters == 0

@@ -36,7 +36,9 @@ def h200(sweep):
 def families(sweep):
     """What each family might choose; the rest of a choice follows from it."""
     return [
-        sweep.Config("sm90", 128, 256, 0, 2, ctas=2, tma_store=True),  # no tile of the list
+        sweep.Config(
+            "sm90_persistent", 128, 256, 0, 2, ctas=2, tma_store=True
+        ),  # no tile of the list
         sweep.Config("sm80", 128, 128, 0, ctas=1),
         sweep.Config("gemv", 1, 2, 0, ctas=2048),
     ]
@@ -48,10 +50,10 @@ def test_candidates_fill_the_gpu_and_leave_no_part_of_k_empty(sweep, h200, famil
         shape = sweep.random_shape(rng, ragged=rng.random() < 0.5)
         found = sweep.candidates(shape, h200, families)
         assert len({config.key for config in found}) == len(found)
-        assert {config.kernel for config in found} == {"sm90", "sm80", "gemv"}
+        assert {config.kernel for config in found} == {"sm90_persistent", "sm80", "gemv"}
         for config in found:
             assert config.ctas >= 1
-            if config.kernel == "sm90" and config not in families:
+            if config.kernel == "sm90_persistent" and config not in families:
                 assert config.ctas % config.cluster == 0
                 assert config.ctas <= h200.sm_count
             if config.kernel == "sm80":
@@ -79,21 +81,23 @@ def test_whatever_select_config_chooses_is_swept(sweep, h200, families, cpp):
         shape = sweep.random_shape(rng, ragged=rng.random() < 0.3)
         config = choice(cpp, h200, shape)
         kernel = config.kernel.name.lower()
-        if kernel not in ("sm90", "sm80") or config.shifted:  # swept as the family has chosen it
+        if (
+            kernel not in ("sm90_persistent", "sm80") or config.shifted
+        ):  # swept as the family has chosen it
             continue
         swept = {
-            (c.block_m, c.block_n, c.stages, c.cluster, c.swapped, c.even_shares, c.splits): c
+            (c.block_m, c.block_n, c.stages, c.cluster, c.swapped, c.stream_k, c.splits): c
             for c in sweep.candidates(shape, h200, families)
             if c.kernel == kernel and c not in families
         }
         tile = config.block_m, config.block_n, config.stages, config.cluster
-        tile = (*tile, config.swapped, config.even_shares)
+        tile = (*tile, config.swapped, config.stream_k)
         assert any(key[:6] == tile for key in swept), (shape, kernel, tile)
         same = swept.get((*tile, config.splits))
         if same is None:  # the sweep has fewer splits
             continue
         assert same.ctas == config.ctas, shape
-        if kernel == "sm80" or (config.even_shares and not (config.copy_a or config.copy_b)):
+        if kernel == "sm80" or (config.stream_k and not (config.copy_a or config.copy_b)):
             assert same.workspace_bytes == config.workspace_bytes, shape
         compared.add((kernel, tile, config.splits > 1))
     assert len(compared) >= 8
@@ -101,13 +105,13 @@ def test_whatever_select_config_chooses_is_swept(sweep, h200, families, cpp):
 
 def test_whatever_is_chosen_of_small_tiles_is_swept(sweep, h200, cpp):
     rng = random.Random(3)
-    family = sweep.Config("sm90_small", 64, 32, 8)  # no tile of its own
+    family = sweep.Config("sm90_single_tile", 64, 32, 8)  # no tile of its own
     compared = set()
     for _ in range(400):
         extents = [8 * rng.randint(3, 130) for _ in range(3)]
         shape = sweep.Shape(*extents, rng.choice(("nt", "nn", "tn")))
         config = choice(cpp, h200, shape)
-        if config.kernel.name != "SM90_SMALL" or config.copy_a or config.copy_b:
+        if config.kernel.name != "SM90_SINGLE_TILE" or config.copy_a or config.copy_b:
             continue
         tile = config.block_m, config.block_n, config.stages, config.cluster, config.swapped
         tile = (*tile, config.splits)
@@ -159,7 +163,7 @@ def test_the_fit_finds_the_constants_that_times_were_made_of(sweep, h200):
     records = []
     for _ in range(60):
         shape = sweep.Shape(*(rng.randrange(1024, 12288, 8) for _ in range(3)))
-        config = sweep.Config("sm90", 128, 256, 4, 2, ctas=132)
+        config = sweep.Config("sm90_persistent", 128, 256, 4, 2, ctas=132)
         tiles = math.ceil(shape.m / 128) * math.ceil(shape.n / 256)
         turns = math.ceil(tiles / 132)
         per_k = 2 * 128 * 256 * 132 / rate
@@ -167,7 +171,7 @@ def test_the_fit_finds_the_constants_that_times_were_made_of(sweep, h200):
         records.append(
             sweep.Record(shape, {config.key: seconds}, {config.key: config}, 1.0, config.key)
         )
-    (found,) = sweep.fit(records, h200, "sm90")
+    (found,) = sweep.fit(records, h200, "sm90_persistent")
     assert found["tile"] == (128, 256, 4, 2)
     assert math.isclose(found["tflops"], 700, rel_tol=1e-3)
     assert math.isclose(found["overhead_us"], 1.5, rel_tol=1e-2)
@@ -201,7 +205,7 @@ constexpr double kLaunchUs = 5.25;  // a launch
 constexpr double kTurnUs = 0.5, kBytesPerUs = 3.8e6;
 constexpr double kBoth = 1 / 3.6e6;
 constexpr double kTable[] = {1.0, 2.0};
-constexpr int kMost = 4;
+constexpr int kMax = 4;
 }  // namespace
 }  // namespace xgemm::cuda::gemm::sm90
 """
@@ -236,12 +240,12 @@ def test_tuning_stops_where_nothing_gets_better(sweep):
 def test_a_choice_with_other_constants(sweep, h200, tmp_path):
     from sweep.tune import TunedLibrary
 
-    source = BENCHMARKS.parent / "csrc/cuda/gemm/sm90/small/select_k_major.cpp"
+    source = BENCHMARKS.parent / "csrc/cuda/gemm/sm90/single_tile/select_k_major.cpp"
     library = TunedLibrary(source, tmp_path)
     layer = sweep.Shape(512, 4096, 4096)
-    assert library.select(layer, h200).kernel == "sm90_small"
+    assert library.select(layer, h200).kernel == "sm90_single_tile"
     library.set("kLaunchUs", 1e6)
-    assert library.select(layer, h200).kernel != "sm90_small"
+    assert library.select(layer, h200).kernel != "sm90_single_tile"
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="compiles the choice with nvcc's headers")
@@ -249,5 +253,5 @@ def test_every_choice_links_without_kernels(sweep, h200, tmp_path):
     from sweep.tune import TunedLibrary
 
     gemm = BENCHMARKS.parent / "csrc/cuda/gemm"
-    library = TunedLibrary(gemm / "sm90" / "rows" / "select.cpp", tmp_path)
+    library = TunedLibrary(gemm / "sm90" / "skinny" / "select.cpp", tmp_path)
     assert library.select(sweep.Shape(300, 8192, 8192), h200).kernel.startswith("sm90")

@@ -26,7 +26,7 @@ def ceil_div(a: int, b: int) -> int:
 
 def sm90_tiles() -> list[tuple[int, int, int]]:
     """(block_n, stages, cluster)"""
-    text = (ROOT / "csrc/cuda/gemm/sm90/tiles.h").read_text()
+    text = (ROOT / "csrc/cuda/gemm/sm90/persistent/tiles.h").read_text()
     found = re.findall(r"^\s*TILE\((\d+), (\d+)\)", text, re.MULTILINE)
     both = itertools.product(found, (1, 2))
     return [(int(n), int(stages), cluster) for (n, stages), cluster in both]
@@ -39,12 +39,12 @@ def aligned(shape: Shape) -> bool:
     return all(outer == 1 or inner == 1 or inner % 8 == 0 for outer, inner in (a, b))
 
 
-def sm90(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
+def sm90_persistent(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
     """Every tile, which CTAs take whole or share out, over D or its transpose; copies as chosen."""
     copies = 0
     if chosen.copy_a or chosen.copy_b:
         copies = chosen.workspace_bytes
-        copies -= shares_bytes(chosen.block_n, chosen.ctas) if chosen.even_shares else 0
+        copies -= stream_k_bytes(chosen.block_n, chosen.ctas) if chosen.stream_k else 0
     k_tiles = ceil_div(shape.k, 64)
     for block_n, stages, cluster in sm90_tiles():
         for swapped in (False, True):
@@ -56,7 +56,7 @@ def sm90(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
             most = device.sm_count // cluster
             whole = replace(
                 chosen, block_n=block_n, stages=stages, cluster=cluster, estimate_us=0.0,
-                ctas=ceil_div(clusters, ceil_div(clusters, most)) * cluster, even_shares=False,
+                ctas=ceil_div(clusters, ceil_div(clusters, most)) * cluster, stream_k=False,
                 workspace_bytes=copies, swapped=swapped, splits=1,
                 tma_store=shape.n % 8 == 0,
             )  # fmt: skip
@@ -70,13 +70,13 @@ def sm90(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
             if clusters % most and clusters * k_tiles >= 2 * most:
                 ctas = most * cluster
                 yield replace(
-                    whole, ctas=ctas, even_shares=True,
-                    workspace_bytes=copies + shares_bytes(block_n, ctas),
+                    whole, ctas=ctas, stream_k=True,
+                    workspace_bytes=copies + stream_k_bytes(block_n, ctas),
                 )  # fmt: skip
 
 
-def shares_bytes(block_n: int, ctas: int) -> int:
-    """shares_plan of csrc/cuda/gemm/sm90/params.h"""
+def stream_k_bytes(block_n: int, ctas: int) -> int:
+    """stream_k_workspace of csrc/cuda/gemm/sm90/persistent/params.h"""
     return ceil_div(ctas * 16, 256) * 256 + ctas * SM90_BLOCK_M * block_n * 4
 
 
@@ -123,7 +123,7 @@ def gemv(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
 
 @dataclass(frozen=True)
 class SmallShape:
-    """Shape of csrc/cuda/gemm/sm90/small/tile.h: what the kernel is compiled for."""
+    """Shape of csrc/cuda/gemm/sm90/single_tile/tile.h: what the kernel is compiled for."""
 
     block_m: int
     block_n: int
@@ -145,7 +145,7 @@ class SmallShape:
 
 @cache
 def small_shapes() -> list[SmallShape]:
-    text = (ROOT / "csrc/cuda/gemm/sm90/small/tile.h").read_text()
+    text = (ROOT / "csrc/cuda/gemm/sm90/single_tile/tile.h").read_text()
     found = re.findall(r"\{(\d+), (\d+), (\d+)(, true)?\},", text)
     return [SmallShape(int(m), int(n), int(stages), bool(only)) for m, n, stages, only in found]
 
@@ -160,7 +160,7 @@ def compiled_shape(tile_m: int, tile_n: int, k_major: bool) -> SmallShape:
     return min(holding, key=lambda each: each.area)
 
 
-def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
+def sm90_single_tile(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]:
     """
     The choice in other tiles, over D or its transpose: whole ones and those that are cut so that
     all are of one size.
@@ -196,7 +196,12 @@ def sm90_small(shape: Shape, device: Device, chosen: Config) -> Iterator[Config]
                 )  # fmt: skip
 
 
-FAMILIES = {"sm90": sm90, "sm80": sm80, "gemv": gemv, "sm90_small": sm90_small}
+FAMILIES = {
+    "sm90_persistent": sm90_persistent,
+    "sm80": sm80,
+    "gemv": gemv,
+    "sm90_single_tile": sm90_single_tile,
+}
 
 
 def candidates(
@@ -219,13 +224,13 @@ def rough_us(shape: Shape, device: Device, config: Config) -> float:
     """What tensor cores and memory need at the least, and the tiles of an SM one after another."""
     m, n = (shape.n, shape.m) if config.swapped else (shape.m, shape.n)
     tiles = ceil_div(m, config.block_m) * ceil_div(n, config.block_n) * config.splits
-    turns = tiles / device.sm_count if config.even_shares else ceil_div(tiles, device.sm_count)
+    turns = tiles / device.sm_count if config.stream_k else ceil_div(tiles, device.sm_count)
     block_m, block_n = config.block_m, config.block_n
-    if config.kernel == "sm90_small":
+    if config.kernel == "sm90_single_tile":
         least = compiled_shape(block_m, block_n, shape.layout == "nt")
         block_m, block_n = least.block_m, least.block_n
     steps = ceil_div(shape.k, 64) / config.splits
     rate = 1700 * (0.68 if config.kernel == "sm80" else 1)  # cycles a us
     multiply = turns * steps * block_m * block_n / 32 / rate
-    extra = 1.5 * turns + 2 * (config.splits > 1) + 4 * config.even_shares
+    extra = 1.5 * turns + 2 * (config.splits > 1) + 4 * config.stream_k
     return 5 + extra + math.hypot(multiply, shape.bytes / 4.5e6)

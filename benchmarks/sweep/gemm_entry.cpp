@@ -10,9 +10,9 @@
 #include "cuda/gemm/gemv/select.h"
 #include "cuda/gemm/select.h"
 #include "cuda/gemm/sm80/select.h"
-#include "cuda/gemm/sm90/rows/select.h"
-#include "cuda/gemm/sm90/select.h"
-#include "cuda/gemm/sm90/small/select.h"
+#include "cuda/gemm/sm90/skinny/select.h"
+#include "cuda/gemm/sm90/persistent/select.h"
+#include "cuda/gemm/sm90/single_tile/select.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 
 namespace {
@@ -33,7 +33,7 @@ struct SweepProblem {
 
 struct SweepConfig {
   int32_t kernel, block_m, block_n, stages, cluster, splits, ctas, tma_store, copy_a, copy_b,
-      even_shares, swapped, shifted;
+      stream_k, swapped, shifted;
   int64_t workspace_bytes;
   double estimate_us;  // select's; 0 where it says none
 };
@@ -63,7 +63,7 @@ SweepConfig to_sweep(const Config& config, double estimate_us = 0) {
           config.tma_store,
           config.copy_a,
           config.copy_b,
-          config.even_shares,
+          config.stream_k,
           config.swapped,
           config.shifted,
           config.workspace_bytes,
@@ -78,7 +78,7 @@ Config sm90_choice(const Problem& problem, const xgemm::DeviceInfo& device, doub
                                  b = gemm::align::copy_of_b(problem);
   const Problem copied =
       gemm::align::with_copies(problem, copy_a ? &a : nullptr, copy_b ? &b : nullptr);
-  Config config = gemm::sm90::select(copied, device, estimate_us);
+  Config config = gemm::sm90::persistent::select(copied, device, estimate_us);
   config.copy_a = copy_a, config.copy_b = copy_b;
   config.workspace_bytes += (copy_a ? a.bytes() : 0) + (copy_b ? b.bytes() : 0);
   if (copy_a || copy_b) *estimate_us = 0;
@@ -107,10 +107,10 @@ int sweep_families(const SweepProblem* given, int sm_count, int capability, Swee
     config = sm90_choice(problem, device, &us);
     chosen[count++] = to_sweep(config, us);
     if (gemm::select_shifted(problem, device, &config, &us)) chosen[count++] = to_sweep(config);
-    if (gemm::sm90::rows::select(problem, device, &config, &us)) {
+    if (gemm::sm90::skinny::select(problem, device, &config, &us)) {
       chosen[count++] = to_sweep(config, us);
     }
-    if (gemm::sm90::small::select(problem, device, &config, &us)) {
+    if (gemm::sm90::single_tile::select(problem, device, &config, &us)) {
       chosen[count++] = to_sweep(config, us);
     }
   }
@@ -131,7 +131,7 @@ const char* sweep_launch([[maybe_unused]] const SweepProblem* given,
                          .stages = chosen->stages,
                          .cluster = chosen->cluster,
                          .splits = chosen->splits,
-                         .even_shares = chosen->even_shares != 0,
+                         .stream_k = chosen->stream_k != 0,
                          .shifted = chosen->shifted != 0,
                          .swapped = chosen->swapped != 0,
                          .ctas = chosen->ctas,

@@ -16,12 +16,12 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build" / "sweep" / "libxgemm_sweep.so"
-FLAGS = ("tma_store", "copy_a", "copy_b", "even_shares", "swapped", "shifted")
+FLAGS = ("tma_store", "copy_a", "copy_b", "stream_k", "swapped", "shifted")
 MOST_FAMILIES = 6  # that sweep_families of gemm_entry.cpp writes
 # enum Kernel of csrc/cuda/gemm/problem.h
 KERNELS = (
-    "sm90", "sm90_rows", "gemv", "sm80", "simt", "fp32", "tf32", "tf32_swapped", "tf32_sm80",
-    "sm90_small", "fp32_sm90", "tf32_small",
+    "sm90_persistent", "sm90_skinny", "gemv", "sm80", "simt", "fp32", "tf32", "tf32_swapped",
+    "tf32_sm80", "sm90_single_tile", "fp32_sm90", "tf32_single_tile",
 )  # fmt: skip
 TYPES = ("fp16", "bf16", "ieee", "tf32x3", "tf32")
 
@@ -60,7 +60,7 @@ class Config:
     tma_store: bool = False
     copy_a: bool = False
     copy_b: bool = False
-    even_shares: bool = False
+    stream_k: bool = False
     swapped: bool = False
     shifted: bool = False
     workspace_bytes: int = 0
@@ -72,9 +72,9 @@ class Config:
         tile = f"{self.block_m}x{self.block_n} stages {self.stages} cluster {self.cluster}"
         copies = "a" * self.copy_a + "b" * self.copy_b
         copied = f" copy {copies}" if copies else ""
-        shares = "even shares" if self.even_shares else f"splits {self.splits}"
+        shares = "stream-K" if self.stream_k else f"splits {self.splits}"
         # Which tiles are split.
-        some = f" ctas {self.ctas}" if self.kernel in ("fp32_sm90", "tf32_small") else ""
+        some = f" ctas {self.ctas}" if self.kernel in ("fp32_sm90", "tf32_single_tile") else ""
         sides = " swapped" * self.swapped + " shifted" * self.shifted
         return f"{self.kernel} {tile}{copied}{sides} {shares}{some}"
 

@@ -21,7 +21,7 @@ MOST_WORKSPACE = 64 << 20
 SHARED_BYTES = 48 << 10  # of a block
 KERNELS = (
     "short_rows", "ragged_rows", "team_rows", "lone_rows", "row_pieces", "rows", "runs", "columns",
-    "shifted", "flat", "thin", "few_rows", "warp_columns", "wrapped", "strided", "copy",
+    "shifted", "flat", "thin", "short_columns", "warp_columns", "wrapped", "strided", "copy",
 )  # fmt: skip
 OPS = ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin")  # enum ReduceOp
 DTYPES = ("float16", "bfloat16", "float32")  # enum DType
@@ -252,7 +252,7 @@ class Candidates:
                 )  # fmt: skip
         for threads in (64, 128, 256):
             if of.extent <= 8:
-                yield Config("few_rows", threads, tiles=ceil_div(of.outputs, threads))
+                yield Config("short_columns", threads, tiles=ceil_div(of.outputs, threads))
         if of.inner > 1 and of.extent <= 4096:
             yield Config("warp_columns", 512, tiles=ceil_div(of.outputs, 32))
 

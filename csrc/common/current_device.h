@@ -35,9 +35,9 @@ inline int most_sms() {
 }
 
 inline DeviceInfo device_info(int device) {
-  constexpr int kMostDevices = 64;
-  static std::array<std::atomic<int>, kMostDevices> cache{};  // 0: not asked yet
-  const int known = device < kMostDevices ? cache[device].load(std::memory_order_relaxed) : 0;
+  constexpr int kMaxDevices = 64;
+  static std::array<std::atomic<int>, kMaxDevices> cache{};  // 0: not asked yet
+  const int known = device < kMaxDevices ? cache[device].load(std::memory_order_relaxed) : 0;
   if (known != 0) return {known / 1000, known % 1000};
   int sm_count = 0, major = 0, minor = 0;
   cudaDeviceGetAttribute(&sm_count, cudaDevAttrMultiProcessorCount, device);
@@ -45,7 +45,7 @@ inline DeviceInfo device_info(int device) {
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
   const DeviceInfo info{std::min(sm_count, most_sms()),
                         std::min(major * 10 + minor, most_capability())};
-  if (device < kMostDevices) {
+  if (device < kMaxDevices) {
     cache[device].store(info.sm_count * 1000 + info.capability, std::memory_order_relaxed);
   }
   return info;

@@ -20,10 +20,10 @@ std::string concat(const Parts&... parts) {
 // Text that came from outside, as a message shows it: nothing in it steers a terminal or ends the
 // message, and at most 200 of its bytes are in it.
 inline std::string printable(std::string_view text) {
-  constexpr size_t kMost = 200;
+  constexpr size_t kMax = 200;
   constexpr char kHex[] = "0123456789abcdef";
   std::string shown = "'";
-  for (const char byte : text.substr(0, kMost)) {
+  for (const char byte : text.substr(0, kMax)) {
     const auto code = static_cast<unsigned char>(byte);
     if (code >= 0x20 && code < 0x7f) {
       shown += byte;
@@ -31,7 +31,7 @@ inline std::string printable(std::string_view text) {
       shown.append("\\x").append({kHex[code >> 4], kHex[code & 15]});
     }
   }
-  return shown + (text.size() > kMost ? "'..." : "'");
+  return shown + (text.size() > kMax ? "'..." : "'");
 }
 
 // value_error("mul: K must match, got a ", shape(a), " and b ", shape(b));

@@ -26,9 +26,9 @@ DType parse_dtype(const std::string& op, const std::string& text) {
 }
 
 void require_extent(const char* name, int64_t value) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  if (value < 0 || value > kMost) {
-    value_error(kOp, ": ", name, " must be in [0, ", kMost, "], got ", value);
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (value < 0 || value > kMax) {
+    value_error(kOp, ": ", name, " must be in [0, ", kMax, "], got ", value);
   }
 }
 

@@ -5,9 +5,9 @@
 namespace xgemm::ops {
 
 w4::Layout require_layout(const char* op, int64_t n, int64_t k, int64_t group_size, bool zeros) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // keeps every size in int64
-  if (n < 0 || n > kMost) value_error(op, ": n must be in [0, ", kMost, "], got ", n);
-  if (k < 0 || k > kMost) value_error(op, ": k must be in [0, ", kMost, "], got ", k);
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();  // keeps every size in int64
+  if (n < 0 || n > kMax) value_error(op, ": n must be in [0, ", kMax, "], got ", n);
+  if (k < 0 || k > kMax) value_error(op, ": k must be in [0, ", kMax, "], got ", k);
   if (group_size != 32 && group_size != 64 && group_size != 128 && group_size != -1) {
     value_error(op, ": group_size must be 32, 64, 128 or -1, got ", group_size);
   }

@@ -113,9 +113,9 @@ std::vector<Batch> batch_of(const gemm::Problem& problem) {
 
 void bind_gemm(py::module_& m) {
   py::enum_<gemm::Kernel>(m, "GemmKernel")
-      .value("SM90", gemm::Kernel::kSm90)
-      .value("SM90_ROWS", gemm::Kernel::kSm90Rows)
-      .value("SM90_SMALL", gemm::Kernel::kSm90Small)
+      .value("SM90_PERSISTENT", gemm::Kernel::kSm90Persistent)
+      .value("SM90_SKINNY", gemm::Kernel::kSm90Skinny)
+      .value("SM90_SINGLE_TILE", gemm::Kernel::kSm90SingleTile)
       .value("GEMV", gemm::Kernel::kGemv)
       .value("SM80", gemm::Kernel::kSm80)
       .value("TF32", gemm::Kernel::kTf32)
@@ -123,7 +123,7 @@ void bind_gemm(py::module_& m) {
       .value("TF32_SM80", gemm::Kernel::kTf32Sm80)
       .value("FP32", gemm::Kernel::kFp32)
       .value("FP32_SM90", gemm::Kernel::kFp32Sm90)
-      .value("TF32_SMALL", gemm::Kernel::kTf32Small)
+      .value("TF32_SINGLE_TILE", gemm::Kernel::kTf32SingleTile)
       .value("SIMT", gemm::Kernel::kSimt);
   py::class_<gemm::Problem>(m, "GemmProblem")
       .def(py::init(&make_problem), py::kw_only(), py::arg("m"), py::arg("n"), py::arg("k"),
@@ -149,7 +149,7 @@ void bind_gemm(py::module_& m) {
       .def_readonly("stages", &gemm::Config::stages)
       .def_readonly("cluster", &gemm::Config::cluster)
       .def_readonly("splits", &gemm::Config::splits)
-      .def_readonly("even_shares", &gemm::Config::even_shares)
+      .def_readonly("stream_k", &gemm::Config::stream_k)
       .def_readonly("shifted", &gemm::Config::shifted)
       .def_readonly("swapped", &gemm::Config::swapped)
       .def_readonly("ctas", &gemm::Config::ctas)

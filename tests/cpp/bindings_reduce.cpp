@@ -60,7 +60,7 @@ void bind_reduce(py::module_& m) {
       .value("SHIFTED", reduce::Kernel::kShifted)
       .value("FLAT", reduce::Kernel::kFlat)
       .value("THIN", reduce::Kernel::kThin)
-      .value("FEW_ROWS", reduce::Kernel::kFewRows)
+      .value("SHORT_COLUMNS", reduce::Kernel::kShortColumns)
       .value("WARP_COLUMNS", reduce::Kernel::kWarpColumns)
       .value("WRAPPED", reduce::Kernel::kWrapped)
       .value("STRIDED", reduce::Kernel::kStrided)

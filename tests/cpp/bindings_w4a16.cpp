@@ -10,17 +10,17 @@
 #include <tuple>
 
 #include "cuda/w4a16/select.h"
-#include "cuda/w4a16/sm90/rows/select.h"
-#include "cuda/w4a16/sm90/rows/split.h"
+#include "cuda/w4a16/sm90/register_resident/select.h"
+#include "cuda/w4a16/sm90/skinny/select.h"
+#include "cuda/w4a16/sm90/skinny/split.h"
 #include "cuda/w4a16/sm90/wgmma/select.h"
 #include "cuda/w4a16/sm90/wgmma/tile.h"
-#include "cuda/w4a16/sm90/whole/select.h"
 
 namespace py = pybind11;
 namespace w4a16 = xgemm::cuda::w4a16;
-namespace rows = xgemm::cuda::w4a16::sm90::rows;
+namespace skinny = xgemm::cuda::w4a16::sm90::skinny;
 namespace wgmma = xgemm::cuda::w4a16::sm90::wgmma;
-namespace whole = xgemm::cuda::w4a16::sm90::whole;
+namespace register_resident = xgemm::cuda::w4a16::sm90::register_resident;
 
 namespace {
 
@@ -44,13 +44,13 @@ w4a16::Problem make_problem(int64_t m, int64_t n, int64_t k, int64_t group_size,
 
 py::dict constants() {
   py::dict all;
-  all["MOST_ROWS"] = rows::kMostRows;
-  all["MOST_STAGES"] = rows::kMostStages;
-  all["MOST_BUFFERS"] = rows::kMostBuffers;
-  all["SMEM_BYTES"] = rows::kSmemBytes;
-  all["X_PADDING"] = rows::kXPadding;
-  all["BARRIER_BYTES"] = sizeof(rows::Barriers);
-  all["INBOX_BYTES"] = rows::kInboxBytes;
+  all["MOST_ROWS"] = skinny::kMaxRows;
+  all["MOST_STAGES"] = skinny::kMaxStages;
+  all["MOST_BUFFERS"] = skinny::kMaxBuffers;
+  all["SMEM_BYTES"] = skinny::kSmemBytes;
+  all["X_PADDING"] = skinny::kXPadding;
+  all["BARRIER_BYTES"] = sizeof(skinny::Barriers);
+  all["INBOX_BYTES"] = skinny::kInboxBytes;
   return all;
 }
 
@@ -64,8 +64,8 @@ void bind_w4a16(py::module_& m) {
            py::arg("perm") = false);
   py::enum_<w4a16::Kernel>(m, "W4A16Kernel")
       .value("SM80", w4a16::Kernel::kSm80)
-      .value("SM90_ROWS", w4a16::Kernel::kSm90Rows)
-      .value("SM90_WHOLE", w4a16::Kernel::kSm90Whole)
+      .value("SM90_SKINNY", w4a16::Kernel::kSm90Skinny)
+      .value("SM90_REGISTER_RESIDENT", w4a16::Kernel::kSm90RegisterResident)
       .value("SM90_WGMMA", w4a16::Kernel::kSm90Wgmma);
   py::class_<w4a16::Config>(m, "W4A16Config")
       .def_readonly("kernel", &w4a16::Config::kernel)
@@ -76,7 +76,7 @@ void bind_w4a16(py::module_& m) {
       .def_readonly("cluster", &w4a16::Config::cluster)
       .def_readonly("ctas", &w4a16::Config::ctas)
       .def_readonly("splits", &w4a16::Config::splits)
-      .def_readonly("even_shares", &w4a16::Config::even_shares)
+      .def_readonly("stream_k", &w4a16::Config::stream_k)
       .def_readonly("copy_x", &w4a16::Config::copy_x)
       .def_readonly("workspace_bytes", &w4a16::Config::workspace_bytes)
       .def_readonly("reason", &w4a16::Config::reason);
@@ -104,43 +104,43 @@ void bind_w4a16(py::module_& m) {
         },
         py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
   };
-  define_choice("select_w4_rows", &rows::select);
+  define_choice("select_w4_rows", &skinny::select);
   define_choice("select_w4_wgmma", &wgmma::select);
   define_choice("select_w4_whole",
                 [](const w4a16::Problem& p, const xgemm::DeviceInfo& device, w4a16::Config* config,
-                   double*) { return whole::select(p, device, config); });
+                   double*) { return register_resident::select(p, device, config); });
   m.def("w4_wgmma_may_split", &wgmma::may_split, py::arg("consumers"), py::arg("rows"));
   m.def("explain_w4a16", &w4a16::explain, py::arg("problem"), py::arg("config"));
 
-  py::class_<rows::SharedPlan>(m, "W4RowsSharedPlan")
-      .def_readonly("inbox", &rows::SharedPlan::inbox)
-      .def_readonly("x", &rows::SharedPlan::x)
-      .def_readonly("x_sums", &rows::SharedPlan::x_sums)
-      .def_readonly("sums", &rows::SharedPlan::sums)
-      .def_readonly("ring", &rows::SharedPlan::ring)
-      .def_readonly("bytes", &rows::SharedPlan::bytes);
-  py::class_<rows::Split>(m, "W4RowsSplit")
-      .def_readonly("rows", &rows::Split::rows)
-      .def_readonly("warps", &rows::Split::warps)
-      .def_readonly("stages", &rows::Split::stages)
-      .def_readonly("cluster", &rows::Split::cluster)
-      .def_readonly("strips", &rows::Split::strips)
-      .def_readonly("units", &rows::Split::units)
-      .def_readonly("piece_bytes", &rows::Split::piece_bytes)
-      .def_property_readonly("most_units", &rows::Split::most_units)
-      .def_property_readonly("least_units", &rows::Split::least_units)
-      .def_property_readonly("x_pitch", &rows::Split::x_pitch)
-      .def_property_readonly("buffers", &rows::Split::buffers)
-      .def("plan", &rows::Split::plan);
+  py::class_<skinny::SharedPlan>(m, "W4RowsSharedPlan")
+      .def_readonly("inbox", &skinny::SharedPlan::inbox)
+      .def_readonly("x", &skinny::SharedPlan::x)
+      .def_readonly("x_sums", &skinny::SharedPlan::x_sums)
+      .def_readonly("sums", &skinny::SharedPlan::sums)
+      .def_readonly("ring", &skinny::SharedPlan::ring)
+      .def_readonly("bytes", &skinny::SharedPlan::bytes);
+  py::class_<skinny::Split>(m, "W4RowsSplit")
+      .def_readonly("rows", &skinny::Split::rows)
+      .def_readonly("warps", &skinny::Split::warps)
+      .def_readonly("stages", &skinny::Split::stages)
+      .def_readonly("cluster", &skinny::Split::cluster)
+      .def_readonly("strips", &skinny::Split::strips)
+      .def_readonly("units", &skinny::Split::units)
+      .def_readonly("piece_bytes", &skinny::Split::piece_bytes)
+      .def_property_readonly("most_units", &skinny::Split::most_units)
+      .def_property_readonly("least_units", &skinny::Split::least_units)
+      .def_property_readonly("x_pitch", &skinny::Split::x_pitch)
+      .def_property_readonly("buffers", &skinny::Split::buffers)
+      .def("plan", &skinny::Split::plan);
   m.def(
       "w4_rows_share_tiles",
       [](int strips, int clusters, int tile_strips) {
-        const rows::Turns turns = rows::share_tiles(strips, clusters, tile_strips);
-        return std::make_tuple(turns.each, turns.extra, turns.extra_strips);
+        const skinny::Waves waves = skinny::share_tiles(strips, clusters, tile_strips);
+        return std::make_tuple(waves.each, waves.extra, waves.extra_strips);
       },
       py::arg("strips"), py::arg("clusters"), py::arg("tile_strips"));
-  m.def("w4_rows_sum_pitch", &rows::sum_pitch, py::arg("strips"));
-  m.def("w4_rows_split", &rows::split_of, py::arg("problem"), py::arg("config"));
-  m.def("w4_rows_most_warps", &rows::most_warps, py::arg("mma_tiles"), py::arg("fine"));
+  m.def("w4_rows_sum_pitch", &skinny::sum_pitch, py::arg("strips"));
+  m.def("w4_rows_split", &skinny::split_of, py::arg("problem"), py::arg("config"));
+  m.def("w4_rows_most_warps", &skinny::most_warps, py::arg("mma_tiles"), py::arg("fine"));
   m.attr("W4_ROWS") = constants();
 }

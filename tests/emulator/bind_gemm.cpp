@@ -68,14 +68,14 @@ void bind_gemm(py::module_& m) {
   py::class_<gemm::Config>(m, "Config", py::module_local())
       .def(py::init([](int kernel, int block_m, int block_n, int stages, int cluster, int splits,
                        int ctas, bool tma_store, bool copy_a, bool copy_b, int64_t workspace_bytes,
-                       bool even_shares, bool shifted, bool swapped) {
+                       bool stream_k, bool shifted, bool swapped) {
              return gemm::Config{.kernel = static_cast<gemm::Kernel>(kernel),
                                  .block_m = block_m,
                                  .block_n = block_n,
                                  .stages = stages,
                                  .cluster = cluster,
                                  .splits = splits,
-                                 .even_shares = even_shares,
+                                 .stream_k = stream_k,
                                  .shifted = shifted,
                                  .swapped = swapped,
                                  .ctas = ctas,
@@ -88,8 +88,8 @@ void bind_gemm(py::module_& m) {
            py::kw_only(), py::arg("kernel"), py::arg("block_m"), py::arg("block_n"),
            py::arg("stages"), py::arg("cluster") = 1, py::arg("splits") = 1, py::arg("ctas"),
            py::arg("tma_store") = false, py::arg("copy_a") = false, py::arg("copy_b") = false,
-           py::arg("workspace_bytes") = 0, py::arg("even_shares") = false,
-           py::arg("shifted") = false, py::arg("swapped") = false);
+           py::arg("workspace_bytes") = 0, py::arg("stream_k") = false, py::arg("shifted") = false,
+           py::arg("swapped") = false);
   m.def("select", [](const gemm::Problem& problem, int capability, int sm_count) {
     return gemm::select_config(problem, {.sm_count = sm_count, .capability = capability});
   });

@@ -10,10 +10,10 @@
 #include "cuda/w4a16/api.h"
 #include "cuda/w4a16/select.h"
 #include "cuda/w4a16/sm80/select.h"
-#include "cuda/w4a16/sm90/rows/select.h"
+#include "cuda/w4a16/sm90/register_resident/select.h"
+#include "cuda/w4a16/sm90/skinny/select.h"
 #include "cuda/w4a16/sm90/wgmma/select.h"
 #include "cuda/w4a16/sm90/wgmma/tile.h"
-#include "cuda/w4a16/sm90/whole/select.h"
 #include "emulator/engine.h"
 
 namespace py = pybind11;
@@ -135,7 +135,7 @@ void bind_w4a16(py::module_& m) {
       .def_readwrite("block_m", &w4a16::Config::block_m)
       .def_readwrite("block_n", &w4a16::Config::block_n)
       .def_readwrite("splits", &w4a16::Config::splits)
-      .def_readwrite("even_shares", &w4a16::Config::even_shares)
+      .def_readwrite("stream_k", &w4a16::Config::stream_k)
       .def_readwrite("copy_x", &w4a16::Config::copy_x)
       .def_readwrite("workspace_bytes", &w4a16::Config::workspace_bytes);
   m.def("select_w4a16", [](const w4a16::Problem& problem, int capability, int sm_count) {
@@ -154,13 +154,13 @@ void bind_w4a16(py::module_& m) {
       return select(problem, device, &config, &us) ? std::optional(config) : std::nullopt;
     });
   };
-  define_choice("select_w4a16_sm90_rows", &w4a16::sm90::rows::select);
+  define_choice("select_w4a16_sm90_skinny", &w4a16::sm90::skinny::select);
   define_choice("select_w4a16_sm90_wgmma", &w4a16::sm90::wgmma::select);
-  define_choice("select_w4a16_sm90_whole",
+  define_choice("select_w4a16_sm90_register_resident",
                 [](const w4a16::Problem& p, const xgemm::DeviceInfo& device, w4a16::Config* config,
-                   double*) { return w4a16::sm90::whole::select(p, device, config); });
+                   double*) { return w4a16::sm90::register_resident::select(p, device, config); });
   m.def("w4_wgmma_shares_bytes", [](int rows, int columns, int ctas) {
-    return w4a16::sm90::wgmma::shares_plan(rows, columns, ctas).bytes();
+    return w4a16::sm90::wgmma::stream_k_workspace(rows, columns, ctas).bytes();
   });
   bind_conversions(m);
   m.def("explain_w4a16", &w4a16::explain);

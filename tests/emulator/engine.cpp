@@ -27,7 +27,7 @@ constexpr size_t kStackBytes = 256 << 10, kPage = 4096;
 // 128 bytes that a kernel may count on. Behind it lies a guard.
 constexpr uint32_t kDynamicBegin = 1024 + 128, kGuard = 1024;
 constexpr uint8_t kPoison = 0xff;  // NaN in every floating-point type
-constexpr size_t kMostFilled = 64 << 20;
+constexpr size_t kMaxFilled = 64 << 20;
 
 // Saves what a function must keep, and its stack; goes on where `to` was left.
 extern "C" void xgemm_emulator_switch(void** from, void* to);
@@ -432,7 +432,7 @@ void* allocate_guarded(size_t bytes, size_t alignment, bool at_front) {
   auto* pages = static_cast<uint8_t*>(memory);
   mprotect(pages + kPage, inner, PROT_READ | PROT_WRITE);
   uint8_t *first = pages + kPage, *begin = first + (at_front ? 0 : inner - used);
-  if (bytes <= kMostFilled) {
+  if (bytes <= kMaxFilled) {
     std::memset(first, kPoison, inner);
   } else {
     std::memset(first, kPoison, static_cast<size_t>(begin - first));

@@ -16,8 +16,8 @@ from extensions import EMULATOR
 DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}  # enum DType
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")  # enum Activation
 KERNELS = (
-    "sm90",
-    "sm90_rows",
+    "sm90_persistent",
+    "sm90_skinny",
     "gemv",
     "sm80",
     "simt",
@@ -25,9 +25,9 @@ KERNELS = (
     "tf32",
     "tf32_swapped",
     "tf32_sm80",
-    "sm90_small",
+    "sm90_single_tile",
     "fp32_sm90",
-    "tf32_small",
+    "tf32_single_tile",
 )  # enum Kernel
 PRECISIONS = ("ieee", "tf32x3", "tf32")  # enum Precision
 
@@ -127,7 +127,7 @@ class Config:
     copy_a: bool = False
     copy_b: bool = False
     workspace_bytes: int = 0
-    even_shares: bool = False
+    stream_k: bool = False
     shifted: bool = False
     swapped: bool = False
 

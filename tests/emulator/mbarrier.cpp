@@ -11,7 +11,7 @@ struct Bits {
 };
 static_assert(sizeof(Bits) == 8);
 constexpr uint64_t kMark = 1;  // of a barrier that was initialised: poison has another one
-constexpr uint32_t kMost = (1 << 20) - 1;
+constexpr uint32_t kMax = (1 << 20) - 1;
 
 Bits read(const uint64_t* barrier) {
   Bits bits;
@@ -34,13 +34,13 @@ void write(uint64_t* barrier, Bits bits) {
 
 void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {
   shared_address(barrier);
-  if (arrivals == 0 || arrivals > kMost) fail("an mbarrier for no, or too many, arrivals");
+  if (arrivals == 0 || arrivals > kMax) fail("an mbarrier for no, or too many, arrivals");
   write(barrier, {kMark, 0, arrivals, arrivals, 0});
 }
 
 void mbarrier_arrive(uint64_t* barrier, uint32_t bytes) {
   Bits bits = read(barrier);
-  if (bytes + bits.bytes > kMost) fail("an mbarrier expects too many bytes");
+  if (bytes + bits.bytes > kMax) fail("an mbarrier expects too many bytes");
   bits.bytes += bytes;
   --bits.pending;
   write(barrier, bits);

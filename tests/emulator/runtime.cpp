@@ -33,7 +33,7 @@ std::map<std::pair<int, const void*>, uint32_t>& shared_limits() {  // of a devi
   return all;
 }
 
-constexpr uint64_t kPortableCluster = 8, kMostCluster = 16;  // blocks
+constexpr uint64_t kPortableCluster = 8, kMaxCluster = 16;  // blocks
 std::set<const void*>& kernels_of_large_clusters() {
   static std::set<const void*> all;
   return all;
@@ -68,7 +68,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
   const bool whole = count(cluster) > 0 && grid.x % cluster.x == 0 && grid.y % cluster.y == 0 &&
                      grid.z % cluster.z == 0;
   const bool large = kernels_of_large_clusters().count(kernel) > 0;
-  const uint64_t most = capability < 90 ? 1 : large ? kMostCluster : kPortableCluster;
+  const uint64_t most = capability < 90 ? 1 : large ? kMaxCluster : kPortableCluster;
   if (!whole || count(cluster) > most || count(grid) == 0 || grid.x > 0x7fffffff ||
       grid.y > 65535 || grid.z > 65535 || count(config.blockDim) == 0 ||
       count(config.blockDim) > 1024) {

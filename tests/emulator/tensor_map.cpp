@@ -6,7 +6,7 @@
 namespace xgemm::emulator {
 namespace {
 
-constexpr int kMostRank = 5;
+constexpr int kMaxRank = 5;
 constexpr uint32_t kMark = 0x7e4502a9;  // of a map that was encoded
 
 // What lies in a CUtensorMap.
@@ -14,8 +14,8 @@ struct Map {
   uint32_t mark;
   uint8_t rank, element_bytes, swizzle_bits, tf32;  // tf32: loads round to it
   uint8_t* address;
-  uint64_t extent[kMostRank], stride[kMostRank - 1];  // elements, bytes
-  uint16_t box[kMostRank];
+  uint64_t extent[kMaxRank], stride[kMaxRank - 1];  // elements, bytes
+  uint16_t box[kMaxRank];
 
   uint32_t box_bytes() const {
     uint32_t bytes = element_bytes;
@@ -32,7 +32,7 @@ Map decode(const CUtensorMap* map) {
   return decoded;
 }
 
-using Position = std::array<int64_t, kMostRank>;
+using Position = std::array<int64_t, kMaxRank>;
 
 // Calls piece(shared memory, global memory, bytes of the 16 that exist) for the pieces of a box.
 // Pieces that lie outside of the tensor have no global memory.
@@ -136,7 +136,7 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ran
   constexpr uint8_t kElementBytes[] = {1, 2, 2, 4, 4};
   constexpr uint32_t kSpans[] = {256 * 16, 32, 64, 128};
   constexpr uint8_t kSwizzleBits[] = {0, 1, 2, 3};
-  bool good = rank >= 1 && rank <= kMostRank && reinterpret_cast<uintptr_t>(address) % 16 == 0;
+  bool good = rank >= 1 && rank <= kMaxRank && reinterpret_cast<uintptr_t>(address) % 16 == 0;
   if (!good) return CUDA_ERROR_INVALID_VALUE;
   Map encoded{};
   encoded.mark = kMark;

@@ -58,9 +58,9 @@ def linear(
     """activation(x [m, k] W^T + bias) by `kernel` or by the choice, and its explanation.
 
     `config` overrides fields of the choice; `perm` that of the weight; `kernel` is sm80,
-    sm90_rows, sm90_whole or sm90_wgmma. x_strides: others than its own, however large. d_offset:
-    elements from an aligned address to the result. RuntimeError: what the kernel did that the
-    hardware would not have forgiven.
+    sm90_skinny, sm90_register_resident or sm90_wgmma. x_strides: others than its own, however
+    large. d_offset: elements from an aligned address to the result. RuntimeError: what the kernel
+    did that the hardware would not have forgiven.
     """
     packed = xgemm.pack(q)
     perm = packed.perm if perm is None else perm
@@ -94,7 +94,7 @@ def linear(
         setattr(chosen, name, value)
     if kernel == "sm90_wgmma" and config:  # the workspace is what it wants, to the byte
         chosen.workspace_bytes = 2 * m * -(-q.k // 8) * 8 if chosen.copy_x else 0
-        if chosen.even_shares:
+        if chosen.stream_k:
             chosen.workspace_bytes += emulated.w4_wgmma_shares_bytes(
                 chosen.block_m, chosen.block_n, chosen.ctas
             )

@@ -5,9 +5,9 @@
 #include "cuda/gemm/gemv/launch.h"
 #include "cuda/gemm/simt/launch.h"
 #include "cuda/gemm/sm80/launch.h"
-#include "cuda/gemm/sm90/launch.h"
-#include "cuda/gemm/sm90/rows/launch.h"
-#include "cuda/gemm/sm90/small/launch.h"
+#include "cuda/gemm/sm90/persistent/launch.h"
+#include "cuda/gemm/sm90/single_tile/launch.h"
+#include "cuda/gemm/sm90/skinny/launch.h"
 #include "cuda/gemm/tf32/launch.h"
 
 namespace xgemm::cuda::gemm {
@@ -16,7 +16,7 @@ namespace {
 // With copies of the operands that TMA cannot read, in the workspace.
 Status launch_copied(const Problem& problem, const Config& config, void* workspace,
                      cudaStream_t stream) {
-  align::AlignedCopy copies[align::kMostCopies];
+  align::AlignedCopy copies[align::kMaxCopies];
   int count = 0;
   char* free = static_cast<char*>(workspace);
   const auto place = [&](align::AlignedCopy copy) {
@@ -43,7 +43,7 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
   }
   // These make copies of their own.
   if (config.kernel == Kernel::kFp32 || config.kernel == Kernel::kFp32Sm90 ||
-      config.kernel == Kernel::kTf32Small) {
+      config.kernel == Kernel::kTf32SingleTile) {
     return fp32::launch(problem, config, workspace, stream);
   }
   if (config.kernel == Kernel::kTf32 || config.kernel == Kernel::kTf32Swapped) {
@@ -51,19 +51,19 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
   }
   if (config.copy_a || config.copy_b) return launch_copied(problem, config, workspace, stream);
   switch (config.kernel) {
-    case Kernel::kSm90:
-      return sm90::launch(problem, config, workspace, stream);
-    case Kernel::kSm90Rows:
-      return sm90::rows::launch(problem, config, stream);
-    case Kernel::kSm90Small:
-      return sm90::small::launch(problem, config, stream);
+    case Kernel::kSm90Persistent:
+      return sm90::persistent::launch(problem, config, workspace, stream);
+    case Kernel::kSm90Skinny:
+      return sm90::skinny::launch(problem, config, stream);
+    case Kernel::kSm90SingleTile:
+      return sm90::single_tile::launch(problem, config, stream);
     case Kernel::kGemv:
       return gemv::launch(problem, config, workspace, stream);
     case Kernel::kSm80:
       return sm80::launch(problem, config, workspace, stream);
     case Kernel::kFp32:
     case Kernel::kFp32Sm90:
-    case Kernel::kTf32Small:
+    case Kernel::kTf32SingleTile:
     case Kernel::kTf32:
     case Kernel::kTf32Swapped:
       break;  // above

@@ -41,18 +41,18 @@ struct Problem {
 };
 
 enum class Kernel {
-  kSm90,         // wgmma + TMA, persistent tiles
-  kSm90Rows,     // wgmma + TMA, operands swapped, K split over a cluster: few rows, or few tiles
-  kGemv,         // a stream over B for one row, or a handful
-  kSm80,         // mma.sync: any stride, alignment and GPU from Ampere on
-  kSimt,         // what is left
-  kFp32,         // FP32 cores: fp32 operands, any stride and alignment
+  kSm90Persistent,  // wgmma + TMA, persistent tiles
+  kSm90Skinny,      // wgmma + TMA, operands swapped, K split over a cluster: few rows, or few tiles
+  kGemv,            // a stream over B for one row, or a handful
+  kSm80,            // mma.sync: any stride, alignment and GPU from Ampere on
+  kSimt,            // what is left
+  kFp32,            // FP32 cores: fp32 operands, any stride and alignment
   kTf32,         // wgmma: fp32 operands, in three or one TF32 products; A's rows are the tile's X
   kTf32Swapped,  // the same, but B's columns are
   kTf32Sm80,     // the same by mma.sync: any stride
-  kSm90Small,    // wgmma, TMA, one tile a CTA: where the start is most of the time
-  kFp32Sm90,     // FP64 tensor cores of Hopper: fp32 operands
-  kTf32Small,    // its tiles, but one TF32 product by mma.sync
+  kSm90SingleTile,  // wgmma, TMA, one tile a CTA: where the start is most of the time
+  kFp32Sm90,        // FP64 tensor cores of Hopper: fp32 operands
+  kTf32SingleTile,  // its tiles, but one TF32 product by mma.sync
 };
 
 struct Config {
@@ -60,7 +60,7 @@ struct Config {
   int block_m = 64, block_n = 64, stages = 0;
   int cluster = 1;                      // CTAs that share an operand, or the parts of K
   int splits = 1;                       // of K
-  bool even_shares = false;             // clusters take equal shares of K over several tiles
+  bool stream_k = false;                // clusters take equal shares of K over several tiles
   bool shifted = false;                 // A is read without a copy, though it is not aligned
   bool swapped = false;                 // D^T = B^T A^T is computed, its rows the columns of D
   int ctas = 0;                         // of the grid

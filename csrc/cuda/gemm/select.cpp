@@ -10,12 +10,12 @@
 #include "cuda/gemm/fp32/select.h"
 #include "cuda/gemm/gemv/select.h"
 #include "cuda/gemm/sm80/select.h"
-#include "cuda/gemm/sm90/rows/select.h"
-#include "cuda/gemm/sm90/select.h"
-#include "cuda/gemm/sm90/shifted.h"
-#include "cuda/gemm/sm90/small/select.h"
-#include "cuda/gemm/sm90/small/select_k_major.h"
-#include "cuda/gemm/sm90/small/tile.h"
+#include "cuda/gemm/sm90/persistent/select.h"
+#include "cuda/gemm/sm90/persistent/shifted.h"
+#include "cuda/gemm/sm90/single_tile/select.h"
+#include "cuda/gemm/sm90/single_tile/select_k_major.h"
+#include "cuda/gemm/sm90/single_tile/tile.h"
+#include "cuda/gemm/sm90/skinny/select.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 #include "cuda/gemm/tf32/select.h"
 
@@ -50,36 +50,36 @@ struct Best {
   }
 };
 
-// Rows or columns of the smaller side from which on tiles are ahead of `sm90 rows` (on an H200 in
+// Rows or columns of the smaller side from which on tiles are ahead of `sm90 skinny` (on an H200 in
 // 39 of 40 products of 500 to 640, by 19 %, and in 11 of 12 of 280 to 456, by 11 %), which thinks
 // less of them than they are.
-constexpr int64_t kTooManyForRows = 264;
+constexpr int64_t kMinForTiles = 264;
 // But where D is small and K long: it alone cuts K into four and eight parts (60 products take 0.90
 // of the time).
 constexpr int64_t kSmallOutput = 160 * 1024, kLongK = 4000;
-// What `sm90 rows` takes beside its estimate where small::select_k_major has one (1,181 products of
-// 129 rows and more: 1.11; the other kernels 1.05 to 1.07).
-constexpr double kRowsOfKMajor = 1.06;
-bool is_for_rows(const Problem& p) {
-  if (std::min(p.m, p.n) < kTooManyForRows) return true;
+// What `sm90 skinny` takes beside its estimate where single_tile::select_k_major has one (1,181
+// products of 129 rows and more: 1.11; the other kernels 1.05 to 1.07).
+constexpr double kSkinnyOfKMajor = 1.06;
+bool suits_skinny_kernel(const Problem& p) {
+  if (std::min(p.m, p.n) < kMinForTiles) return true;
   return p.m * p.n * batch_of(p) <= kSmallOutput && p.k >= kLongK;
 }
 
 // The kernels that read by TMA, for a problem that it can read.
 void consider_tma(const Problem& p, const DeviceInfo& device, Best* best) {
   double us = 0;
-  Config config = sm90::select(p, device, &us);
+  Config config = sm90::persistent::select(p, device, &us);
   best->consider(config, us);
-  if (is_for_rows(p) && sm90::rows::select(p, device, &config, &us)) {
-    best->consider(config, sm90::small::suits_k_major(p) ? kRowsOfKMajor * us : us);
+  if (suits_skinny_kernel(p) && sm90::skinny::select(p, device, &config, &us)) {
+    best->consider(config, sm90::single_tile::suits_k_major(p) ? kSkinnyOfKMajor * us : us);
   }
-  if (sm90::small::select(p, device, &config, &us)) best->consider(config, us);
+  if (sm90::single_tile::select(p, device, &config, &us)) best->consider(config, us);
 }
 
 // Whether TMA would read few rows of A (or columns of B) that do not lie along K: for each k a
 // piece of a line, and all SMs the same lines at the same time.
-bool few_across_k(const Problem& p, int64_t extent, bool k_major) {
-  return !k_major && align::is_few(p, extent);
+bool skinny_across_k(const Problem& p, int64_t extent, bool k_major) {
+  return !k_major && align::is_skinny_side(p, extent);
 }
 
 double copies_us(int64_t bytes) {
@@ -89,9 +89,9 @@ double copies_us(int64_t bytes) {
 // The same after copies of the operands that need one, or gain by it.
 void consider_copies(const Problem& p, const DeviceInfo& device, Best* best) {
   // More dimensions of the batch than a tensor map has may merge in copies.
-  const bool many = p.batch_dims > sm90::kMostTmaBatchDims;
-  const bool copy_a = many || !sm90::a_fits_tma(p) || few_across_k(p, p.m, sm90::a_k_major(p));
-  const bool copy_b = many || !sm90::b_fits_tma(p) || few_across_k(p, p.n, sm90::b_k_major(p));
+  const bool many = p.batch_dims > sm90::kMaxTmaBatchDims;
+  const bool copy_a = many || !sm90::a_fits_tma(p) || skinny_across_k(p, p.m, sm90::a_k_major(p));
+  const bool copy_b = many || !sm90::b_fits_tma(p) || skinny_across_k(p, p.n, sm90::b_k_major(p));
   const align::AlignedCopy a = align::copy_of_a(p), b = align::copy_of_b(p);
   const Problem copied = align::with_copies(p, copy_a ? &a : nullptr, copy_b ? &b : nullptr);
   if (!sm90::extents_fit_tma(copied)) return;
@@ -107,12 +107,12 @@ void consider_copies(const Problem& p, const DeviceInfo& device, Best* best) {
 
 const char* name_of(Kernel kernel) {
   switch (kernel) {
-    case Kernel::kSm90:
-      return "sm90 (wgmma + TMA)";
-    case Kernel::kSm90Rows:
-      return "sm90 rows (wgmma + TMA, operands swapped, K split over a cluster)";
-    case Kernel::kSm90Small:
-      return "sm90 small (wgmma + TMA, one tile for each CTA)";
+    case Kernel::kSm90Persistent:
+      return "sm90 persistent (wgmma + TMA)";
+    case Kernel::kSm90Skinny:
+      return "sm90 skinny (wgmma + TMA, operands swapped, K split over a cluster)";
+    case Kernel::kSm90SingleTile:
+      return "sm90 single-tile (wgmma + TMA, one tile for each CTA)";
     case Kernel::kGemv:
       return "gemv (a stream over the matrix)";
     case Kernel::kSm80:
@@ -127,8 +127,8 @@ const char* name_of(Kernel kernel) {
       return "fp32 (FP32 cores, any stride and alignment)";
     case Kernel::kFp32Sm90:
       return "fp32 sm90 (FP64 tensor cores)";
-    case Kernel::kTf32Small:
-      return "tf32 small (mma.sync + TMA, fp32 operands)";
+    case Kernel::kTf32SingleTile:
+      return "tf32 single-tile (mma.sync + TMA, fp32 operands)";
     case Kernel::kSimt:
       return "simt (any stride and alignment)";
   }
@@ -164,9 +164,9 @@ Config select_config(const Problem& p, const DeviceInfo& device) {
   // mma.sync is behind wherever TMA can read.
   if (hopper && sm90::extents_fit_tma(p) && sm90::a_fits_tma(p) && sm90::b_fits_tma(p)) {
     consider_tma(p, device, &best);
-    const bool few =
-        few_across_k(p, p.m, sm90::a_k_major(p)) || few_across_k(p, p.n, sm90::b_k_major(p));
-    if (few && best.us > kHostBoundUs) consider_copies(p, device, &best);
+    const bool skinny =
+        skinny_across_k(p, p.m, sm90::a_k_major(p)) || skinny_across_k(p, p.n, sm90::b_k_major(p));
+    if (skinny && best.us > kHostBoundUs) consider_copies(p, device, &best);
     return best.config;
   }
   config = sm80::select(p, device, &us);
@@ -182,8 +182,8 @@ bool select_shifted(const Problem& p, const DeviceInfo& device, Config* config, 
   const bool copy_b = !sm90::b_fits_tma(p);
   const align::AlignedCopy b = align::copy_of_b(p);
   const Problem copied = align::with_copies(p, nullptr, copy_b ? &b : nullptr);
-  if (!sm90::extents_fit_tma(copied) || !sm90::fits_shifted(copied)) return false;
-  *config = sm90::select_shifted(copied, device, us);
+  if (!sm90::extents_fit_tma(copied) || !sm90::persistent::fits_shifted(copied)) return false;
+  *config = sm90::persistent::select_shifted(copied, device, us);
   config->reason = "a has rows that TMA can read shifted, and that pays";
   if (copy_b) {
     config->copy_b = true;
@@ -198,17 +198,18 @@ std::string explain(const Problem& problem, const Config& config) {
   out << "dense GEMM on CUDA: m=" << problem.m << " n=" << problem.n << " k=" << problem.k << " "
       << name_of(problem.dtype) << "\nkernel: " << name_of(config.kernel) << ", tile "
       << config.block_m << "x" << config.block_n;
-  if (config.kernel == Kernel::kSm90Small) {
+  if (config.kernel == Kernel::kSm90SingleTile) {
     const bool k_major = sm90::a_k_major(problem) && sm90::b_k_major(problem);
-    const sm90::small::Shape& most = sm90::small::shape_of(config.block_m, config.block_n, k_major);
+    const sm90::single_tile::Shape& most =
+        sm90::single_tile::shape_of(config.block_m, config.block_n, k_major);
     out << " of at most " << most.block_m << "x" << most.block_n;
   }
   if (config.stages > 0) out << ", " << config.stages << " stages";
   if (config.cluster > 1) out << ", clusters of " << config.cluster;
   if (config.splits > 1) out << ", K in " << config.splits << " parts";
-  if (config.even_shares) out << ", equal shares of K for all";
+  if (config.stream_k) out << ", stream-K";
   if (config.swapped) out << ", operands swapped";
-  if (config.kernel == Kernel::kSm90) {
+  if (config.kernel == Kernel::kSm90Persistent) {
     out << ", " << (config.tma_store ? "TMA store" : "element-wise store");
   }
   out << ", " << config.ctas << " CTAs";

@@ -31,8 +31,8 @@ void consider_pieces(const View& v, Cut cut, int64_t most, bool clusters, const 
   const int64_t sms = v.device.sm_count, tiles = std::max<int64_t>(cut.tiles, 1);
   cut.pieces = 1, cut.loads = loads(1);
   choice->consider(cut, 1, false, v.estimate(cut) + (v.groups ? meeting_in_a_launch(cut) : 0));
-  const int64_t slots = sms * std::min(cut.resident / cut.threads, kMostBlocksOfSm);
-  for (int c = 2; clusters && c <= std::min<int64_t>(kMostCluster, most); c *= 2) {
+  const int64_t slots = sms * std::min(cut.resident / cut.threads, kMaxBlocksOfSm);
+  for (int c = 2; clusters && c <= std::min<int64_t>(kMaxCluster, most); c *= 2) {
     cut.pieces = c, cut.loads = loads(c);
     const double waves = static_cast<double>(tiles * c) / static_cast<double>(slots);
     const double meeting = kCluster + kClusterWave * std::max(waves - 1, 0.0);
@@ -48,7 +48,7 @@ void consider_pieces(const View& v, Cut cut, int64_t most, bool clusters, const 
     choice->consider(cut, 1, false, whole + meeting_in_a_launch(cut));
     if (v.groups) continue;
     choice->consider(cut, 1, true, whole + meeting_in_mail(cut, v.device.sm_count, 0));
-    for (int n = 1; of_columns(choice->config.kernel) && n <= kMostOfTile; n *= 2) {
+    for (int n = 1; of_columns(choice->config.kernel) && n <= kMaxOfTile; n *= 2) {
       choice->consider(cut, 1, true, whole + meeting_in_mail(cut, v.device.sm_count, n), n);
     }
   }

@@ -315,11 +315,12 @@ __device__ inline typename Op::Lane take_rows(const ElementsParams& p,
 
 // The same of few rows, with nothing to execute but their loads.
 template <typename Op>
-__global__ void __launch_bounds__(256) few_rows_kernel(const __grid_constant__ ElementsParams p) {
+__global__ void __launch_bounds__(256)
+    short_columns_kernel(const __grid_constant__ ElementsParams p) {
   const uint32_t at = blockIdx.x * blockDim.x + threadIdx.x;  // of all outputs, below 2^31
   if (at >= p.outputs) return;
   const auto* in = static_cast<const typename Op::Element*>(p.in) + at * p.kept_stride;
-  const auto lane = take_rows<Op, kMostFewRows>(p, in, 0, 1, Op::identity());
+  const auto lane = take_rows<Op, kMaxShortColumnRows>(p, in, 0, 1, Op::identity());
   static_cast<typename Op::Out*>(p.out)[at * p.kept_out_stride] = Op::finish_lane(lane, p.base);
 }
 

@@ -48,7 +48,7 @@ inline constexpr double kBlock = 0.36, kBatch = 0.44,
 inline constexpr double kBytes = 1 / 3.6e6, kRun = 16;  // a byte; a run's start, in bytes
 inline constexpr double kTileRun = 77;                  // the same of tiles of columns, squared
 inline constexpr double kLargeRun = 22;                 // of large ones, cubed
-inline constexpr double kLargeBytes = 70e6;
+inline constexpr double kLargeReductionBytes = 70e6;
 inline constexpr int64_t kTallColumn = 512, kTallestColumn = 16384;
 inline constexpr int64_t kLine = 128;
 inline constexpr double kCluster = 0.54, kClusterWave = 0.58;
@@ -57,17 +57,17 @@ inline constexpr int kFlatLoads = 4;       // that flat columns seem to have mor
 inline constexpr double kThinBytes = 2.2;  // of an element: less take as long
 inline constexpr double kThinEnd = -1.0;   // nothing meets
 inline constexpr double kWrappedEnd = 0.3;
-inline constexpr double kAloneEnd = -1.0, kFewestAloneBytes = 8e6;
+inline constexpr double kAloneEnd = -1.0, kMinAloneBytes = 8e6;
 inline constexpr double kLaunch = 2.9, kLaunchBytes = 0.96e-6;
 inline constexpr double kThreads = 0.071;
 inline constexpr int64_t kLongRow = 1024;  // loads
 inline constexpr int kLongRowThreads = 256;
-inline constexpr int kFewestThreads = 64, kMostBlocksOfSm = 16;
-inline constexpr int64_t kMostMail = 16384;  // slots that one block reads
+inline constexpr int kMinThreads = 64, kMaxBlocksOfSm = 16;
+inline constexpr int64_t kMaxMail = 16384;  // slots that one block reads
 inline constexpr double kCollectors = 0.42,
-                        kCollector = 0.027;            // that tiles have them, and each of all
-inline constexpr int kFewestOfCollector = 8;           // outputs
-inline constexpr int kMostOfSm = 2, kMostOfTile = 32;  // collectors
+                        kCollector = 0.027;          // that tiles have them, and each of all
+inline constexpr int kMinOfCollector = 8;            // outputs
+inline constexpr int kMaxOfSm = 2, kMaxOfTile = 32;  // collectors
 
 inline constexpr double kCannot = std::numeric_limits<double>::infinity();
 // At reading a byte, with blocks of less than 512 threads: one run, and tiles of whole lines.
@@ -78,7 +78,7 @@ inline double cube(double x) { return x * x * x; }
 inline double estimate(const Cut& cut, double bytes, int sm_count) {
   const auto sms = static_cast<double>(sm_count);
   const auto blocks = static_cast<double>(cut.tiles * cut.pieces);
-  const double slots = sms * std::min(cut.resident / cut.threads, kMostBlocksOfSm);
+  const double slots = sms * std::min(cut.resident / cut.threads, kMaxBlocksOfSm);
   const double waves = blocks / slots;
   const auto loads = static_cast<double>(cut.loads);
   const double of_batch = kBatch + kLoad * std::min<double>(loads, cut.batch);
@@ -103,10 +103,10 @@ inline double estimate(const Cut& cut, double bytes, int sm_count) {
 inline double meeting_in_mail(const Cut& cut, int sm_count, int collectors) {
   const int64_t share = cut.outputs_of_tile / std::max(collectors, 1);
   const int64_t slots = cut.pieces * share;
-  if (share > cut.threads || slots > kMostMail) return kCannot;
+  if (share > cut.threads || slots > kMaxMail) return kCannot;
   if (collectors > 0) {
-    if (share == 0 || (collectors > 1 && share < kFewestOfCollector)) return kCannot;
-    if (cut.tiles * collectors > kMostOfSm * sm_count) return kCannot;
+    if (share == 0 || (collectors > 1 && share < kMinOfCollector)) return kCannot;
+    if (cut.tiles * collectors > kMaxOfSm * sm_count) return kCannot;
   }
   // (The last piece's mail takes positions no longer than what was fitted for numbers.)
   const int64_t words = collectors > 0 ? slots * cut.words_of_slot : slots;

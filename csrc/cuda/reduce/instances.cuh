@@ -68,8 +68,8 @@ Status launch_small(Step step, const Params& params, const Grid& grid) {
   if (step == Step::kLoneRows) {
     return launch_grid(kWhere, grid, lone_rows_kernel<Op>, lone_rows_params(params));
   }
-  if (step == Step::kFewRows) {
-    return launch_grid(kWhere, grid, few_rows_kernel<Op>, elements_params(params));
+  if (step == Step::kShortColumns) {
+    return launch_grid(kWhere, grid, short_columns_kernel<Op>, elements_params(params));
   }
   return launch_grid(kWhere, grid, warp_columns_kernel<Op>, elements_params(params));
 }
@@ -102,7 +102,7 @@ Status launch_op(Step step, const StridedParams& params, const Grid& grid) {
     }
     if constexpr (!kFew) {
       if constexpr (kSmall<Op>) {
-        if (step == Step::kLoneRows || step == Step::kFewRows || step == Step::kWarpColumns) {
+        if (step == Step::kLoneRows || step == Step::kShortColumns || step == Step::kWarpColumns) {
           return launch_small<Op>(step, params.base, grid);
         }
       }

@@ -21,7 +21,7 @@ enum class Step : int8_t {
   kShifted,
   kFlat,
   kThin,
-  kFewRows,
+  kShortColumns,
   kWarpColumns,
   kWrapped,
   kStrided,

@@ -11,9 +11,9 @@
 namespace xgemm::cuda::reduce {
 namespace {
 
-constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;      // of a grid
-constexpr int64_t kMostShortRows = int64_t{1} << 30;         // of a launch
-constexpr uint32_t kMostOfPiecesBlock = 1024;                // partial results of groups
+constexpr int64_t kMaxBlocks = (int64_t{1} << 31) - 1;       // of a grid
+constexpr int64_t kMaxShortRows = int64_t{1} << 30;          // of a launch
+constexpr uint32_t kMaxOfPiecesBlock = 1024;                 // partial results of groups
 constexpr uint32_t kNeverReached = (uint32_t{1} << 31) - 1;  // a divisor that gives 0
 
 const void* advance(const void* data, DType dtype, int64_t elements) {
@@ -162,7 +162,7 @@ Status launch_short_rows(const ReduceProblem& problem, const Plan& plan, const C
   const int64_t rows_of_block =
       rows_of_warp(config, in_flight(config.kernel, kind, problem.in_dtype)) *
       (config.threads / 32);
-  return in_parts(plan.outputs, kMostShortRows, [&](int64_t first, int64_t rows) {
+  return in_parts(plan.outputs, kMaxShortRows, [&](int64_t first, int64_t rows) {
     if (first > 0) {  // one dimension only
       params.base.in = advance(problem.in, problem.in_dtype, first * inner.in_stride);
       params.base.out =
@@ -183,12 +183,12 @@ Status launch_pieces(const ReduceProblem& problem, const Plan& plan, StridedPara
   p.lanes = 1;
   const uint32_t parts = p.pieces.divisor * p.runs.divisor;
   const auto one_more = [&] {  // those of a group lie apart: rather few for each thread
-    return p.runs.divisor == 1 || 2 * p.lanes * parts <= kMostOfPiecesBlock;
+    return p.runs.divisor == 1 || 2 * p.lanes * parts <= kMaxOfPiecesBlock;
   };
   while (p.lanes < 32 && p.lanes < plan.outputs && one_more()) p.lanes *= 2;
   const int threads = parts / (256 / p.lanes) >= 2 ? 512 : 256;
   const int64_t blocks = ceil_div<int64_t>(plan.outputs, p.lanes);
-  return in_parts(blocks, kMostBlocks, [&](int64_t first, int64_t count) {
+  return in_parts(blocks, kMaxBlocks, [&](int64_t first, int64_t count) {
     p.first_tile = first;
     const Grid grid{
         .blocks = dim3(static_cast<unsigned>(count)),
@@ -250,7 +250,7 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
   const bool in_memory = config.pieces > config.cluster || config.group > 1;
   // Hopper's build has clusters, and starts the second launch early.
   const bool sm90 = config.sm90;
-  const int64_t most_tiles = kMostBlocks / (config.pieces + config.collectors);
+  const int64_t most_tiles = kMaxBlocks / (config.pieces + config.collectors);
   const Status status = in_parts(config.tiles, most_tiles, [&](int64_t begin, int64_t tiles) {
     p.first_tile = begin, p.piece_blocks = static_cast<uint32_t>(tiles * config.pieces);
     const auto of_tile = static_cast<unsigned>(config.pieces + config.collectors);

@@ -59,7 +59,7 @@ class RowLoads {
 
 // A row by a block.
 template <typename Op>
-__global__ void __launch_bounds__(kMostRowWarps * 32, 2)
+__global__ void __launch_bounds__(kMaxRowWarps * 32, 2)
     lone_rows_kernel(const __grid_constant__ LoneRowsParams p) {
   const auto* row = static_cast<const typename Op::Element*>(p.in) + blockIdx.x * p.row_stride;
   const RowLoads<Op, kLoneRowLoads> loads(row, p.extent, 0, p.l2_policy);
@@ -107,7 +107,7 @@ class WarpMeeting {
     ptx::mbarrier_wait(barrier_, 0);
     Acc met = Op::widen(Op::identity(), 0);
 #pragma unroll
-    for (uint32_t i = 0; i < kMostCluster * kMostRowWarps / 32; ++i) {
+    for (uint32_t i = 0; i < kMaxCluster * kMaxRowWarps / 32; ++i) {
       if (threadIdx.x + 32 * i < slots_) {
         Acc acc;
         memcpy(&acc, inbox_ + threadIdx.x + 32 * i, sizeof(Acc));
@@ -124,7 +124,7 @@ class WarpMeeting {
 
 // A row by the blocks of a cluster: piece blockIdx.x of row blockIdx.y.
 template <typename Op>
-__global__ void __launch_bounds__(kMostRowWarps * 32, 2)
+__global__ void __launch_bounds__(kMaxRowWarps * 32, 2)
     row_pieces_kernel(const __grid_constant__ LoneRowsParams p) {
   using T = typename Op::Element;
   using Acc = typename Op::Acc;

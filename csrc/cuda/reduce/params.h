@@ -88,7 +88,7 @@ static_assert(sizeof(StridedParams) <= 4096, "what a kernel's parameters may tak
 
 // For kernels that live for little more than their first load: all that it waits for is in one line
 // of constants.
-struct ElementsParams {  // few rows, warp columns
+struct ElementsParams {  // short columns, warp columns
   const void* in;
   void* out;
   int64_t reduced_stride, kept_stride, kept_out_stride;

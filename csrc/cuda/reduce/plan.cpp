@@ -67,9 +67,9 @@ Plan columns_of_groups(const Plan& plan) {
 
 std::string explain(const Plan& plan, const Config& config) {
   constexpr const char* kNames[] = {
-      "short rows",   "ragged rows", "team rows",    "lone rows",       "row pieces",
-      "rows",         "runs",        "columns",      "shifted columns", "flat columns",
-      "thin columns", "few rows",    "warp columns", "wrapped columns", "strided",
+      "short rows",   "ragged rows",   "team rows",    "lone rows",       "row pieces",
+      "rows",         "runs",          "columns",      "shifted columns", "flat columns",
+      "thin columns", "short columns", "warp columns", "wrapped columns", "strided",
       "copy"};
   std::string text = "kernel: ";
   text += kNames[static_cast<int>(config.kernel)];

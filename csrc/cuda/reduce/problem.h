@@ -15,27 +15,28 @@ struct Plan {
 };
 
 enum class Kernel : int8_t {
-  kShortRows,    // a row by one lane, several or a warp; several rows a warp
-  kRaggedRows,   // the same of any length and at any alignment
-  kTeamRows,     // a row by 8, 16 or 32 lanes, at any alignment
-  kLoneRows,     // a row by a block, a few loads a thread
-  kRowPieces,    // a row by a cluster, a few loads a thread (sm_90)
-  kRows,         // a row, or a piece of one, by a block
-  kRuns,         // the same of rows that are several runs of contiguous elements each
-  kColumns,      // 16 bytes of adjacent outputs by a thread
-  kShifted,      // the same at any alignment, and of rows in two dimensions
-  kFlat,         // the same where a thread has all of its columns
-  kThin,         // the same of a column each, element by element
-  kFewRows,      // the same of up to 8 rows, in one dimension each
-  kWarpColumns,  // 32 columns by a block, a warp each some rows, element by element
-  kWrapped,      // few columns: their rows are read as one run
-  kStrided,      // any strides, element by element
-  kCopy,         // one element for each output, which is the result, or whose position is 0
+  kShortRows,     // a row by one lane, several or a warp; several rows a warp
+  kRaggedRows,    // the same of any length and at any alignment
+  kTeamRows,      // a row by 8, 16 or 32 lanes, at any alignment
+  kLoneRows,      // a row by a block, a few loads a thread
+  kRowPieces,     // a row by a cluster, a few loads a thread (sm_90)
+  kRows,          // a row, or a piece of one, by a block
+  kRuns,          // the same of rows that are several runs of contiguous elements each
+  kColumns,       // 16 bytes of adjacent outputs by a thread
+  kShifted,       // the same at any alignment, and of rows in two dimensions
+  kFlat,          // the same where a thread has all of its columns
+  kThin,          // the same of a column each, element by element
+  kShortColumns,  // the same of up to 8 rows, in one dimension each
+  kWarpColumns,   // 32 columns by a block, a warp each some rows, element by element
+  kWrapped,       // few columns: their rows are read as one run
+  kStrided,       // any strides, element by element
+  kCopy,          // one element for each output, which is the result, or whose position is 0
 };
 
 // Element by element, so that neither alignment nor the strides of columns matter.
 constexpr bool of_elements(Kernel kernel) {
-  return kernel == Kernel::kThin || kernel == Kernel::kFewRows || kernel == Kernel::kWarpColumns;
+  return kernel == Kernel::kThin || kernel == Kernel::kShortColumns ||
+         kernel == Kernel::kWarpColumns;
 }
 constexpr bool of_columns(Kernel kernel) {
   return kernel == Kernel::kColumns || kernel == Kernel::kShifted || kernel == Kernel::kWrapped ||
@@ -91,8 +92,8 @@ constexpr bool four_byte_lanes(Kind kind, DType dtype) {
   if (kind == Kind::kSum) return is_floating(dtype) && element_size(dtype) < 8;
   return kind == Kind::kExtreme && element_size(dtype) < 8;
 }
-// Lone rows, row pieces, few rows and warp columns are compiled for these only: of others few are
-// small.
+// Lone rows, row pieces, short columns and warp columns are compiled for these only: of others few
+// are small.
 constexpr bool has_small(Kind kind, DType dtype) {
   return four_byte_lanes(kind, dtype) && has_sm90(kind, dtype);
 }
@@ -111,10 +112,10 @@ constexpr int in_flight(Kernel kernel, Kind kind, DType dtype) {
 // once: of more, what neighbours store lies too far apart.
 constexpr bool stores_lanes(int64_t result_bytes) { return result_bytes <= 64; }
 
-constexpr int kMostFewRows = 8, kWarpColumnsThreads = 512;
+constexpr int kMaxShortColumnRows = 8, kWarpColumnsThreads = 512;
 constexpr int kLoneRowLoads = 4, kRowPieceLoads = 8;  // of a thread
-constexpr int kMostRowWarps = 16;                     // of a block that has a row
-constexpr int kMostCluster = 8;                       // what every GPU with clusters has
+constexpr int kMaxRowWarps = 16;                      // of a block that has a row
+constexpr int kMaxCluster = 8;                        // what every GPU with clusters has
 
 // Short rows: how many a warp has.
 constexpr int64_t rows_of_warp(const Config& config, int batch) {
@@ -135,7 +136,7 @@ constexpr int outputs_of_thread(Kernel kernel, DType dtype) {
 }
 // Dynamic shared memory of a block.
 constexpr int64_t shared_bytes(const Config& config, Kind kind, DType dtype) {
-  if (config.kernel == Kernel::kRowPieces) return 16 + 8 * kMostCluster * kMostRowWarps;
+  if (config.kernel == Kernel::kRowPieces) return 16 + 8 * kMaxCluster * kMaxRowWarps;
   const int of_thread = outputs_of_thread(config.kernel, dtype);
   const int span = config.lanes < 32 && !config.one_shift ? 32 : config.lanes;
   const int64_t meeting = cluster_bytes(config.cluster, config.lanes * of_thread) +

@@ -100,7 +100,7 @@ __device__ inline typename Op::Acc meet_warps(typename Op::Acc acc) {
   __syncthreads();
   if (threadIdx.x == 0) {  // shuffles would take longer
 #pragma unroll
-    for (uint32_t warp = 1; warp < kMostRowWarps; ++warp) {
+    for (uint32_t warp = 1; warp < kMaxRowWarps; ++warp) {
       if (warp < warps) acc = Op::combine(acc, shared[warp]);
     }
   }
@@ -108,7 +108,7 @@ __device__ inline typename Op::Acc meet_warps(typename Op::Acc acc) {
 }
 
 template <typename Op, bool kSm90>
-__global__ void __launch_bounds__(kMostRowWarps * 32, kRare<Op> ? 1 : 2)
+__global__ void __launch_bounds__(kMaxRowWarps * 32, kRare<Op> ? 1 : 2)
     rows_kernel(const __grid_constant__ Params p) {
   uint32_t tile = blockIdx.x, piece = 0;
   if (p.pieces.divisor > 1) {
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kMostRowWarps * 32, kRare<Op> ? 1 : 2)
 
 // A row that is several runs: their loads are counted one run behind the other.
 template <typename Op>
-__global__ void __launch_bounds__(kMostRowWarps * 32, sizeof(typename Op::Acc) <= 8 ? 2 : 1)
+__global__ void __launch_bounds__(kMaxRowWarps * 32, sizeof(typename Op::Acc) <= 8 ? 2 : 1)
     runs_kernel(const __grid_constant__ StridedParams params) {
   using T = typename Op::Element;
   using Lane = typename Op::Lane;

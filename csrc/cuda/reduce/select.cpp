@@ -14,7 +14,7 @@ constexpr int kStridedThreads = 256;
 // Elements that a thread should have to itself at any strides.
 constexpr int64_t kThinStrided = 16;
 constexpr int64_t kFewBatches = 4;
-constexpr int64_t kFewestStridedTiles = 2;           // of an SM
+constexpr int64_t kMinStridedTiles = 2;              // of an SM
 constexpr int64_t kStridedPiece = int64_t{1} << 30;  // elements, at most
 
 DType result_of(const View& v) { return reduce_output_dtype(v.problem.op, v.problem.in_dtype); }
@@ -36,7 +36,7 @@ Config strided(const View& v) {
   // too few for a block.
   int64_t inside = 1;  // outputs that lie closer to one another than an output's elements
   for (int d = plan.kept.count - 1; d >= 0 && !lies_inside(v.reduced(), plan.kept[d]); --d) {
-    const bool enough = d == plan.kept.count - 1 || plan.outputs >= 32 * kFewestStridedTiles * sms;
+    const bool enough = d == plan.kept.count - 1 || plan.outputs >= 32 * kMinStridedTiles * sms;
     if (enough) inside *= plan.kept[d].size;
   }
   int64_t lanes = std::min<int64_t>(pow2_ceil(inside), 32);
@@ -56,7 +56,7 @@ Config strided(const View& v) {
   int64_t pieces = std::min(batches, slots / std::max<int64_t>(config.tiles, 1));
   if (batches <= kFewBatches) pieces = 1;  // a second launch would take longer
   config.pieces = std::max({pieces, ceil_div(plan.extent, kStridedPiece), int64_t{1}});
-  config.mail = config.pieces * config.lanes <= kMostMail;
+  config.mail = config.pieces * config.lanes <= kMaxMail;
   config.reason = "strides that no wide load fits";
   return config;
 }

@@ -18,18 +18,18 @@ constexpr int kColumnThreads = 512, kWidestLanes = 256;  // of a block; along it
 constexpr int kNarrowest = 32;  // the least part of the widest lanes that is considered
 // Of the limits of warp columns, and of where blocks of 512 threads are considered: 120 random
 // problems, and 80 near the limits, beside what was chosen before.
-constexpr int64_t kFewestWarpRows = 128, kMostWarpRows = 400;
+constexpr int64_t kMinWarpRows = 128, kMaxWarpRows = 400;
 constexpr int kWarpColumnsBlocks = 2048 / kWarpColumnsThreads;  // of an SM
 constexpr int64_t kSharedBytes = 48 * 1024;
 constexpr double kClusteredBytes = 100e6;  // from here on clusters of columns lose
-constexpr int64_t kMostWrapped = 64;       // columns: 99 and 100 are 1 to 4 % slower so
-constexpr int64_t kFewestWrapped = 512;    // rows of few columns: fewer are strided
+constexpr int64_t kMaxWrapped = 64;        // columns: 99 and 100 are 1 to 4 % slower so
+constexpr int64_t kMinWrapped = 512;       // rows of few columns: fewer are strided
 // Of groups, by 247 random problems: runs of more bytes are read well one by one, a second launch
 // pays from so many bytes on for each byte of a run (twice as many where runs are whole loads), and
 // partial results of columns of fewer bytes take as long as the columns.
-constexpr int64_t kMostGroupRun = 64, kFewestColumnBytes = 96;
-constexpr double kFewestGroupBytes = 2e6, kGroupBytesOfRun = 4e5;
-constexpr int64_t kMostGroupColumns = int64_t{1} << 22;
+constexpr int64_t kMaxGroupRun = 64, kMinColumnBytes = 96;
+constexpr double kMinGroupBytes = 2e6, kGroupBytesOfRun = 4e5;
+constexpr int64_t kMaxGroupColumns = int64_t{1} << 22;
 constexpr int64_t kSector = 32;  // bytes that are read together
 
 // After how many 16-byte loads of `vector` elements rows at this stride begin equally far in one.
@@ -40,8 +40,8 @@ int64_t period_of(int64_t stride, int64_t vector) { return stride / std::gcd(str
 bool fits_wrapped(const View& v) {
   const int64_t columns = v.kept().size, stride = v.reduced().in_stride;
   if (v.few_kernels() || v.kind == Kind::kArg || v.plan.reduced.count > 1) return false;
-  if (columns > kMostWrapped || v.all_aligned(true)) return false;
-  if (v.few_columns() && v.plan.extent < kFewestWrapped) return false;
+  if (columns > kMaxWrapped || v.all_aligned(true)) return false;
+  if (v.few_columns() && v.plan.extent < kMinWrapped) return false;
   if (stride < columns || (2 * columns < stride && stride * v.element > kSector)) return false;
   const int64_t elements = (v.plan.extent - 1) * stride + columns;
   return period_of(stride, v.vector) <= kColumnThreads && 2 * v.vector <= elements &&
@@ -65,7 +65,7 @@ void consider_wrapped(const View& v, Choice* choice) {
   const int64_t period = period_of(stride, v.vector), lanes = pow2_ceil(columns);
   const int64_t vectors = ceil_div((v.plan.extent - 1) * stride + columns, v.vector);
   Choice wrapped{.config = {.kernel = Kernel::kWrapped}, .cost = choice->cost};
-  for (int threads = kFewestThreads; threads <= kColumnThreads; threads *= 2) {
+  for (int threads = kMinThreads; threads <= kColumnThreads; threads *= 2) {
     const Config alone{.kernel = Kernel::kWrapped, .threads = threads};
     if (threads < std::max(period, lanes)) continue;
     if (shared_bytes(alone, v.kind, v.problem.in_dtype) > kSharedBytes) continue;
@@ -109,9 +109,9 @@ Config tiled_columns(const View& v) {
   Cut cut{.batch = in_flight(Kernel::kFlat, v.kind, v.problem.in_dtype), .resident = kFlatResident};
   Choice choice;
   if (has_flat(v.problem.in_dtype) && !v.few_kernels() && !v.groups && outer * across < k31Bits &&
-      v.plan.extent <= kMostOfThread) {
+      v.plan.extent <= kMaxOfThread) {
     choice.config.kernel = Kernel::kFlat;
-    for (cut.threads = kFewestThreads; cut.threads <= kFlatThreads; cut.threads *= 2) {
+    for (cut.threads = kMinThreads; cut.threads <= kFlatThreads; cut.threads *= 2) {
       cut.lanes = 1, cut.tiles = ceil_div<int64_t>(outer * across, cut.threads), cut.pieces = 1;
       cut.loads = v.plan.extent + kFlatLoads;
       cut.run = 16 * std::min<int64_t>(across, cut.threads);
@@ -121,7 +121,7 @@ Config tiled_columns(const View& v) {
   // Products of bf16 cannot store a thread's results at once, as flat columns do.
   const bool flat_alone = choice.config.kernel == Kernel::kFlat && v.kind == Kind::kProd &&
                           v.problem.in_dtype == DType::kBF16 &&
-                          v.plan.extent <= kFewRowsOfProducts && v.bytes >= kFewestAloneBytes;
+                          v.plan.extent <= kFewRowsOfProducts && v.bytes >= kMinAloneBytes;
   if (flat_alone) {
     choice.config.reason = "short columns: a thread each";
     return choice.config;
@@ -129,13 +129,13 @@ Config tiled_columns(const View& v) {
   Choice tiled{.config = {.kernel = shifted ? Kernel::kShifted : Kernel::kColumns},
                .cost = choice.cost};
   // (What is 8 bytes takes blocks long to bring together, which only tall columns hide.)
-  cut.large = v.bytes >= kLargeBytes && v.all_aligned(true, kLine) &&
+  cut.large = v.bytes >= kLargeReductionBytes && v.all_aligned(true, kLine) &&
               v.plan.extent >= (v.four_byte_lanes() ? kTallColumn : kTallestColumn);
   cut.tiled = true;
   cut.words_of_slot = v.kind == Kind::kArg ? 2 : 1;
   cut.resident = columns_resident(v);
   const DType result = reduce_output_dtype(v.problem.op, v.problem.in_dtype);
-  if (stores_lanes(v.vector * element_size(result)) && v.bytes >= kFewestAloneBytes && !v.groups) {
+  if (stores_lanes(v.vector * element_size(result)) && v.bytes >= kMinAloneBytes && !v.groups) {
     cut.end_alone = kAloneEnd;
   }
   if (shifted) cut.best_threads = 256, cut.resident = v.vector > 4 ? 512 : 1024;
@@ -143,7 +143,7 @@ Config tiled_columns(const View& v) {
   const int narrowest =
       std::max(cut.large ? std::min<int>(kLine / 16, widest) : 1, widest / kNarrowest);
   for (int lanes = widest; lanes >= narrowest; lanes /= 2) {
-    const int fewest_threads = cut.large ? kWidestLanes : std::max(lanes, kFewestThreads);
+    const int fewest_threads = cut.large ? kWidestLanes : std::max(lanes, kMinThreads);
     for (int threads = fewest_threads; threads <= kColumnThreads; threads *= 2) {
       const auto vector = static_cast<int>(v.vector);
       Config alone{.kernel = tiled.config.kernel, .threads = threads, .lanes = lanes};
@@ -151,7 +151,7 @@ Config tiled_columns(const View& v) {
       if (shared_bytes(alone, v.kind, v.problem.in_dtype) > kSharedBytes) alone.one_shift = false;
       if (shared_bytes(alone, v.kind, v.problem.in_dtype) > kSharedBytes) continue;
       Config largest = alone;
-      largest.cluster = kMostCluster;
+      largest.cluster = kMaxCluster;
       const bool clusters = v.clusters() && !shifted && !v.groups && v.bytes < kClusteredBytes &&
                             shared_bytes(largest, v.kind, v.problem.in_dtype) <= kSharedBytes;
       // A tile that is as wide as the rows is read in one run.
@@ -194,9 +194,8 @@ Config tiled_columns(const View& v) {
 bool fits_warp_columns(const View& v) {
   const int64_t tiles = ceil_div<int64_t>(v.plan.outputs, 32);
   return v.small() && v.element == 2 && v.plan.kept.count == 1 && v.plan.reduced.count == 1 &&
-         !v.all_aligned(true) && kFewestWarpRows < v.plan.extent &&
-         v.plan.extent <= kMostWarpRows && tiles >= v.device.sm_count &&
-         tiles <= kWarpColumnsBlocks * v.device.sm_count;
+         !v.all_aligned(true) && kMinWarpRows < v.plan.extent && v.plan.extent <= kMaxWarpRows &&
+         tiles >= v.device.sm_count && tiles <= kWarpColumnsBlocks * v.device.sm_count;
 }
 
 Config warp_columns(const View& v) {
@@ -227,11 +226,11 @@ bool fits_groups(const View& v) {
   if (v.kind == Kind::kArg || v.plan.reduced.count != 2 || inner.in_stride != 1) return false;
   if (kept.in_stride != inner.size || kept.out_stride != 1) return false;
   if (v.plan.kept.count > Params::kMaxKept || 2 * columns <= v.vector) return false;
-  if (v.plan.reduced[0].size * v.element < kFewestColumnBytes) return false;
-  if (v.plan.extent >= k31Bits || v.plan.outputs * inner.size > kMostGroupColumns) return false;
+  if (v.plan.reduced[0].size * v.element < kMinColumnBytes) return false;
+  if (v.plan.extent >= k31Bits || v.plan.outputs * inner.size > kMaxGroupColumns) return false;
   const int64_t run = inner.size * v.element, loads = inner.size % v.vector == 0 ? 2 : 1;
   const double fewest = kGroupBytesOfRun * static_cast<double>(run * loads);
-  return run <= kMostGroupRun && v.bytes >= std::max(kFewestGroupBytes, fewest);
+  return run <= kMaxGroupRun && v.bytes >= std::max(kMinGroupBytes, fewest);
 }
 
 Config groups(const View& v) {

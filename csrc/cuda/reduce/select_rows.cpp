@@ -10,10 +10,10 @@ namespace xgemm::cuda::reduce {
 namespace {
 
 constexpr int kShortThreads = 64, kTeamThreads = 128;
-constexpr int kMostRowThreads = 32 * kMostRowWarps, kRowsResident = 1024;
-constexpr int kMostVectors = 8;   // of a row that a lane of short rows takes at once
+constexpr int kMaxRowThreads = 32 * kMaxRowWarps, kRowsResident = 1024;
+constexpr int kMaxVectors = 8;    // of a row that a lane of short rows takes at once
 constexpr int64_t kThinRow = 10;  // elements, where short rows are ragged
-constexpr int kFewestPieceThreads = 128;
+constexpr int kMinPieceThreads = 128;
 constexpr int kStreamBlocks = 6;  // of an SM
 constexpr int kEnoughWarps = 16;  // of an SM
 // Of the limits of lone rows: 120 random problems, and 80 near the limits, beside what was chosen
@@ -46,8 +46,8 @@ Config short_rows(const View& v) {
   const int64_t vectors = v.vectors_of_row();
   const auto slots = static_cast<int>(pow2_ceil(vectors));
   if (v.few_rows() || !whole) {  // rather loads of one row than of several
-    config.vectors = std::min({2 * slots, kMostVectors, v.batch});
-    if (!whole && !v.few_rows()) config.vectors = std::min({slots, kMostVectors, v.batch});
+    config.vectors = std::min({2 * slots, kMaxVectors, v.batch});
+    if (!whole && !v.few_rows()) config.vectors = std::min({slots, kMaxVectors, v.batch});
     config.lanes = std::max(slots / (whole ? 4 : config.vectors), 1);
   } else {
     // One load of each of 8 rows, or more of fewer where what lanes hand each other is 8 bytes.
@@ -88,7 +88,7 @@ Config team_rows(const View& v) {
 
 // Threads of a lone row.
 int lone_row_threads(int64_t vectors) {
-  return vectors <= 256 ? 128 : vectors <= 1024 ? 256 : kMostRowThreads;
+  return vectors <= 256 ? 128 : vectors <= 1024 ? 256 : kMaxRowThreads;
 }
 
 // Where there is much to read most of a thread's loads should be there.
@@ -105,17 +105,17 @@ bool fits_row_pieces(const View& v) {
   if (!v.clusters() || !has_small(v.kind, v.problem.in_dtype)) return false;
   if (v.plan.kept.count > 1 || v.plan.reduced.count > 1) return false;
   const int64_t vectors = v.vectors_of_row(), most = v.device.sm_count / v.plan.outputs;
-  return vectors > kFewestPieceThreads * kRowPieceLoads &&
-         vectors <= std::min<int64_t>(most, kMostCluster) * kMostRowThreads * kRowPieceLoads;
+  return vectors > kMinPieceThreads * kRowPieceLoads &&
+         vectors <= std::min<int64_t>(most, kMaxCluster) * kMaxRowThreads * kRowPieceLoads;
 }
 
 Config row_pieces(const View& v) {
   Config config{.kernel = Kernel::kRowPieces,
-                .threads = kFewestPieceThreads,
+                .threads = kMinPieceThreads,
                 .tiles = v.plan.outputs,
                 .reason = "rows: a cluster each"};
   const int64_t loads = ceil_div<int64_t>(v.vectors_of_row(), kRowPieceLoads);  // of all threads
-  const int64_t most = std::min<int64_t>(v.device.sm_count / v.plan.outputs, kMostCluster);
+  const int64_t most = std::min<int64_t>(v.device.sm_count / v.plan.outputs, kMaxCluster);
   while (config.threads * most < loads) config.threads *= 2;
   config.pieces = config.cluster = static_cast<int>(ceil_div<int64_t>(loads, config.threads));
   return config;
@@ -128,9 +128,9 @@ Config rows_of_blocks(const View& v) {
   const int64_t vectors = v.vectors_of_row();
   // In long rows larger blocks read faster than the estimate knows, but for positions.
   const bool large = vectors >= kLongRow && v.kind != Kind::kArg;
-  const int fewest = large ? kLongRowThreads : kFewestThreads;
-  for (int threads = fewest; threads <= kMostRowThreads; threads *= 2) {
-    if (threads > kFewestThreads && threads >= 2 * vectors) break;
+  const int fewest = large ? kLongRowThreads : kMinThreads;
+  for (int threads = fewest; threads <= kMaxRowThreads; threads *= 2) {
+    if (threads > kMinThreads && threads >= 2 * vectors) break;
     const Cut cut{.threads = threads,
                   .lanes = 1,
                   .tiles = v.plan.outputs,

@@ -13,7 +13,7 @@
 namespace xgemm::cuda::reduce {
 
 inline constexpr int64_t k31Bits = int64_t{1} << 31;
-inline constexpr int64_t kMostOfThread = 4096;   // elements of an output, where one thread has all
+inline constexpr int64_t kMaxOfThread = 4096;    // elements of an output, where one thread has all
 inline constexpr int kFullWarps = 8;             // of an SM
 inline constexpr double kLargeBlockBytes = 2e6;  // from here on columns may have 512 threads
 // From here on L2 is better left as it is: reading 1 GB takes 243 us then, and 256 us where what

@@ -9,9 +9,9 @@
 namespace xgemm::cuda::w4a16 {
 namespace {
 
-constexpr int kThreads = 256;         // a warp for each half strip of a unit
-constexpr int kUnits = 2;             // of a block, at a time
-constexpr int64_t kMostRows = 65535;  // of a grid
+constexpr int kThreads = 256;        // a warp for each half strip of a unit
+constexpr int kUnits = 2;            // of a block, at a time
+constexpr int64_t kMaxRows = 65535;  // of a grid
 constexpr uint32_t kAllLanes = 0xffffffff;
 
 // Element i of lane j's words becomes element j of lane i's, for the 4 lanes of a column.
@@ -249,7 +249,7 @@ Status launch_dequantize(const Dequantize& part, cudaStream_t stream) {
   const Params params = make_params(part, sizeof(T));
   const int64_t blocks = ceil_div<int64_t>(part.channels, w4::kUnitK * kUnits);
   const Grid grid{.blocks = dim3(static_cast<unsigned>(blocks),
-                                 static_cast<unsigned>(min(params.rows, kMostRows))),
+                                 static_cast<unsigned>(min(params.rows, kMaxRows))),
                   .threads = dim3(kThreads),
                   .stream = stream};
   return launch_grid("dequantizing a packed weight", grid, dequantize_kernel<T>, params);

@@ -9,7 +9,7 @@ namespace xgemm::cuda::w4a16 {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int64_t kMostBlocks = 1 << 16;  // of a grid's y, which is shorter than its x
+constexpr int64_t kMaxBlocks = 1 << 16;  // of a grid's y, which is shorter than its x
 
 // A thread has kVector neighbouring columns of dst, which are one aligned store, and goes down the
 // rows: the order is read once.
@@ -51,7 +51,7 @@ Status launch_gather(const Gather& p, cudaStream_t stream) {
   const int64_t per_block = kThreads * (vector ? kVector : 1);
   const int64_t blocks_x = ceil_div(p.cols, per_block);
   // Enough blocks for every SM, and then rows in turns.
-  const int64_t blocks_y = std::clamp<int64_t>(4096 / blocks_x, 1, std::min(p.rows, kMostBlocks));
+  const int64_t blocks_y = std::clamp<int64_t>(4096 / blocks_x, 1, std::min(p.rows, kMaxBlocks));
   const Grid grid{.blocks = dim3(static_cast<unsigned>(blocks_x), static_cast<unsigned>(blocks_y)),
                   .threads = dim3(kThreads),
                   .stream = stream};

@@ -1,9 +1,9 @@
 #include "cuda/w4a16/sm80/launch.h"
 
 #include "cuda/w4a16/api.h"
-#include "cuda/w4a16/sm90/rows/launch.h"
+#include "cuda/w4a16/sm90/register_resident/launch.h"
+#include "cuda/w4a16/sm90/skinny/launch.h"
 #include "cuda/w4a16/sm90/wgmma/launch.h"
-#include "cuda/w4a16/sm90/whole/launch.h"
 
 namespace xgemm::cuda::w4a16 {
 
@@ -12,10 +12,10 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
   switch (config.kernel) {
     case Kernel::kSm80:
       return sm80::launch(problem, config, workspace, stream);
-    case Kernel::kSm90Rows:
-      return sm90::rows::launch(problem, config, stream);
-    case Kernel::kSm90Whole:
-      return sm90::whole::launch(problem, config, stream);
+    case Kernel::kSm90Skinny:
+      return sm90::skinny::launch(problem, config, stream);
+    case Kernel::kSm90RegisterResident:
+      return sm90::register_resident::launch(problem, config, stream);
     case Kernel::kSm90Wgmma:
       return sm90::wgmma::launch(problem, config, workspace, stream);
   }

@@ -33,7 +33,7 @@ struct Problem {
   int64_t d_row_stride = 0, d_col_stride = 1;  // elements
   bool batch_invariant = false;                // a row's bits do not depend on m
   // kSm90Wgmma may start, and read the weight (but nothing else), before earlier work in the stream
-  // has ended: programmatic dependent launch. kSm90Rows always starts early, and then waits.
+  // has ended: programmatic dependent launch. kSm90Skinny always starts early, and then waits.
   bool overlaps_previous = false;
 };
 
@@ -45,14 +45,15 @@ inline bool is_plain(const Problem& p) {
 }
 
 enum class Kernel {
-  kSm80,      // units by cp.async, mma.sync: any format, GPU from Ampere on, stride and alignment
-  kSm90Rows,  // a stream over the weight by bulk copies, mma.sync, K split over warps and a cluster
-  kSm90Whole,  // all of a small weight in registers, asked for at once, mma.sync
-  kSm90Wgmma,  // wgmma with the weight dequantized in registers, TMA, persistent tiles
+  kSm80,        // units by cp.async, mma.sync: any format, GPU from Ampere on, stride and alignment
+  kSm90Skinny,  // a stream over the weight by bulk copies, mma.sync, K split over warps and a
+                // cluster
+  kSm90RegisterResident,  // all of a small weight in registers, asked for at once, mma.sync
+  kSm90Wgmma,             // wgmma with the weight dequantized in registers, TMA, persistent tiles
 };
 
 struct Config {
-  Kernel kernel = Kernel::kSm90Rows;
+  Kernel kernel = Kernel::kSm90Skinny;
   int block_m = 0;              // rows of X that a CTA holds
   int block_n = 0;              // columns of a tile
   int warps = 0;                // of a CTA
@@ -60,7 +61,7 @@ struct Config {
   int cluster = 1;              // CTAs that share K, or an operand
   int splits = 1;               // of K: kSm80 by CTAs, kSm90Wgmma by CTAs of a cluster
   int ctas = 0;                 // of the grid, at most
-  bool even_shares = false;     // clusters take equal parts of all tiles' K
+  bool stream_k = false;        // clusters take stream-K
   bool copy_x = false;          // first, in perm's order, so that whole copies can read it
   int64_t workspace_bytes = 0;  // that launch wants
   const char* reason = "";

@@ -5,9 +5,9 @@
 #include <sstream>
 
 #include "cuda/w4a16/sm80/select.h"
-#include "cuda/w4a16/sm90/rows/select.h"
+#include "cuda/w4a16/sm90/register_resident/select.h"
+#include "cuda/w4a16/sm90/skinny/select.h"
 #include "cuda/w4a16/sm90/wgmma/select.h"
-#include "cuda/w4a16/sm90/whole/select.h"
 
 namespace xgemm::cuda::w4a16 {
 namespace {
@@ -16,10 +16,10 @@ const char* name_of(Kernel kernel) {
   switch (kernel) {
     case Kernel::kSm80:
       return "sm80 (cp.async, mma.sync; any format, stride and alignment)";
-    case Kernel::kSm90Rows:
-      return "sm90 rows (bulk copies + mma.sync, K split over warps and a cluster)";
-    case Kernel::kSm90Whole:
-      return "sm90 whole (all of a small weight in registers, mma.sync)";
+    case Kernel::kSm90Skinny:
+      return "sm90 skinny (bulk copies + mma.sync, K split over warps and a cluster)";
+    case Kernel::kSm90RegisterResident:
+      return "sm90 register-resident (all of a small weight in registers, mma.sync)";
     case Kernel::kSm90Wgmma:
       return "sm90 wgmma (the weight dequantized in registers)";
   }
@@ -34,8 +34,8 @@ std::optional<Config> select_config(const Problem& p, const DeviceInfo& device) 
   double us = 0, rows_us = 0;
   Config config, rows_config;
   // Another kernel sums in another order: where bits must not depend on M, one kernel takes all M,
-  // and that for few rows takes none.
-  const bool rows = sm90::rows::select(p, device, &rows_config, &rows_us);
+  // and the skinny one takes none.
+  const bool rows = sm90::skinny::select(p, device, &rows_config, &rows_us);
   const bool wgmma = sm90::wgmma::select(p, device, &config, &us);
   // Where estimates tie, the stream is ahead with 8 rows or fewer: behind another product it begins
   // before that has ended. (H200, 12 layers in 5 formats, cold, one product by itself: with the fit
@@ -44,7 +44,8 @@ std::optional<Config> select_config(const Problem& p, const DeviceInfo& device) 
   // 45 products take 0.94 of the time.
   const double favour = p.perm == nullptr ? (p.m <= 8 ? 1.04 : 1.0) : (p.m == 1 ? 1.0 : 0.96);
   if (rows && (!wgmma || rows_us <= us * favour)) {
-    sm90::whole::select(p, device, &rows_config);  // faster still, where it takes the problem
+    sm90::register_resident::select(p, device,
+                                    &rows_config);  // faster still, where it takes the problem
     return rows_config;
   }
   if (wgmma) return config;
@@ -63,7 +64,7 @@ std::string explain(const Problem& p, const Config& config) {
   if (config.cluster > 1) out << ", clusters of " << config.cluster;
   if (config.splits > 1) out << ", K in " << config.splits << " parts";
   out << ", " << config.ctas << " CTAs";
-  if (config.even_shares) out << ", equal parts of all tiles' K";
+  if (config.stream_k) out << ", stream-K";
   if (config.copy_x) out << ", x copied first";
   if (config.workspace_bytes > 0) out << ", workspace of " << config.workspace_bytes << " bytes";
   out << "\nbecause: " << config.reason << "\n";

@@ -8,7 +8,7 @@
 
 namespace xgemm::cuda::gemm::align {
 
-inline constexpr int kMostCopies = 2;  // A and B
+inline constexpr int kMaxCopies = 2;  // A and B
 
 // Makes `count` copies in one launch. Extents are below 2^31.
 Status copy(const AlignedCopy* copies, int count, cudaStream_t stream);

@@ -26,7 +26,8 @@ AlignedCopy plan(const Problem& problem, const Operand& operand, int64_t rows, i
   const int64_t of_columns = distance(columns, operand.col_stride);
   AlignedCopy copy;
   copy.src = operand.data;
-  const bool along_k = is_few(problem, k_is_columns ? rows : columns) || of_columns == of_rows;
+  const bool along_k =
+      is_skinny_side(problem, k_is_columns ? rows : columns) || of_columns == of_rows;
   copy.inner_is_columns = along_k ? k_is_columns : of_columns < of_rows;
   copy.outer = copy.inner_is_columns ? rows : columns;
   copy.inner = copy.inner_is_columns ? columns : rows;
@@ -76,9 +77,9 @@ void read_from(Problem& problem, Operand& operand, const AlignedCopy& copy,
 
 }  // namespace
 
-bool is_few(const Problem& problem, int64_t extent) {
-  constexpr int64_t kMostFew = 32;
-  return extent <= kMostFew && extent == std::min(problem.m, problem.n);
+bool is_skinny_side(const Problem& problem, int64_t extent) {
+  constexpr int64_t kMaxFew = 32;
+  return extent <= kMaxFew && extent == std::min(problem.m, problem.n);
 }
 
 AlignedCopy copy_of_a(const Problem& problem) {

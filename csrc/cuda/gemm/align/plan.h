@@ -33,7 +33,7 @@ struct AlignedCopy {
 };
 
 // Whether an operand of so many rows (or columns, of B) is the one with few of them.
-bool is_few(const Problem& problem, int64_t extent);
+bool is_skinny_side(const Problem& problem, int64_t extent);
 
 // The copies of A and B. Few rows (or columns) have K along them: a kernel that streams the other
 // operand then takes whole lines, and no more of them than there are. Else a dimension that is

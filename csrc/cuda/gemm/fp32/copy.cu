@@ -21,7 +21,7 @@ struct CopyParams {
 };
 
 struct AllParams {
-  CopyParams copies[kMostCopies];
+  CopyParams copies[kMaxCopies];
   uint32_t blocks_of_first;
 };
 

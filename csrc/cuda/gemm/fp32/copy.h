@@ -8,7 +8,7 @@
 
 namespace xgemm::cuda::gemm::fp32 {
 
-inline constexpr int kMostCopies = 2;
+inline constexpr int kMaxCopies = 2;
 
 // All of them in one launch. A kernel that waits for it by griddep_wait may be launched so that it
 // overlaps.

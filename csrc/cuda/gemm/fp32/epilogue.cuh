@@ -90,8 +90,8 @@ __device__ __noinline__ inline void finish_row4(const Params& params, int64_t ba
 
 // The same for threads that have one or two of them, without a call where D is the sums: its code
 // would have to be fetched when all else is done.
-__device__ inline void finish_few_row4(const Params& params, int64_t batch, float4 sums,
-                                       int64_t row, int64_t column) {
+__device__ inline void finish_row4_inline(const Params& params, int64_t batch, float4 sums,
+                                          int64_t row, int64_t column) {
   if (params.scaled_sums) {
     store_d4(params, batch, scale4(params.alpha, sums), row, column);
   } else {

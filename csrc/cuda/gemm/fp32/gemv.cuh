@@ -10,10 +10,10 @@
 
 namespace xgemm::cuda::gemm::fp32 {
 
-// What a thread sums: kFew rows of D by four columns.
-template <int kFew>
+// What a thread sums: kRowsOfD rows of D by four columns.
+template <int kRowsOfD>
 struct GemvSums {
-  float at[kFew][4] = {};
+  float at[kRowsOfD][4] = {};
 
   __device__ void add(int row, float a, float4 b) {
     at[row][0] = fmaf(a, b.x, at[row][0]), at[row][1] = fmaf(a, b.y, at[row][1]);
@@ -44,10 +44,10 @@ struct GemvWork {
   template <bool kCluster>
   __device__ static GemvWork at(const Params& params, int64_t index) {
     // 64-bit divisions take long, and few products have so many CTAs.
-    constexpr int64_t kMost = INT32_MAX;
+    constexpr int64_t kMax = INT32_MAX;
     int64_t tile, batch, split;
-    if (index < kMost) {
-      const auto tiles = static_cast<uint32_t>(min(params.tiles_n, kMost));
+    if (index < kMax) {
+      const auto tiles = static_cast<uint32_t>(min(params.tiles_n, kMax));
       const auto splits = static_cast<uint32_t>(params.splits);
       auto i = static_cast<uint32_t>(index);
       if constexpr (kCluster) split = i % splits, i /= splits;
@@ -64,7 +64,7 @@ struct GemvWork {
       batch = plane;
     }
     const int64_t k = split * params.k_per_split;
-    return {tile * params.few_columns,
+    return {tile * params.gemv_columns,
             batch,
             split * params.batches + batch,
             static_cast<int>(min(params.k_per_split, params.k - k)),
@@ -74,7 +74,7 @@ struct GemvWork {
 };
 
 // B along k: a warp has 4 columns and, at a time, 128 k.
-template <int kFew>
+template <int kRowsOfD>
 class KMajorGemv {
  public:
   static constexpr int kColumns = 4;  // of a warp
@@ -82,12 +82,12 @@ class KMajorGemv {
   int parts, part;  // shares of k in the CTA, and which of them the warp has
 
   __device__ KMajorGemv(const Params& params, int warp, int warps)
-      : parts(warps * kColumns / params.few_columns),
+      : parts(warps * kColumns / params.gemv_columns),
         part(warp % parts),
         column_(warp / parts * kColumns) {}
 
   __device__ void sum(const Params& params, const GemvWork& work, int lane,
-                      GemvSums<kFew>* sums) const {
+                      GemvSums<kRowsOfD>* sums) const {
     const auto along_k = [](const OperandParams& operand) {
       return operand.vectors && operand.access == Access::kAlongK;
     };
@@ -99,14 +99,14 @@ class KMajorGemv {
     sums->template add_lanes<1>();
   }
 
-  // To [kFew][few_columns].
-  __device__ void store(const Params& params, const GemvSums<kFew>& sums, int lane,
+  // To [kRowsOfD][gemv_columns].
+  __device__ void store(const Params& params, const GemvSums<kRowsOfD>& sums, int lane,
                         float* to) const {
     if (lane > 0) return;
 #pragma unroll
-    for (int i = 0; i < kFew; ++i) {
+    for (int i = 0; i < kRowsOfD; ++i) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) to[i * params.few_columns + column_ + j] = sums.at[i][j];
+      for (int j = 0; j < 4; ++j) to[i * params.gemv_columns + column_ + j] = sums.at[i][j];
     }
   }
 
@@ -115,13 +115,13 @@ class KMajorGemv {
 
   // Rows of k: w of B, x of A; those beyond the last one read it again.
   struct Rows {
-    const float *w[4], *x[kFew];
+    const float *w[4], *x[kRowsOfD];
     int64_t w_stride, x_stride;
   };
 
   template <bool kVectors>
   __device__ void multiply(const Params& params, const GemvWork& work, int lane,
-                           GemvSums<kFew>* sums) const {
+                           GemvSums<kRowsOfD>* sums) const {
     // A lane's four k are neighbours, or neighbouring lanes' ones.
     int k = part * kStep + lane * (kVectors ? 4 : 1);
     Rows rows;
@@ -132,7 +132,7 @@ class KMajorGemv {
       rows.w[j] = work.b + column * params.b.row_stride;
     }
 #pragma unroll
-    for (int i = 0; i < kFew; ++i) {
+    for (int i = 0; i < kRowsOfD; ++i) {
       rows.x[i] = work.a + min(int64_t{i}, params.m - 1) * params.a.row_stride;
     }
     const int whole = max(work.depth / kStep - part + parts - 1, 0) / parts;
@@ -146,18 +146,18 @@ class KMajorGemv {
 
   // kWhole: all lanes' k exist.
   template <bool kVectors, bool kWhole>
-  __device__ static void step(const Rows& rows, int k, int depth, GemvSums<kFew>* sums) {
-    float4 w[4], x[kFew];
+  __device__ static void step(const Rows& rows, int k, int depth, GemvSums<kRowsOfD>* sums) {
+    float4 w[4], x[kRowsOfD];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       w[j] = load<kVectors, kWhole>(rows.w[j], rows.w_stride, k, depth);
     }
 #pragma unroll
-    for (int i = 0; i < kFew; ++i) {
+    for (int i = 0; i < kRowsOfD; ++i) {
       x[i] = load<kVectors, kWhole>(rows.x[i], rows.x_stride, k, depth);
     }
 #pragma unroll
-    for (int i = 0; i < kFew; ++i) {
+    for (int i = 0; i < kRowsOfD; ++i) {
       sums->add(i, x[i].x, {w[0].x, w[1].x, w[2].x, w[3].x});
       sums->add(i, x[i].y, {w[0].y, w[1].y, w[2].y, w[3].y});
       sums->add(i, x[i].z, {w[0].z, w[1].z, w[2].z, w[3].z});
@@ -178,7 +178,7 @@ class KMajorGemv {
 };
 
 // B along its columns: a warp has 4 kLanes columns of 32 / kLanes k at a time.
-template <int kFew, int kLanes>
+template <int kRowsOfD, int kLanes>
 class WideGemv {
  public:
   int parts, part;  // shares of k in the CTA, and which of them the warp has
@@ -186,7 +186,7 @@ class WideGemv {
   __device__ WideGemv(const Params&, int warp, int warps) : parts(warps), part(warp) {}
 
   __device__ void sum(const Params& params, const GemvWork& work, int lane,
-                      GemvSums<kFew>* sums) const {
+                      GemvSums<kRowsOfD>* sums) const {
     if (in_quads(params)) {
       multiply<true>(params, work, lane, sums);
     } else {
@@ -195,15 +195,15 @@ class WideGemv {
     sums->template add_lanes<kLanes>();
   }
 
-  __device__ void store(const Params& params, const GemvSums<kFew>& sums, int lane,
+  __device__ void store(const Params& params, const GemvSums<kRowsOfD>& sums, int lane,
                         float* to) const {
     if (lane >= kLanes) return;
     const bool quads = in_quads(params);
 #pragma unroll
-    for (int i = 0; i < kFew; ++i) {
+    for (int i = 0; i < kRowsOfD; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        to[i * params.few_columns + (quads ? lane * 4 + j : lane + j * kLanes)] = sums.at[i][j];
+        to[i * params.gemv_columns + (quads ? lane * 4 + j : lane + j * kLanes)] = sums.at[i][j];
       }
     }
   }
@@ -219,13 +219,13 @@ class WideGemv {
   // Rows of B, and the elements of A that they are multiplied by.
   template <bool kVectors>
   struct Rows {
-    const float *w[kVectors ? 1 : 4], *x[kFew];
+    const float *w[kVectors ? 1 : 4], *x[kRowsOfD];
     int64_t w_step, x_step;
   };
 
   template <bool kVectors>
   __device__ void multiply(const Params& params, const GemvWork& work, int lane,
-                           GemvSums<kFew>* sums) const {
+                           GemvSums<kRowsOfD>* sums) const {
     const int first = part * kRows + lane / kLanes, step = parts * kRows;
     Rows<kVectors> rows;
 #pragma unroll
@@ -236,7 +236,7 @@ class WideGemv {
                   min(column, params.n - (kVectors ? 4 : 1)) * params.b.row_stride;
     }
 #pragma unroll
-    for (int i = 0; i < kFew; ++i) {
+    for (int i = 0; i < kRowsOfD; ++i) {
       rows.x[i] =
           work.a + first * params.a.k_stride + min(int64_t{i}, params.m - 1) * params.a.row_stride;
     }
@@ -251,9 +251,9 @@ class WideGemv {
   // A batch of rows is loaded at once, the last one, too: one by one each of its rows would be
   // waited for.
   template <int kBatch, bool kWhole, bool kVectors>
-  __device__ static void add(Rows<kVectors>* rows, int count, GemvSums<kFew>* sums) {
+  __device__ static void add(Rows<kVectors>* rows, int count, GemvSums<kRowsOfD>* sums) {
     float4 b[kBatch];
-    float a[kBatch][kFew];
+    float a[kBatch][kRowsOfD];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const bool inside = kWhole || i < count;
@@ -267,37 +267,38 @@ class WideGemv {
 #pragma unroll
       for (auto& row : rows->w) row += rows->w_step;
 #pragma unroll
-      for (int few = 0; few < kFew; ++few) {
-        a[i][few] = at(rows->x[few]);
-        rows->x[few] += rows->x_step;
+      for (int row = 0; row < kRowsOfD; ++row) {
+        a[i][row] = at(rows->x[row]);
+        rows->x[row] += rows->x_step;
       }
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
 #pragma unroll
-      for (int few = 0; few < kFew; ++few) sums->add(few, a[i][few], b[i]);
+      for (int row = 0; row < kRowsOfD; ++row) sums->add(row, a[i][row], b[i]);
     }
   }
 };
 
 // kCluster: the parts of K are the CTAs of a cluster.
-template <typename Gemv, int kFew, bool kCluster>
-__global__ void __launch_bounds__(kGemvMostThreads, 1)
+template <typename Gemv, int kRowsOfD, bool kCluster>
+__global__ void __launch_bounds__(kGemvMaxThreads, 1)
     gemv_kernel(const __grid_constant__ Params params) {
   struct Storage {
-    alignas(16) float sums[kGemvMostWarps * kFew * kMostFewColumns];  // [part][row][few_columns]
+    alignas(
+        16) float sums[kGemvMaxWarps * kRowsOfD * kGemvMaxColumns];  // [part][row][gemv_columns]
   };
   XGEMM_STATIC_SHARED(Storage, smem);
   const GemvWork work = GemvWork::at<kCluster>(params, params.first_work + blockIdx.x);
-  const int lane = threadIdx.x % 32, of_part = kFew * params.few_columns;
+  const int lane = threadIdx.x % 32, of_part = kRowsOfD * params.gemv_columns;
   const Gemv gemv(params, threadIdx.x / 32, blockDim.x / 32);
-  GemvSums<kFew> sums;
+  GemvSums<kRowsOfD> sums;
   gemv.sum(params, work, lane, &sums);
   gemv.store(params, sums, lane, smem.sums + gemv.part * of_part);
   __syncthreads();
-  const int quads = params.few_columns / 4;  // of a row
+  const int quads = params.gemv_columns / 4;  // of a row
 #pragma unroll 1
-  for (int i = threadIdx.x; i < kFew * quads; i += blockDim.x) {
+  for (int i = threadIdx.x; i < kRowsOfD * quads; i += blockDim.x) {
     const int row = i / quads;
     const int64_t column = work.column + i % quads * 4;
     if (row >= params.m || column >= params.n) continue;
@@ -311,7 +312,7 @@ __global__ void __launch_bounds__(kGemvMostThreads, 1)
     } else if (params.splits > 1) {
       *partial_row4(params, work.plane, row, column) = total;
     } else {
-      finish_few_row4(params, work.batch, total, row, column);
+      finish_row4_inline(params, work.batch, total, row, column);
     }
   }
   if constexpr (kCluster) {
@@ -319,7 +320,7 @@ __global__ void __launch_bounds__(kGemvMostThreads, 1)
     ptx::cluster_wait();
     if (ptx::cluster_cta_rank() == 0) {
 #pragma unroll 1
-      for (int i = threadIdx.x; i < kFew * quads; i += blockDim.x) {
+      for (int i = threadIdx.x; i < kRowsOfD * quads; i += blockDim.x) {
         const int row = i / quads;
         const int64_t column = work.column + i % quads * 4;
         if (row >= params.m || column >= params.n) continue;
@@ -332,7 +333,7 @@ __global__ void __launch_bounds__(kGemvMostThreads, 1)
           total.z += ptx::ld_shared_cluster(x + 2, split);
           total.w += ptx::ld_shared_cluster(x + 3, split);
         }
-        finish_few_row4(params, work.batch, total, row, column);
+        finish_row4_inline(params, work.batch, total, row, column);
       }
     }
     ptx::cluster_arrive_relaxed();  // nobody leaves while its sums are read
@@ -341,11 +342,11 @@ __global__ void __launch_bounds__(kGemvMostThreads, 1)
 }
 
 // The kernel for a B that lies so, and so many columns of a CTA.
-template <int kFew, bool kCluster>
+template <int kRowsOfD, bool kCluster>
 inline auto find_gemv(const Params& params, int columns) {
-  return params.b.access == Access::kAlongK ? gemv_kernel<KMajorGemv<kFew>, kFew, kCluster>
-         : columns == kMostFewColumns       ? gemv_kernel<WideGemv<kFew, 32>, kFew, kCluster>
-                                            : gemv_kernel<WideGemv<kFew, 8>, kFew, kCluster>;
+  return params.b.access == Access::kAlongK ? gemv_kernel<KMajorGemv<kRowsOfD>, kRowsOfD, kCluster>
+         : columns == kGemvMaxColumns ? gemv_kernel<WideGemv<kRowsOfD, 32>, kRowsOfD, kCluster>
+                                      : gemv_kernel<WideGemv<kRowsOfD, 8>, kRowsOfD, kCluster>;
 }
 
 }  // namespace xgemm::cuda::gemm::fp32

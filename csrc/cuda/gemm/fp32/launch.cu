@@ -10,7 +10,7 @@
 namespace xgemm::cuda::gemm::fp32 {
 namespace {
 
-constexpr int64_t kMostCtas = INT32_MAX;  // of a launch
+constexpr int64_t kMaxCtas = INT32_MAX;  // of a launch
 
 template <int kGroups>
 __global__ void __launch_bounds__(kPartsThreads)
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kPartsThreads)
   if (mine.group > 0 || !inside) return;
   const int64_t quads_of_row = params.partial_stride / 4;
   const int64_t row_of_all = i / quads_of_row, column = i % quads_of_row * 4;
-  finish_few_row4(params, row_of_all / params.m, sum, row_of_all % params.m, column);
+  finish_row4_inline(params, row_of_all / params.m, sum, row_of_all % params.m, column);
 }
 
 using Kernel = void (*)(Params);
@@ -33,8 +33,8 @@ using Kernel = void (*)(Params);
 Status launch_ctas(Params params, Kernel kernel, int threads, int shared_bytes,
                    cudaStream_t stream) {
   const int64_t all = params.tiles_m * params.tiles_n * params.batches * params.splits;
-  for (; params.first_work < all; params.first_work += kMostCtas) {
-    const int64_t ctas = min(all - params.first_work, kMostCtas);
+  for (; params.first_work < all; params.first_work += kMaxCtas) {
+    const int64_t ctas = min(all - params.first_work, kMaxCtas);
     const Grid grid{.blocks = dim3(static_cast<unsigned>(ctas)),
                     .threads = dim3(threads),
                     .shared_bytes = static_cast<size_t>(shared_bytes),
@@ -57,17 +57,17 @@ Status launch_tile(const Params& params, cudaStream_t stream) {
   return launch_ctas(params, kernel, Tile::kThreads, kSmemBytes, stream);
 }
 
-template <int kFew>
-Status launch_few(Params params, const Config& config, cudaStream_t stream) {
-  params.few_columns = config.block_n;
-  const Kernel kernel = find_gemv<kFew, false>(params, config.block_n);
-  return launch_ctas(params, kernel, few_warps(params, config.block_n) * 32, 0, stream);
+template <int kRows>
+Status launch_gemv(Params params, const Config& config, cudaStream_t stream) {
+  params.gemv_columns = config.block_n;
+  const Kernel kernel = find_gemv<kRows, false>(params, config.block_n);
+  return launch_ctas(params, kernel, gemv_warps(params, config.block_n) * 32, 0, stream);
 }
 
 Status launch_config(const Params& params, const Config& config, cudaStream_t stream) {
-  if (config.block_m == 1) return launch_few<1>(params, config, stream);
-  if (config.block_m == 2) return launch_few<2>(params, config, stream);
-  if (config.block_m == 4) return launch_few<4>(params, config, stream);
+  if (config.block_m == 1) return launch_gemv<1>(params, config, stream);
+  if (config.block_m == 2) return launch_gemv<2>(params, config, stream);
+  if (config.block_m == 4) return launch_gemv<4>(params, config, stream);
   const bool chunks = params.a.access == Access::kRows16 && params.b.access == Access::kRows16;
   const auto run = config.block_m == 128
                        ? (chunks ? launch_tile<TileLarge, true> : launch_tile<TileLarge, false>)
@@ -81,7 +81,7 @@ Status launch_config(const Params& params, const Config& config, cudaStream_t st
 Status launch(const Problem& given, const Config& config, void* workspace, cudaStream_t stream) {
   Problem problem = given;
   char* free = static_cast<char*>(workspace);
-  Copy copies[kMostCopies];
+  Copy copies[kMaxCopies];
   int count = 0;
   for (const bool of_a : {true, false}) {
     if (!(of_a ? config.copy_a : config.copy_b)) continue;
@@ -89,16 +89,16 @@ Status launch(const Problem& given, const Config& config, void* workspace, cudaS
     free += copy_bytes(copies[count++]);
   }
   if (const Status status = launch_copies(copies, count, stream); !status.ok()) return status;
-  const bool few = config.block_m < config.block_n || config.block_m <= kMostFew;
-  Params params = few ? make_few_params(problem) : make_params(problem);
+  const bool gemv = config.block_m < config.block_n || config.block_m <= kGemvMaxRows;
+  Params params = gemv ? make_gemv_params(problem) : make_params(problem);
   params.tiles_m = ceil_div<int64_t>(params.m, config.block_m);
   params.tiles_n = ceil_div<int64_t>(params.n, config.block_n);
   if (config.kernel == gemm::Kernel::kFp32Sm90) return sm90::launch(params, config, free, stream);
-  if (config.kernel == gemm::Kernel::kTf32Small) {
+  if (config.kernel == gemm::Kernel::kTf32SingleTile) {
     return sm90::launch_tf32(params, config, free, stream);
   }
   set_splits(&params, config.splits, free);
-  if (config.cluster > 1) return sm90::launch_few(params, config, stream);
+  if (config.cluster > 1) return sm90::launch_gemv(params, config, stream);
   const Status status = launch_config(params, config, stream);
   if (!status.ok() || params.splits == 1) return status;
   return reduce(params, stream);

@@ -35,7 +35,7 @@ struct Params {
   int64_t first_work;   // of this launch: a grid has less than 2^31 CTAs
   int splits;           // of K
   int whole;            // of the kernel that TMA feeds: tiles that are not split, the first ones
-  int few_columns;      // of a CTA of the kernels for few rows
+  int gemv_columns;     // of a CTA of the gemv kernels
   int batch_dims;
   float* d;
   int64_t d_row_stride, d_col_stride;

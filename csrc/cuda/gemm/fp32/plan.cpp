@@ -88,7 +88,7 @@ Params make_params(const Problem& p) {
   return params;
 }
 
-Params make_few_params(const Problem& p) {
+Params make_gemv_params(const Problem& p) {
   Params params = make_params(p);
   if (params.m > params.n) {
     transpose(&params);
@@ -100,8 +100,8 @@ Params make_few_params(const Problem& p) {
   return params;
 }
 
-int few_warps(const Params& p, int columns) {
-  constexpr int64_t kStepOfK = 128, kManyCtas = 264, kLeastSteps = 2, kLongDepth = 1024;
+int gemv_warps(const Params& p, int columns) {
+  constexpr int64_t kStepOfK = 128, kManyCtas = 264, kMinSteps = 2, kLongDepth = 1024;
   const int64_t depth = std::min(p.k_per_split, p.k);
   if (p.b.access == Access::kAlongK) {
     constexpr int64_t kWarps = 8;
@@ -110,9 +110,9 @@ int few_warps(const Params& p, int columns) {
                             std::clamp<int64_t>(ceil_div(depth, kStepOfK), 1, kWarps / groups));
   }
   const int64_t ctas = ceil_div<int64_t>(p.n, columns) * p.batches * p.splits;
-  const int64_t most = ctas <= kManyCtas ? kGemvMostWarps : depth >= kLongDepth ? 8 : 4;
-  const int64_t rows = kMostFewColumns / columns;  // of k that a warp takes at a time
-  return static_cast<int>(std::clamp<int64_t>(ceil_div(depth, rows * kLeastSteps), 1, most));
+  const int64_t most = ctas <= kManyCtas ? kGemvMaxWarps : depth >= kLongDepth ? 8 : 4;
+  const int64_t rows = kGemvMaxColumns / columns;  // of k that a warp takes at a time
+  return static_cast<int>(std::clamp<int64_t>(ceil_div(depth, rows * kMinSteps), 1, most));
 }
 
 Copy plan_copy(Problem* problem, bool of_a, void* dst) {
@@ -152,14 +152,14 @@ int64_t copies_bytes(const Problem& problem, bool a, bool b) {
 
 bool fits_tma(const Params& params, const OperandParams& operand, int64_t rows,
               int64_t BatchDim::* batch) {
-  constexpr int64_t kMostStride = (int64_t{1} << 40) / sizeof(float) - 1;  // of a tensor map
+  constexpr int64_t kMaxStride = (int64_t{1} << 40) / sizeof(float) - 1;  // of a tensor map
   if (!operand.vectors) return false;
   const bool along_k = operand.access == Access::kAlongK;
   const int64_t lines = along_k ? rows : params.k;
   const int64_t stride = along_k ? operand.row_stride : operand.k_stride;
   const int64_t batch_stride = params.batch_dims > 0 ? params.batch[0].*batch : 0;
-  return (lines <= 1 || (stride > 0 && stride <= kMostStride)) && batch_stride >= 0 &&
-         batch_stride <= kMostStride;
+  return (lines <= 1 || (stride > 0 && stride <= kMaxStride)) && batch_stride >= 0 &&
+         batch_stride <= kMaxStride;
 }
 
 void set_splits(Params* params, int splits, void* workspace) {

@@ -10,7 +10,7 @@ namespace xgemm::cuda::gemm::fp32 {
 inline constexpr int kBlockK = 16;
 
 // The rows that the kernels for few of them take; the columns and the warps of a CTA.
-inline constexpr int kMostFew = 4, kMostFewColumns = 128, kGemvMostWarps = 16;
+inline constexpr int kGemvMaxRows = 4, kGemvMaxColumns = 128, kGemvMaxWarps = 16;
 
 // Groups of threads that share the parts of K of a few tiles, to sum them.
 inline constexpr int kPartsGroups = 8;
@@ -18,9 +18,9 @@ inline constexpr int kPartsGroups = 8;
 // All but what depends on the Config: splits, partials, tiles.
 Params make_params(const Problem& problem);
 // With D's shorter side as rows, for the kernels that take few of them.
-Params make_few_params(const Problem& problem);
-// The warps of a CTA of the kernels for few rows that has so many columns.
-int few_warps(const Params& params, int columns);
+Params make_gemv_params(const Problem& problem);
+// The warps of a CTA of the gemv kernels that has so many columns.
+int gemv_warps(const Params& params, int columns);
 // A copy of A (or B) along its rows (columns), as the large tile wants it, to `dst`, a multiple of
 // 16; the problem reads the copy from then on. At most one batch dimension.
 Copy plan_copy(Problem* problem, bool of_a, void* dst);

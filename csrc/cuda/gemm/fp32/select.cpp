@@ -30,14 +30,14 @@ constexpr int fmas_per_cycle(int capability) { return capability == 80 ? 64 : 12
 constexpr double kReadBytesPerUs = 4.0e6;
 constexpr double kRoundUs = 2.0;  // filling the ring, the epilogue
 constexpr double kLaunchUs = 5.0;
-constexpr double kFewUs = 1.0;  // of a stream: the first bytes, and the sum over warps
-constexpr double kReduceOfFewUs = 3.0;
+constexpr double kGemvUs = 1.0;  // of a stream: the first bytes, and the sum over warps
+constexpr double kGemvReduceUs = 3.0;
 constexpr double kReduceUs = 8.0;  // the second launch of split-K, and the first one's end
 constexpr double kReduceBytesPerUs = 4.0e6;
 constexpr double kCopyUs = 3.0, kCopyBytesPerUs = 3.0e6;
-constexpr int64_t kMostSplits = 64;  // unless K takes more: a CTA counts its part in 32 bits
-constexpr int64_t kLeastKPerSplit = 64, kMostKPerSplit = int64_t{1} << 30;
-constexpr int64_t kMostWorkspace = int64_t{1} << 28;
+constexpr int64_t kMaxSplits = 64;  // unless K takes more: a CTA counts its part in 32 bits
+constexpr int64_t kMinKPerSplit = 64, kMaxKPerSplit = int64_t{1} << 30;
+constexpr int64_t kMaxWorkspace = int64_t{1} << 28;
 
 struct Choice {
   int block_m = 0, block_n = 0, stages = 0;
@@ -65,13 +65,13 @@ void consider(const Tile& tile, const Copies& copies, int64_t tiles, int64_t par
   const int64_t splits = p.k == 0 ? 1 : ceil_div(p.k, k_per_split);  // no part is empty
   const int64_t workspace =
       splits == 1 ? 0 : int64_t{4} * splits * p.batches * p.m * p.partial_stride;
-  if (workspace > kMostWorkspace && k_per_split < kMostKPerSplit) return;
+  if (workspace > kMaxWorkspace && k_per_split < kMaxKPerSplit) return;
   const int64_t per_sm = ceil_div<int64_t>(tiles * splits, sm_count);
   // Rounds of as many CTAs as an SM holds, and a last one of fewer, which are slower together.
   const double one = tile.efficiency_one, full = tile.efficiency_full;
   const int64_t rounds = per_sm / tile.ctas_per_sm, last = per_sm % tile.ctas_per_sm;
-  double turns = static_cast<double>(rounds * tile.ctas_per_sm) / full;
-  if (last > 0) turns += std::max(static_cast<double>(last) / full, 1 / one);
+  double waves = static_cast<double>(rounds * tile.ctas_per_sm) / full;
+  if (last > 0) waves += std::max(static_cast<double>(last) / full, 1 / one);
   // Rows of the tile that are copied 4 bytes at a time.
   const auto slow_rows = [&](const OperandParams& operand, int rows) {
     return copies.any() || operand.access == Access::kRows16 ? 0.0 : rows;
@@ -79,7 +79,7 @@ void consider(const Tile& tile, const Copies& copies, int64_t tiles, int64_t par
   const double slow =
       (slow_rows(p.a, tile.block_m) + slow_rows(p.b, tile.block_n)) / (tile.block_m + tile.block_n);
   const double fmas = static_cast<double>(tile.block_m) * tile.block_n *
-                      static_cast<double>(k_per_split) * turns * (1 + kSlower * slow);
+                      static_cast<double>(k_per_split) * waves * (1 + kSlower * slow);
   const double bytes = 4.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) *
                        static_cast<double>(p.batches);
   double us = copies.us + kLaunchUs +
@@ -105,8 +105,8 @@ void consider(const Tile& tile, const Copies& copies, const Params& p, const Dev
               Choice* best) {
   const int64_t tiles =
       ceil_div<int64_t>(p.m, tile.block_m) * ceil_div<int64_t>(p.n, tile.block_n) * p.batches;
-  const int64_t least = std::max<int64_t>(ceil_div(p.k, kMostKPerSplit), 1);
-  const int64_t most = std::clamp(p.k / kLeastKPerSplit, least, std::max(least, kMostSplits));
+  const int64_t least = std::max<int64_t>(ceil_div(p.k, kMaxKPerSplit), 1);
+  const int64_t most = std::clamp(p.k / kMinKPerSplit, least, std::max(least, kMaxSplits));
   consider(tile, copies, tiles, least, p, device, best);
   for (int64_t parts = 2; parts <= std::min<int64_t>(3, most); ++parts) {
     if (parts > least) consider(tile, copies, tiles, parts, p, device, best);
@@ -131,13 +131,13 @@ bool plan_copies(const Problem& problem, const Params& p, Copies* copies) {
   return true;
 }
 
-// How many columns of D a CTA of the kernels for few rows has. Where B lies along k: as many as
+// How many columns of D a CTA of the gemv kernels has. Where B lies along k: as many as
 // leave each warp a step of 128 k and make CTAs enough; else few, or 512 bytes of a row. (By an
 // H200's times of 380 products, in up to 16 ways each.)
-int few_columns(const Params& p, int sm_count) {
+int gemv_columns(const Params& p, int sm_count) {
   const int64_t columns = p.n * p.batches;
   if (p.b.access != Access::kAlongK) {
-    return columns >= int64_t{32} * sm_count ? kMostFewColumns : 32;
+    return columns >= int64_t{32} * sm_count ? kGemvMaxColumns : 32;
   }
   const int64_t most = columns * (p.m == 1 ? 2 : 3) / (3 * sm_count);
   if (p.k > 128 && p.k <= 512 && most >= 32) return 32;
@@ -146,7 +146,7 @@ int few_columns(const Params& p, int sm_count) {
 
 // How many CTAs share K, as a cluster. (By the times of 1,054 products in two ways, and of 324 in
 // up to 16.)
-int few_cluster(const Params& p, int64_t tiles, int sm_count) {
+int gemv_cluster(const Params& p, int64_t tiles, int sm_count) {
   const bool along_k = p.b.access == Access::kAlongK;
   const auto fits = [&](int cluster) {
     const int64_t least_k = along_k ? 1024 : cluster == 2 ? 192 : 144;  // of a CTA
@@ -162,18 +162,18 @@ int few_cluster(const Params& p, int64_t tiles, int sm_count) {
 
 // Few rows of D: a stream over B, in as many CTAs as keep the memory busy.
 void consider_few(const Problem& problem, const DeviceInfo& device, Choice* best) {
-  const Params p = make_few_params(problem);
-  if (p.m > kMostFew) return;
-  constexpr int64_t kSplitCtas = 48, kLeastKToSplit = 4096, kLeastKOfPart = 1024;
+  const Params p = make_gemv_params(problem);
+  if (p.m > kGemvMaxRows) return;
+  constexpr int64_t kSplitCtas = 48, kMinKToSplit = 4096, kMinKOfPart = 1024;
   const int sm_count = std::max(device.sm_count, 1);
   const bool along_k = p.b.access == Access::kAlongK;
-  const int block_n = few_columns(p, sm_count);
+  const int block_n = gemv_columns(p, sm_count);
   const int64_t tiles = ceil_div<int64_t>(p.n, block_n) * p.batches;
-  const int64_t least = std::max<int64_t>(ceil_div(p.k, kMostKPerSplit), 1);
-  const int64_t most = p.k < kLeastKToSplit
+  const int64_t least = std::max<int64_t>(ceil_div(p.k, kMaxKPerSplit), 1);
+  const int64_t most = p.k < kMinKToSplit
                            ? least
-                           : std::clamp(p.k / kLeastKOfPart, least, std::max(least, kMostSplits));
-  const int cluster = device.capability == 90 && least == 1 ? few_cluster(p, tiles, sm_count) : 1;
+                           : std::clamp(p.k / kMinKOfPart, least, std::max(least, kMaxSplits));
+  const int cluster = device.capability == 90 && least == 1 ? gemv_cluster(p, tiles, sm_count) : 1;
   const int64_t parts = cluster > 1 ? cluster : std::clamp(kSplitCtas / tiles, least, most);
   const int64_t k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, parts), kBlockK);
   // Of a cluster, the last parts may be empty.
@@ -188,9 +188,9 @@ void consider_few(const Problem& problem, const DeviceInfo& device, Choice* best
   const double ctas_us =
       along_k ? (0.38 + 0.09 * static_cast<double>(p.m)) * static_cast<double>(tiles) / sm_count
               : 0.0;
-  const double us = kLaunchUs + kFewUs +
+  const double us = kLaunchUs + kGemvUs +
                     std::max(bytes / (vectors ? kReadBytesPerUs : 0.6 * kReadBytesPerUs), ctas_us) +
-                    (partials ? kReduceOfFewUs : 0.0);
+                    (partials ? kGemvReduceUs : 0.0);
   if (us < best->us) {
     *best = {.block_m = p.m == 3 ? 4 : static_cast<int>(p.m),
              .block_n = block_n,
@@ -212,7 +212,7 @@ Config select(const Problem& problem, const DeviceInfo& device, double* estimate
   for (const Tile& tile : kTiles) {
     if (tma) break;  // the FP64 tensor cores are faster
     const bool flat = tile.block_m < tile.block_n;
-    consider(tile, {}, flat ? make_few_params(problem) : p, device, &best);
+    consider(tile, {}, flat ? make_gemv_params(problem) : p, device, &best);
   }
   if (Copies copies; p.k > 0 && device.capability != 90 && plan_copies(problem, p, &copies)) {
     consider(kLargeOfChunks, copies, p, device, &best);

@@ -8,15 +8,14 @@
 
 namespace xgemm::cuda::gemm::gemv {
 
-template <typename T, int kFew, bool kHopper>
+template <typename T, int kNarrow, bool kHopper>
 Status launch_row_kernel(const Params& params, const Grid& grid, cudaStream_t stream) {
-  const auto batches =
-      static_cast<unsigned>(min(params.batches - params.first_batch, kMostBatches));
+  const auto batches = static_cast<unsigned>(min(params.batches - params.first_batch, kMaxBatches));
   const cuda::Grid launch{.blocks = dim3(grid.tiles, 1, batches),
                           .threads = dim3(grid.warps * 32),
                           .stream = stream,
                           .overlaps_previous = kHopper};
-  return launch_grid("the row kernel", launch, row_kernel<T, kFew, kHopper>, params);
+  return launch_grid("the row kernel", launch, row_kernel<T, kNarrow, kHopper>, params);
 }
 
 template <typename T, typename Stream, int kShape, int kCtasPerSm, bool kCluster>
@@ -24,12 +23,11 @@ Status launch_kernel(const Params& params, const Grid& grid, cudaStream_t stream
   constexpr Shape kOf = kShapes[kShape];
   static_assert(Stream::kTile == kOf.tile && Stream::kStepK == kOf.step_k);
   const auto kernel = gemv_kernel<T, Stream, kOf.most_warps * 32, kCtasPerSm, kCluster>;
-  static_assert(kOf.most_warps * kOf.few * kOf.tile * 4 <= 48 * 1024, "without an opt-in");
-  const auto batches =
-      static_cast<unsigned>(min(params.batches - params.first_batch, kMostBatches));
+  static_assert(kOf.most_warps * kOf.narrow * kOf.tile * 4 <= 48 * 1024, "without an opt-in");
+  const auto batches = static_cast<unsigned>(min(params.batches - params.first_batch, kMaxBatches));
   const cuda::Grid launch{.blocks = dim3(grid.tiles, params.splits, batches),
                           .threads = dim3(grid.warps * 32),
-                          .shared_bytes = grid.warps * params.few * kOf.tile * sizeof(float),
+                          .shared_bytes = grid.warps * params.narrow * kOf.tile * sizeof(float),
                           .stream = stream,
                           .cluster = dim3(1, grid.cluster, 1),
                           .overlaps_previous = kCluster};
@@ -67,7 +65,7 @@ Status launch_typed(const Params& params, const Shape& shape, bool aligned, cons
                     cudaStream_t stream) {
   if (shape.by_rows) {
     const auto run_rows =
-        shape.few == 1 ? launch_row_kernel<T, 1, kCluster> : launch_row_kernel<T, 2, kCluster>;
+        shape.narrow == 1 ? launch_row_kernel<T, 1, kCluster> : launch_row_kernel<T, 2, kCluster>;
     return run_rows(params, grid, stream);
   }
   const auto run = aligned ? launch_shape<T, Access::kAligned, kCluster>
@@ -77,7 +75,7 @@ Status launch_typed(const Params& params, const Shape& shape, bool aligned, cons
 
 template <typename T>
 Status sum_splits(const Params& params, cudaStream_t stream) {
-  const int64_t outputs = params.batches * params.few * params.wide;
+  const int64_t outputs = params.batches * params.narrow * params.wide;
   const auto ctas = static_cast<unsigned>(min(ceil_div<int64_t>(outputs, 256), int64_t{4096}));
   const cuda::Grid grid{.blocks = dim3(ctas), .threads = dim3(256), .stream = stream};
   return launch_grid("the sum over the splits of k", grid, sum_splits_kernel<T>, params);

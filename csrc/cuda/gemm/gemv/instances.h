@@ -7,7 +7,7 @@
 
 namespace xgemm::cuda::gemm::gemv {
 
-inline constexpr int64_t kMostBatches = 65535;  // of a grid
+inline constexpr int64_t kMaxBatches = 65535;  // of a grid
 
 struct Grid {
   unsigned tiles;

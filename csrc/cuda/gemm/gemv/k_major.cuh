@@ -14,15 +14,15 @@
 
 namespace xgemm::cuda::gemm::gemv {
 
-template <typename T, Access kAccess, int kFew, int kPhases>
+template <typename T, Access kAccess, int kNarrow, int kPhases>
 class KMajorStream {
  public:
   static constexpr int kTile = 16 / kPhases;  // rows of W: two loads
   static constexpr int kChunks = 2;
   static constexpr int kChunkK = 32 * kPhases;
   static constexpr int kStepK = kChunks * kChunkK;
-  static constexpr int kXTiles = kFew * kPhases / 8;  // of 8 columns
-  static_assert(kFew * kPhases % 8 == 0, "the phases of all vectors must fill mma's columns");
+  static constexpr int kXTiles = kNarrow * kPhases / 8;  // of 8 columns
+  static_assert(kNarrow * kPhases % 8 == 0, "the phases of all vectors must fill mma's columns");
   static_assert(kPhases >= 2, "a lane must have one phase, of the two columns that mma gives it");
 
   __device__ KMajorStream(const Params& params, const uint16_t* w, const uint16_t* x, int tile,
@@ -36,7 +36,7 @@ class KMajorStream {
     }
 #pragma unroll
     for (int i = 0; i < kXTiles; ++i) {
-      const int row = min((i * 8 + lane / 4) / kPhases, params.few - 1);
+      const int row = min((i * 8 + lane / 4) / kPhases, params.narrow - 1);
       x_[i] = x + row * params.x_stride + k_of_lane_ * x_k_stride();
     }
   }
@@ -72,7 +72,7 @@ class KMajorStream {
     }
   }
 
-  // Stores the warp's sums as [few][kTile].
+  // Stores the warp's sums as [narrow][kTile].
   __device__ void store(float* sums) const {
     const int group = lane_ / 4, phase = group % kPhases;
 #pragma unroll
@@ -89,7 +89,7 @@ class KMajorStream {
 #pragma unroll
         for (int mask = 4; mask < 4 * kPhases; mask *= 2) y += __shfl_xor_sync(~0u, y, mask);
         const bool leads = phase == 0 && column % kPhases == 0;
-        if (leads && column / kPhases < params_.few) to[column / kPhases * kTile] = y;
+        if (leads && column / kPhases < params_.narrow) to[column / kPhases * kTile] = y;
       }
     }
   }

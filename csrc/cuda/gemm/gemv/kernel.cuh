@@ -38,20 +38,20 @@ inline __device__ __noinline__ float activate_out_of_line(Activation activation,
 
 // Adds bias, applies the activation, rounds once.
 template <typename T>
-__device__ inline void store_result(const Params& p, T* d, int few, int wide, float y) {
+__device__ inline void store_result(const Params& p, T* d, int narrow, int wide, float y) {
   if (p.bias != nullptr) {
     const T* bias = static_cast<const T*>(p.bias);
-    y += static_cast<float>(bias[few * p.bias_few_stride + wide * p.bias_wide_stride]);
+    y += static_cast<float>(bias[narrow * p.bias_narrow_stride + wide * p.bias_wide_stride]);
   }
   if (p.activation != Activation::kNone) y = activate_out_of_line(p.activation, y);
-  d[few * p.d_few_stride + wide * p.d_wide_stride] = round_to<T>(y);
+  d[narrow * p.d_narrow_stride + wide * p.d_wide_stride] = round_to<T>(y);
 }
 
 // Grid: (tiles, splits, batches); kCluster: the splits of a tile are a cluster.
 template <typename T, typename Stream, int kThreads, int kCtasPerSm, bool kCluster>
 __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     gemv_kernel(const __grid_constant__ Params params) {
-  XGEMM_DYNAMIC_SHARED(float, sums, 16);  // [warps][few][kTile]; the CTA's in the first part
+  XGEMM_DYNAMIC_SHARED(float, sums, 16);  // [warps][narrow][kTile]; the CTA's in the first part
   constexpr int kTile = Stream::kTile;
   if constexpr (kCluster) {
     ptx::griddep_launch_dependents();
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   }
   if (k < end) stream.template step<false>(k, end);
 
-  const int outputs = params.few * kTile;
+  const int outputs = params.narrow * kTile;
   stream.store(sums + warp * outputs);
   __syncthreads();
   // The lanes that share an output of a small tile sum some warps each.
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     ptx::cluster_wait();
   } else {
     if (params.splits == 1) return for_sums_of_warps(store);
-    float* to = params.partials + (split * params.batches + batch) * params.few * params.wide;
+    float* to = params.partials + (split * params.batches + batch) * params.narrow * params.wide;
     for_sums_of_warps([&](int i, float y) {
       const int wide = wide0 + i % kTile;
       if (wide < params.wide) to[int64_t{i / kTile} * params.wide + wide] = y;
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
 // Sums the splits of k, in their order.
 template <typename T>
 __global__ void __launch_bounds__(256) sum_splits_kernel(const __grid_constant__ Params params) {
-  const int64_t outputs = int64_t{params.few} * params.wide, total = params.batches * outputs;
+  const int64_t outputs = int64_t{params.narrow} * params.wide, total = params.batches * outputs;
   for (int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x; i < total;
        i += gridDim.x * int64_t{256}) {
     float y = 0.0f;

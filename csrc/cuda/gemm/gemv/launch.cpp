@@ -16,17 +16,17 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
   params.k_per_split = round_up(ceil_div(params.k, config.splits), shape.step_k);
   params.partials = config.cluster > 1 ? nullptr : static_cast<float*>(workspace);
   const int steps = params.k_per_split / shape.step_k;
-  const int turns = ceil_div(steps, shape.most_warps);
+  const int waves = ceil_div(steps, shape.most_warps);
   const Grid grid = {
       .tiles = static_cast<unsigned>(ceil_div(params.wide, shape.tile)),
-      .warps = ceil_div(steps, turns),
+      .warps = ceil_div(steps, waves),
       .cluster = config.cluster,
   };
   const bool f16 = problem.dtype == DType::kF16;
   // Hopper's own build of the kernels has clusters, and spares a compilation at the first call.
   const bool sm90 = current_device().capability == 90 && (config.splits == 1 || config.cluster > 1);
   const auto run = sm90 ? (f16 ? sm90_f16 : sm90_bf16) : (f16 ? portable_f16 : portable_bf16);
-  for (; params.first_batch < params.batches; params.first_batch += kMostBatches) {
+  for (; params.first_batch < params.batches; params.first_batch += kMaxBatches) {
     const Status status = run(params, shape, view->aligned, grid, stream);
     if (!status.ok()) return status;
   }

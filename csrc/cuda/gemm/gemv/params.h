@@ -8,8 +8,8 @@
 namespace xgemm::cuda::gemm::gemv {
 
 // The product in the kernels' own terms. The matrix that is streamed is W; it has B's columns, or
-// A's rows where B has few columns: `wide` of them. The `few` vectors are X.
-//   D[few, wide] = activation(X[few, k] W[k, wide] + bias)
+// A's rows where B has few columns: `wide` of them. The `narrow` vectors are X.
+//   D[narrow, wide] = activation(X[narrow, k] W[k, wide] + bias)
 // Strides are in elements, and small enough that 32 bits hold an offset inside a tile.
 struct Params {
   const void* w;
@@ -19,14 +19,14 @@ struct Params {
   int64_t x_stride, x_k_stride;
   bool x_vectors;  // 16 bytes along k can be loaded from X at once
   void* d;
-  int64_t d_few_stride, d_wide_stride;
-  const void* bias;                           // or null
-  int64_t bias_few_stride, bias_wide_stride;  // one of them is 0
+  int64_t d_narrow_stride, d_wide_stride;
+  const void* bias;                              // or null
+  int64_t bias_narrow_stride, bias_wide_stride;  // one of them is 0
   Activation activation;
-  int few, wide, k;
+  int narrow, wide, k;
   int splits;       // of k
   int k_per_split;  // a multiple of 8
-  float* partials;  // [splits][batches][few][wide], where no cluster sums the splits
+  float* partials;  // [splits][batches][narrow][wide], where no cluster sums the splits
   int64_t batches;  // below 2^31
   uint32_t first_batch;
   int batch_dims;

@@ -25,24 +25,24 @@ __device__ inline float add_products(uint4 w, uint4 x, float sum) {
   return sum;
 }
 
-// Grid: (rows / kFew, 1, batches). kFew: vectors, and rows of W.
-template <typename T, int kFew, bool kHopper>
-__global__ void __launch_bounds__(kRowWarps * 32 / kFew, 4)
+// Grid: (rows / kNarrow, 1, batches). kNarrow: vectors, and rows of W.
+template <typename T, int kNarrow, bool kHopper>
+__global__ void __launch_bounds__(kRowWarps * 32 / kNarrow, 4)
     row_kernel(const __grid_constant__ Params params) {
   constexpr int kLoads = 2, kStepK = kLoads * 256;  // of a row, by a warp at once
-  constexpr int kMostWarps = kRowWarps / kFew, kOutputs = kFew * kFew;
-  using Sums = float[kOutputs][kMostWarps];
+  constexpr int kMaxWarps = kRowWarps / kNarrow, kOutputs = kNarrow * kNarrow;
+  using Sums = float[kOutputs][kMaxWarps];
   XGEMM_STATIC_SHARED(Sums, sums);
   if constexpr (kHopper) ptx::griddep_launch_dependents();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  const int row = blockIdx.x * kFew, at = warp * kStepK + lane * 8;
+  const int row = blockIdx.x * kNarrow, at = warp * kStepK + lane * 8;
   const uint32_t batch = params.first_batch + blockIdx.z;
   // What is the same for all threads first: it takes one instruction each then.
   const auto* w = static_cast<const uint16_t*>(params.w) + batch * params.batch[0].w;
   const auto* x = static_cast<const uint16_t*>(params.x) + batch * params.batch[0].x;
-  const uint16_t *w_rows[kFew], *x_rows[kFew];
+  const uint16_t *w_rows[kNarrow], *x_rows[kNarrow];
 #pragma unroll
-  for (int i = 0; i < kFew; ++i) {
+  for (int i = 0; i < kNarrow; ++i) {
     // A row past the end reads the last one again; its sums are not stored. Opaque, or all of it
     // would be computed between the loads.
     const auto of_w = static_cast<uint32_t>(i == 0 ? row : min(row + i, params.wide - 1));
@@ -50,15 +50,15 @@ __global__ void __launch_bounds__(kRowWarps * 32 / kFew, 4)
     w_rows[i] = ptx::opaque(w + uint64_t{of_w} * stride + at);
     x_rows[i] = ptx::opaque(x + i * params.x_stride + at);
   }
-  float acc[kFew][kFew] = {};
+  float acc[kNarrow][kNarrow] = {};
   if constexpr (kHopper) ptx::griddep_wait();
 #pragma unroll 1
   for (int left = params.k - at; left > 0; left -= warps * kStepK) {
-    uint4 ws[kLoads][kFew], xs[kLoads][kFew];
+    uint4 ws[kLoads][kNarrow], xs[kLoads][kNarrow];
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
 #pragma unroll
-      for (int i = 0; i < kFew; ++i) {
+      for (int i = 0; i < kNarrow; ++i) {
         if (load > 0) ws[load][i] = xs[load][i] = {};
         if (load > 0 && load * 256 >= left) continue;
         ws[load][i] = ptx::ld_global_nc_no_allocate(w_rows[i] + load * 256, params.w_policy);
@@ -66,19 +66,19 @@ __global__ void __launch_bounds__(kRowWarps * 32 / kFew, 4)
       }
     }
 #pragma unroll
-    for (int i = 0; i < kFew; ++i) w_rows[i] += warps * kStepK, x_rows[i] += warps * kStepK;
+    for (int i = 0; i < kNarrow; ++i) w_rows[i] += warps * kStepK, x_rows[i] += warps * kStepK;
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
 #pragma unroll
       for (int i = 0; i < kOutputs; ++i) {
-        float& sum = acc[i / kFew][i % kFew];
-        sum = add_products<T>(ws[load][i % kFew], xs[load][i / kFew], sum);
+        float& sum = acc[i / kNarrow][i % kNarrow];
+        sum = add_products<T>(ws[load][i % kNarrow], xs[load][i / kNarrow], sum);
       }
     }
   }
 #pragma unroll
   for (int i = 0; i < kOutputs; ++i) {
-    float y = acc[i / kFew][i % kFew];
+    float y = acc[i / kNarrow][i % kNarrow];
 #pragma unroll
     for (int mask = 1; mask < 32; mask *= 2) y += __shfl_xor_sync(~0u, y, mask);
     if (lane == 0) sums[i][warp] = y;
@@ -86,13 +86,13 @@ __global__ void __launch_bounds__(kRowWarps * 32 / kFew, 4)
   __syncthreads();
   if (warp > 0) return;
   constexpr int kLanes = 32 / kOutputs;  // of an output
-  static_assert(kLanes >= kMostWarps);
-  const int output = lane / kLanes, few = output / kFew, wide = row + output % kFew;
+  static_assert(kLanes >= kMaxWarps);
+  const int output = lane / kLanes, narrow = output / kNarrow, wide = row + output % kNarrow;
   float y = lane % kLanes < warps ? sums[output][lane % kLanes] : 0.0f;
 #pragma unroll
-  for (int mask = 1; mask < kMostWarps; mask *= 2) y += __shfl_xor_sync(~0u, y, mask);
+  for (int mask = 1; mask < kMaxWarps; mask *= 2) y += __shfl_xor_sync(~0u, y, mask);
   if (lane % kLanes == 0 && wide < params.wide) {
-    store_result(params, static_cast<T*>(params.d) + batch * params.batch[0].d, few, wide, y);
+    store_result(params, static_cast<T*>(params.d) + batch * params.batch[0].d, narrow, wide, y);
   }
 }
 

@@ -10,25 +10,25 @@
 namespace xgemm::cuda::gemm::gemv {
 namespace {
 
-constexpr int64_t kMostFew = 8;
-constexpr int64_t kMostStride = int64_t{1} << 24;  // 32 bits hold 64 of them
-constexpr int64_t kMostExtent = int64_t{1} << 30;  // and tiles may reach past the end
+constexpr int64_t kMaxNarrow = 8;
+constexpr int64_t kMaxStride = int64_t{1} << 24;  // 32 bits hold 64 of them
+constexpr int64_t kMaxExtent = int64_t{1} << 30;  // and tiles may reach past the end
 constexpr int64_t kPastL2Bytes = 400'000'000;
-constexpr int64_t kLeastRows = 512;  // for CTAs of a row or two each
+constexpr int64_t kMinRows = 512;  // for CTAs of a row or two each
 // Of a large W, which is read faster, a row of so many k takes as long as its CTA's wait for the
 // launch before (1x262208x2560: 327 us, by tiles of two rows 315).
-constexpr int kLeastKPastL2 = 2752;
+constexpr int kMinKPastL2 = 2752;
 
 bool aligned16(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
 bool small_stride(int64_t stride, int64_t extent) {
-  return extent <= 1 || (stride >= 0 && stride < kMostStride);
+  return extent <= 1 || (stride >= 0 && stride < kMaxStride);
 }
 
 // The operands with B (or, swapped, A) as W.
 struct Side {
-  Operand w, x;  // w: [k, wide], x: [few, k]
-  int64_t few, wide;
+  Operand w, x;  // w: [k, wide], x: [narrow, k]
+  int64_t narrow, wide;
 };
 
 Side side_of(const Problem& p, bool swapped) {
@@ -52,12 +52,12 @@ const Shape* find_shape(const View& view, Layout layout, int tile) {
   const Params& q = view.params;
   const bool rows_fit = view.aligned && q.k % 8 == 0 && q.batch_dims <= 1;
   const auto fits = [&](const Shape& shape) {
-    if (shape.layout != layout || q.few > shape.few) return false;
-    if (shape.by_rows && (q.few != shape.few || !rows_fit)) return false;
+    if (shape.layout != layout || q.narrow > shape.narrow) return false;
+    if (shape.by_rows && (q.narrow != shape.narrow || !rows_fit)) return false;
     if (tile != 0) return shape.tile == tile;
     if (!shape.by_rows) return q.k >= shape.least_k;
-    const bool waits = q.few == 1 && q.k < kLeastKPastL2 && w_bytes_of(q) >= kPastL2Bytes;
-    return q.k >= shape.least_k && q.wide * q.batches >= kLeastRows && !waits;
+    const bool waits = q.narrow == 1 && q.k < kMinKPastL2 && w_bytes_of(q) >= kPastL2Bytes;
+    return q.k >= shape.least_k && q.wide * q.batches >= kMinRows && !waits;
   };
   const Shape* found = std::find_if(std::begin(kShapes), std::end(kShapes), fits);
   return found != std::end(kShapes) ? found : nullptr;
@@ -65,11 +65,11 @@ const Shape* find_shape(const View& view, Layout layout, int tile) {
 
 std::optional<View> view_of_side(const Problem& p, bool swapped, int tile) {
   Side side = side_of(p, swapped);
-  if (side.few > kMostFew) return std::nullopt;
+  if (side.narrow > kMaxNarrow) return std::nullopt;
   // Strides of extents of 1 are never used, and become those that suit the kernels.
   if (p.k == 1) side.w.row_stride = side.x.col_stride = 1;
   if (side.wide == 1) side.w.col_stride = 1;
-  if (side.few == 1) side.x.row_stride = 0;
+  if (side.narrow == 1) side.x.row_stride = 0;
   const bool k_major = side.w.row_stride == 1 && (p.k > 1 || side.w.col_stride != 1);
   if (!k_major && side.w.col_stride != 1) return std::nullopt;
 
@@ -79,17 +79,17 @@ std::optional<View> view_of_side(const Problem& p, bool swapped, int tile) {
   q.w = side.w.data, q.x = side.x.data, q.d = p.d;
   q.w_stride = k_major ? side.w.col_stride : side.w.row_stride;
   q.x_stride = side.x.row_stride, q.x_k_stride = side.x.col_stride;
-  q.d_few_stride = swapped ? p.d_col_stride : p.d_row_stride;
+  q.d_narrow_stride = swapped ? p.d_col_stride : p.d_row_stride;
   q.d_wide_stride = swapped ? p.d_row_stride : p.d_col_stride;
   q.bias = p.bias;
-  q.bias_few_stride = swapped ? p.bias_stride : 0;
+  q.bias_narrow_stride = swapped ? p.bias_stride : 0;
   q.bias_wide_stride = swapped ? 0 : p.bias_stride;
   q.activation = p.activation;
-  if (std::max(side.wide, p.k) > kMostExtent) return std::nullopt;
-  q.few = static_cast<int>(side.few);
+  if (std::max(side.wide, p.k) > kMaxExtent) return std::nullopt;
+  q.narrow = static_cast<int>(side.narrow);
   q.wide = static_cast<int>(side.wide), q.k = static_cast<int>(p.k);
-  if (!small_stride(q.w_stride, k_major ? side.wide : p.k) || !small_stride(q.x_stride, side.few) ||
-      !small_stride(q.x_k_stride, p.k)) {
+  if (!small_stride(q.w_stride, k_major ? side.wide : p.k) ||
+      !small_stride(q.x_stride, side.narrow) || !small_stride(q.x_k_stride, p.k)) {
     return std::nullopt;
   }
   if ((k_major ? side.wide : p.k) <= 1) q.w_stride = 0;
@@ -134,7 +134,7 @@ int choose_splits(const View& view, const DeviceInfo& device) {
                        2;
   const int64_t least_k = int64_t{shape.step_k} * shape.most_warps * (k_major ? 2 : 1);
   int splits = 1;
-  while (splits < kMostSplits && ctas_of(view) * splits * 2 <= most &&
+  while (splits < kMaxSplits && ctas_of(view) * splits * 2 <= most &&
          view.params.k >= least_k * splits * 2) {
     splits *= 2;
   }
@@ -164,7 +164,7 @@ double read_us(double megabytes) {
 double estimate(const View& view, const DeviceInfo& device, int splits) {
   constexpr double kUnalignedFactor = 1.3;
   // Where only X has no vectors along K: for up to 4 rows, and for more.
-  constexpr double kFewStridedFactor = 1.45, kStridedFactor = 2.1;
+  constexpr double kNarrowStridedFactor = 1.45, kStridedFactor = 2.1;
   constexpr double kWideUs = 3;     // of W along aligned rows
   constexpr double kTailUs = 0.25;  // of a step that is not whole, for each vector
   const Shape& shape = *view.shape;
@@ -172,15 +172,15 @@ double estimate(const View& view, const DeviceInfo& device, int splits) {
   const Params& q = view.params;
   const auto w_bytes = static_cast<double>(w_bytes_of(q));
   const double other_bytes =
-      2.0 * static_cast<double>(q.batches) * q.few * (static_cast<double>(q.k) + q.wide);
+      2.0 * static_cast<double>(q.batches) * q.narrow * (static_cast<double>(q.k) + q.wide);
   const bool w_aligned = aligned16(q.w) && q.w_stride % 8 == 0;
-  double factor = shape.by_rows ? 0.97 + 0.01 * (q.few - 1)
-                  : k_major     ? 1.01 + 0.0115 * q.few + (q.few > 4 ? 0.05 : 0)
-                  : w_aligned   ? (q.few == 1 ? 1.04 : 1.12)
-                                : (q.few == 1 ? 1.08 : 1.25);
-  double step_us = k_major || shape.few == 1 ? 0.9 : 1.9;
+  double factor = shape.by_rows ? 0.97 + 0.01 * (q.narrow - 1)
+                  : k_major     ? 1.01 + 0.0115 * q.narrow + (q.narrow > 4 ? 0.05 : 0)
+                  : w_aligned   ? (q.narrow == 1 ? 1.04 : 1.12)
+                                : (q.narrow == 1 ? 1.08 : 1.25);
+  double step_us = k_major || shape.narrow == 1 ? 0.9 : 1.9;
   if (!view.aligned) {
-    const double strided = q.few > 4 ? kStridedFactor : kFewStridedFactor;
+    const double strided = q.narrow > 4 ? kStridedFactor : kNarrowStridedFactor;
     const double slower = k_major && !q.x_vectors ? strided : kUnalignedFactor;
     factor *= slower, step_us *= slower;
   }
@@ -193,8 +193,8 @@ double estimate(const View& view, const DeviceInfo& device, int splits) {
       std::ceil(static_cast<double>(ctas_of(view)) * splits / (device.sm_count * ctas_per_sm));
   const double steps =
       std::ceil(static_cast<double>(q.k) / splits / (shape.step_k * shape.most_warps));
-  const double launch_us = k_major && shape.few == 8 ? 6.5 : 3;
-  const double tail = k_major && q.k % shape.step_k != 0 ? kTailUs * shape.few : 0;
+  const double launch_us = k_major && shape.narrow == 8 ? 6.5 : 3;
+  const double tail = k_major && q.k % shape.step_k != 0 ? kTailUs * shape.narrow : 0;
   const double wide_us = !k_major && w_aligned ? kWideUs : 0;
   return tail + wide_us +
          std::max(factor * read_us((w_bytes + other_bytes) * 1e-6),
@@ -216,17 +216,17 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
   if (device.capability < 80 || (p.dtype != DType::kF16 && p.dtype != DType::kBF16)) return false;
   if (p.alpha != 1.0f || p.beta != 0.0f || p.m == 0 || p.n == 0 || p.k == 0) return false;
   const std::optional<View> view = view_of(p, 0, 0);
-  if (!view || view->params.batches > kMostExtent) return false;
+  if (!view || view->params.batches > kMaxExtent) return false;
   const int splits = choose_splits(*view, device);
   const bool cluster = splits > 1 && device.capability == 90;
   const int64_t outputs = p.m * p.n * view->params.batches;
   *config = {
       .kernel = Kernel::kGemv,
-      .block_m = view->swapped ? view->shape->tile : view->shape->few,
-      .block_n = view->swapped ? view->shape->few : view->shape->tile,
+      .block_m = view->swapped ? view->shape->tile : view->shape->narrow,
+      .block_n = view->swapped ? view->shape->narrow : view->shape->tile,
       .cluster = cluster ? splits : 1,
       .splits = splits,
-      .ctas = static_cast<int>(std::min(kMostExtent, ctas_of(*view) * splits)),
+      .ctas = static_cast<int>(std::min(kMaxExtent, ctas_of(*view) * splits)),
       .workspace_bytes = splits > 1 && !cluster ? outputs * splits * 4 : 0,
       .reason = view->swapped ? "few columns: a stream over a" : "few rows: a stream over b"};
   *estimate_us = estimate(*view, device, splits);

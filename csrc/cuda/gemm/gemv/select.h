@@ -16,7 +16,7 @@ inline constexpr int kRowWarps = 16;  // of row_kernel, over its vectors
 // What a kernel is compiled for.
 struct Shape {
   Layout layout;
-  int few;          // vectors, at most
+  int narrow;       // vectors, at most
   int tile;         // of `wide`, a CTA's
   int step_k;       // k that a warp takes at once
   int most_warps;   // of a CTA
@@ -40,7 +40,7 @@ inline constexpr Shape kShapes[] = {
     {Layout::kWideMajor, 1, 128, 16, 16, 2},                     //
     {Layout::kWideMajor, 8, 64, 32, 12, 2},                      //
 };
-inline constexpr int kMostSplits = 8;  // CTAs of a portable cluster
+inline constexpr int kMaxSplits = 8;  // CTAs of a portable cluster
 
 // The problem in the kernels' terms; `params` lacks splits, k_per_split, partials and first_batch.
 struct View {

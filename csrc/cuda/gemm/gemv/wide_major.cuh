@@ -11,13 +11,13 @@ namespace xgemm::cuda::gemm::gemv {
 template <Access kAccess>
 class WideMajorOperands {
  protected:
-  // From `column` on, and from the k of a step + `row` on, with row `few` of X.
+  // From `column` on, and from the k of a step + `row` on, with row `narrow` of X.
   __device__ WideMajorOperands(const Params& params, const uint16_t* w, const uint16_t* x,
-                               int column, int row, int few)
+                               int column, int row, int narrow)
       : params_(params), row_(row), columns_(max(min(params.wide - column, 8), 0)) {
     w_ = w + column + row * params.w_stride;
     // Rows past the end read the last one again; their sums are not stored.
-    x_ = x + min(few, params.few - 1) * params.x_stride + row * x_k_stride();
+    x_ = x + min(narrow, params.narrow - 1) * params.x_stride + row * x_k_stride();
   }
 
   // kWhole: the step lies before `end`.
@@ -124,13 +124,13 @@ class WideMajorMma : WideMajorOperands<kAccess> {
   }
 
   __device__ void store(float* sums) const {
-    const int few = lane_ % 4 * 2, column = lane_ / 4 * 8;
+    const int narrow = lane_ % 4 * 2, column = lane_ / 4 * 8;
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (few + i % 2 < this->params_.few) {
-          sums[(few + i % 2) * kTile + column + pair * 2 + i / 2] = acc_[pair][i];
+        if (narrow + i % 2 < this->params_.narrow) {
+          sums[(narrow + i % 2) * kTile + column + pair * 2 + i / 2] = acc_[pair][i];
         }
       }
     }

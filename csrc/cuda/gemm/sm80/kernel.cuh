@@ -67,14 +67,14 @@ __global__ void __launch_bounds__(Tile::kThreads)
   mma.load(0, read, 0);
   while (true) {
     fetch.next_work(thread);
-    const int turns = min(left, fetch.left());
-    left -= turns;
-    fetch.take(turns);
+    const int k_tiles = min(left, fetch.left());
+    left -= k_tiles;
+    fetch.take(k_tiles);
     // At the barrier all warps have read a tile of k, and all their parts of the next one have
     // landed. It and the loop's end also keep the compiler from reading both sets of fragments in
     // one burst.
 #pragma unroll 1
-    for (int turn = 0; turn < turns; ++turn) {
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
 #pragma unroll
       for (int k16 = 0; k16 < kSteps; ++k16) {
         const int set = k16 % 2;

@@ -41,7 +41,7 @@ Status launch(const Problem& problem, const Config& config, void* workspace, cud
   const int64_t tiles_m = ceil_div<int64_t>(params.m, config.block_m);
   const int64_t tiles_n = ceil_div<int64_t>(params.n, config.block_n);
   const int64_t tiles = tiles_m * tiles_n * params.batches * params.splits;
-  if (tiles >= kMostTiles && params.batches > 1) {
+  if (tiles >= kMaxTiles && params.batches > 1) {
     return launch_halves(problem, config, workspace, stream);
   }
   params.tiles_m = static_cast<uint32_t>(tiles_m);

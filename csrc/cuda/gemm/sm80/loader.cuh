@@ -74,7 +74,7 @@ class AlignedLoader : public Chunks<Layout, kThreads> {
     const int64_t row_bytes = Layout::kMnMajor ? 2 : operand.row_stride * 2;
     const int64_t k_bytes = Layout::kMnMajor ? operand.k_stride * 2 : 2;
     const int64_t line_bytes = Layout::kMnMajor ? k_bytes : row_bytes;
-    offset_ = line * static_cast<uint32_t>(line_bytes) + chunk * 16;  // kMostLineStride
+    offset_ = line * static_cast<uint32_t>(line_bytes) + chunk * 16;  // kMaxLineStride
     pass_step_ = Base::kLinesPerPass * line_bytes;
     k_step_ = Layout::kBlockK * k_bytes;
     tile_ = static_cast<const char*>(operand.data) + batch_offset * 2 + range.row * row_bytes +

@@ -7,12 +7,12 @@ namespace xgemm::cuda::gemm::sm80 {
 
 // A thread's first chunk in a tile is at most 64 lines from the tile's first one: a 32-bit number
 // of bytes, where lines are nearer to each other than this.
-inline constexpr int64_t kMostLineStride = int64_t{1} << 25;  // elements
+inline constexpr int64_t kMaxLineStride = int64_t{1} << 25;  // elements
 
 // How the 8 elements of a 16-byte chunk of an operand's tile get to shared memory.
 enum class Access {
   kWhole16,  // cp.async: 16-byte aligned, an extent of 8 n leaves no chunk incomplete, and lines
-             // are less than kMostLineStride apart
+             // are less than kMaxLineStride apart
   kCopy16,   // cp.async: 16-byte aligned
   kCopy8,    // two of 8 bytes
   kCopy4,    // four of 4 bytes
@@ -53,6 +53,6 @@ struct Params {
 
 // Divisions by 64-bit numbers are calls, for which a kernel's main loop would have to give up
 // registers: a launch has fewer tiles, and so fewer batches, than this.
-inline constexpr int64_t kMostTiles = int64_t{1} << 31;
+inline constexpr int64_t kMaxTiles = int64_t{1} << 31;
 
 }  // namespace xgemm::cuda::gemm::sm80

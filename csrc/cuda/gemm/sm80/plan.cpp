@@ -23,7 +23,7 @@ int alignment(const Problem& p, const void* data, int64_t stride, int64_t extent
 
 // `stride`: between contiguous runs of `contiguous` elements, of which there are `runs`.
 Access access_for(int alignment_bytes, int64_t contiguous, int64_t stride, int64_t runs) {
-  const bool near = runs <= 1 || (stride >= 0 && stride < kMostLineStride);
+  const bool near = runs <= 1 || (stride >= 0 && stride < kMaxLineStride);
   switch (alignment_bytes) {
     case 16:
       return contiguous % 8 == 0 && near ? Access::kWhole16 : Access::kCopy16;

@@ -31,9 +31,9 @@ constexpr double kLaunchMicroseconds = 4.4;       // and until a CTA's first ope
 constexpr double kReduceMicroseconds = 2.36;      // the second launch of split-K
 constexpr double kReduceBytesPerMicrosecond = 6.0e6;
 constexpr int kSplits[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
-constexpr int64_t kLeastKPerSplit = 128;
-constexpr int64_t kMostKPerSplit = int64_t{1} << 30;  // a CTA counts its part in 32 bits
-constexpr int64_t kMostWorkspace = int64_t{1} << 28;
+constexpr int64_t kMinKPerSplit = 128;
+constexpr int64_t kMaxKPerSplit = int64_t{1} << 30;  // a CTA counts its part in 32 bits
+constexpr int64_t kMaxWorkspace = int64_t{1} << 28;
 
 bool has_large_shared_memory(int capability) {
   return capability == 80 || capability == 87 || (capability >= 90 && capability < 120);
@@ -47,7 +47,7 @@ struct Choice {
 };
 
 // Parts that K must be split into.
-int64_t least_parts(const Params& p) { return std::max<int64_t>(ceil_div(p.k, kMostKPerSplit), 1); }
+int64_t least_parts(const Params& p) { return std::max<int64_t>(ceil_div(p.k, kMaxKPerSplit), 1); }
 
 void consider(const Tile& tile, int64_t tiles, int64_t parts, const Params& p, int sm_count,
               Choice* best) {
@@ -55,7 +55,7 @@ void consider(const Tile& tile, int64_t tiles, int64_t parts, const Params& p, i
   const int64_t splits = p.k == 0 ? 1 : ceil_div(p.k, k_per_split);  // no part is empty
   const int64_t workspace =
       splits == 1 ? 0 : int64_t{4} * splits * p.batches * p.m * p.partial_stride;
-  if (workspace > kMostWorkspace && parts > least_parts(p)) return;
+  if (workspace > kMaxWorkspace && parts > least_parts(p)) return;
   const int64_t per_sm = ceil_div<int64_t>(tiles * splits, sm_count);
   // The last CTA of an SM may have it to itself.
   const int64_t alone = per_sm % tile.ctas_per_sm == 1 ? 1 : 0;
@@ -80,7 +80,7 @@ void consider(const Tile& tile, const Params& p, int sm_count, Choice* best) {
   consider(tile, tiles, least, p, sm_count, best);
   for (const int64_t parts : kSplits) {
     if (tiles * parts * 4 > int64_t{5} * sm_count * tile.ctas_per_sm) break;
-    if (parts * kLeastKPerSplit > p.k) break;
+    if (parts * kMinKPerSplit > p.k) break;
     if (parts > least) consider(tile, tiles, parts, p, sm_count, best);
   }
 }

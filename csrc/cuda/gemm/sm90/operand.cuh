@@ -2,25 +2,14 @@
 // descriptors that read them.
 #pragma once
 
-#include "cuda/gemm/sm90/params.h"
+#include <cuda.h>
+
+#include "cuda/gemm/sm90/operand.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma.h"
 
 namespace xgemm::cuda::gemm::sm90 {
-
-// Position in the ring: stage, and the parity of the pass over it.
-template <int kStages>
-struct RingState {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 struct BatchPosition {
   int inner, outer;

@@ -1,6 +1,6 @@
 #include "cuda/gemm/sm90/operand_map.h"
 
-#include "cuda/gemm/sm90/params.h"
+#include "cuda/gemm/sm90/operand.h"
 
 namespace xgemm::cuda::gemm::sm90 {
 

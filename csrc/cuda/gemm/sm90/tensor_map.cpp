@@ -9,8 +9,8 @@ bool encode_tensor_map(CUtensorMap* map, const void* data, DType dtype, const Ma
                     : dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                     : shape.round_to_tf32   ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
                                             : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-  cuuint64_t extent[kMostMapDims], stride[kMostMapDims];
-  cuuint32_t box[kMostMapDims], steps[kMostMapDims];
+  cuuint64_t extent[kMaxMapDims], stride[kMaxMapDims];
+  cuuint32_t box[kMaxMapDims], steps[kMaxMapDims];
   for (int i = 0; i < shape.dims; ++i) {
     extent[i] = static_cast<cuuint64_t>(shape.extent[i]);
     // A stride along an extent of 1 is never used, but must still be a valid one.

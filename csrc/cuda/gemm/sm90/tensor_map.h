@@ -9,13 +9,13 @@
 
 namespace xgemm::cuda::gemm::sm90 {
 
-inline constexpr int kMostMapDims = 5;
+inline constexpr int kMaxMapDims = 5;
 
 // Dimension 0 is contiguous; strides in elements.
 struct MapShape {
   int dims;
-  int64_t extent[kMostMapDims], stride[kMostMapDims];
-  int box[kMostMapDims];
+  int64_t extent[kMaxMapDims], stride[kMaxMapDims];
+  int box[kMaxMapDims];
   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
   bool round_to_tf32 = false;  // loads round fp32 to the nearest TF32
 };

@@ -9,9 +9,9 @@ namespace xgemm::cuda::gemm::sm90 {
 
 // A matrix of `extent` rows, `stride` apart, of contiguous elements.
 inline bool fits_tma(const void* data, int64_t contiguous_stride, int64_t stride, int64_t extent) {
-  constexpr int64_t kMostBytes = int64_t{1} << 40;
+  constexpr int64_t kMaxBytes = int64_t{1} << 40;
   if (reinterpret_cast<uintptr_t>(data) % 16 != 0 || contiguous_stride != 1) return false;
-  return extent <= 1 || (stride % 8 == 0 && stride > 0 && stride * 2 < kMostBytes);
+  return extent <= 1 || (stride % 8 == 0 && stride > 0 && stride * 2 < kMaxBytes);
 }
 
 // True where an operand's rows along K suit TMA; `mn` is its other extent.
@@ -26,7 +26,7 @@ inline bool operand_fits_tma(const Operand& operand, int64_t rows, int64_t colum
          fits_tma(operand.data, operand.row_stride, operand.col_stride, columns);
 }
 
-inline constexpr int kMostTmaBatchDims = 2;
+inline constexpr int kMaxTmaBatchDims = 2;
 
 inline bool batch_fits(const Problem& p, int64_t BatchDim::* stride) {
   for (int i = 0; i < p.batch_dims; ++i) {
@@ -52,14 +52,14 @@ inline bool d_fits_tma(const Problem& p) {
 
 // Extents are coordinates, and tiles may reach past the end; no more dimensions than a map has.
 inline bool extents_fit_tma(const Problem& p) {
-  constexpr int64_t kMost = INT32_MAX - 1024;
-  if (p.m > kMost || p.n > kMost || p.k > kMost || p.batch_dims > kMostTmaBatchDims) return false;
+  constexpr int64_t kMax = INT32_MAX - 1024;
+  if (p.m > kMax || p.n > kMax || p.k > kMax || p.batch_dims > kMaxTmaBatchDims) return false;
   int64_t batch = 1;
   for (int i = 0; i < p.batch_dims; ++i) {
-    if (p.batch[i].size > kMost) return false;
+    if (p.batch[i].size > kMax) return false;
     batch *= p.batch[i].size;
   }
-  return batch <= kMost;
+  return batch <= kMax;
 }
 
 }  // namespace xgemm::cuda::gemm::sm90

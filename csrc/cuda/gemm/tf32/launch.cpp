@@ -21,7 +21,7 @@ Status launch_sm80(const Problem& problem, const Config& config, void* workspace
 Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream) {
   const bool swapped = config.kernel == Kernel::kTf32Swapped;
   char* free = static_cast<char*>(workspace);
-  fp32::Copy copies[fp32::kMostCopies];
+  fp32::Copy copies[fp32::kMaxCopies];
   int count = 0;
   const auto copied = [&](const Matrix& matrix) -> Matrix {  // along k
     const int64_t batches = copied_batches(problem, matrix);

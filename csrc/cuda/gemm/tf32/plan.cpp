@@ -8,10 +8,10 @@ namespace {
 // A matrix of `extent` contiguous rows, `stride` elements apart.
 bool fits_tma(const void* data, int64_t contiguous_stride, int64_t stride, int64_t extent,
               int64_t batch_stride) {
-  constexpr int64_t kMostStride = int64_t{1} << 38;
+  constexpr int64_t kMaxStride = int64_t{1} << 38;
   if (reinterpret_cast<uintptr_t>(data) % 16 != 0 || contiguous_stride != 1) return false;
-  if (batch_stride < 0 || batch_stride % 4 != 0 || batch_stride >= kMostStride) return false;
-  return extent <= 1 || (stride % 4 == 0 && stride > 0 && stride < kMostStride);
+  if (batch_stride < 0 || batch_stride % 4 != 0 || batch_stride >= kMaxStride) return false;
+  return extent <= 1 || (stride % 4 == 0 && stride > 0 && stride < kMaxStride);
 }
 
 }  // namespace
@@ -31,9 +31,9 @@ Matrix b_of(const Problem& p) {
 }
 
 bool fits(const Problem& p) {
-  constexpr int64_t kMost = INT32_MAX - 1024;  // coordinates, and tiles may reach past the end
-  return p.k > 0 && p.m <= kMost && p.n <= kMost && p.k <= kMost && p.batch_dims <= 1 &&
-         (p.batch_dims == 0 || p.batch[0].size <= kMost);
+  constexpr int64_t kMax = INT32_MAX - 1024;  // coordinates, and tiles may reach past the end
+  return p.k > 0 && p.m <= kMax && p.n <= kMax && p.k <= kMax && p.batch_dims <= 1 &&
+         (p.batch_dims == 0 || p.batch[0].size <= kMax);
 }
 
 Copies copies(const Problem& p, bool swapped) {

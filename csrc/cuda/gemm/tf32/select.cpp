@@ -47,9 +47,9 @@ constexpr double kSectorsLines = 1.5;  // for runs that begin with a sector of 3
 constexpr double kReduceUs = 3.5;      // the second launch of split-K
 constexpr double kReduceBytesPerUs = 3.5e6;
 constexpr double kCopyUs = 4.3, kCopyBytesPerUs = 3.8e6;
-constexpr int64_t kLeastKTilesPerSplit = 4, kMostSplits = 32;
-constexpr int64_t kMostWorkspace = int64_t{1} << 28;
-constexpr int64_t kMostUnits = INT32_MAX - (1 << 16);  // a CTA counts them in 32 bits
+constexpr int64_t kMinKTilesPerSplit = 4, kMaxSplits = 32;
+constexpr int64_t kMaxWorkspace = int64_t{1} << 28;
+constexpr int64_t kMaxUnits = INT32_MAX - (1 << 16);  // a CTA counts them in 32 bits
 
 struct Choice {
   const Tile* tile = nullptr;
@@ -89,7 +89,7 @@ void consider(const Problem& p, const Tile& tile, bool swapped, int64_t parts, i
   const int64_t units = tiles_of(p, tile, swapped) * splits;
   const int64_t partials =
       splits > 1 ? 4 * splits * batches * round_up<int64_t>(p.m, 4) * round_up<int64_t>(p.n, 4) : 0;
-  if (partials > kMostWorkspace || units > kMostUnits / tile.cluster) return;
+  if (partials > kMaxWorkspace || units > kMaxUnits / tile.cluster) return;
   const Copies copied = copies(p, swapped);
   const Matrix x = swapped ? b_of(p) : a_of(p), y = swapped ? a_of(p) : b_of(p);
   int64_t bytes = 0;
@@ -119,8 +119,8 @@ void consider(const Problem& p, const Tile& tile, bool swapped, int64_t parts, i
   const double tile_us = kTileUs + store_us;
   const double read = 4.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) *
                       static_cast<double>(batches);
-  const int64_t turns = ceil_div<int64_t>(units, std::max(sm_count / tile.cluster, 1));
-  const double busy = static_cast<double>(turns) * (k_us + tile_us),
+  const int64_t waves = ceil_div<int64_t>(units, std::max(sm_count / tile.cluster, 1));
+  const double busy = static_cast<double>(waves) * (k_us + tile_us),
                stream = read / kReadBytesPerUs;
   double us = kLaunchUs + kStartUs + std::max(busy, stream) + kOverlapLost * std::min(busy, stream);
   if (splits > 1) us += kReduceUs + 2.0 * static_cast<double>(partials) / kReduceBytesPerUs;
@@ -131,10 +131,10 @@ void consider(const Problem& p, const Tile& tile, bool swapped, int64_t parts, i
 // mma.sync: any strides and batches. K is in as many parts as fill the SMs once.
 bool select_sm80(const Problem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
   constexpr int kTile = 128;
-  constexpr int64_t kMostKPerSplit = int64_t{1} << 30;  // a CTA counts its part in 32 bits
-  constexpr int64_t kLeastKPerSplit = 256;
+  constexpr int64_t kMaxKPerSplit = int64_t{1} << 30;  // a CTA counts its part in 32 bits
+  constexpr int64_t kMinKPerSplit = 256;
   constexpr double kMmaEfficiency = 0.6;
-  constexpr double kMmaCyclesPerUs = 1400, kMmaTurnUs = 3;
+  constexpr double kMmaCyclesPerUs = 1400, kMmaWaveUs = 3;
   // What data centers have: elsewhere TF32 is no faster than fp32, and three products are slower.
   const int capability = device.capability;
   const bool large = capability == 80 || (capability >= 90 && capability < 120);
@@ -144,21 +144,21 @@ bool select_sm80(const Problem& p, const DeviceInfo& device, Config* config, dou
   const fp32::Params shape = fp32::make_params(p);
   const int64_t tiles =
       ceil_div<int64_t>(p.m, kTile) * ceil_div<int64_t>(p.n, kTile) * shape.batches;
-  const int64_t least = ceil_div(p.k, kMostKPerSplit);
-  const int64_t most = std::max(least, std::min<int64_t>(p.k / kLeastKPerSplit, kMostSplits));
+  const int64_t least = ceil_div(p.k, kMaxKPerSplit);
+  const int64_t most = std::max(least, std::min<int64_t>(p.k / kMinKPerSplit, kMaxSplits));
   const int64_t parts = std::clamp<int64_t>(int64_t{sm_count} / tiles, least, most);
   const int64_t k_per_split = round_up<int64_t>(ceil_div(p.k, parts), fp32::kBlockK);
   const int64_t splits = ceil_div(p.k, k_per_split);
   const int64_t partials =
       splits > 1 ? 4 * splits * shape.batches * shape.m * shape.partial_stride : 0;
-  if (partials > kMostWorkspace && least == 1) return false;
+  if (partials > kMaxWorkspace && least == 1) return false;
   // FMAs a cycle, one SM; Hopper and Blackwell keep more for wgmma and tcgen05.
   const double peak = !large ? 128 : capability == 80 ? 512 : 660;
   const double rate = peak * kMmaEfficiency;
   const double fmas = static_cast<double>(k_per_split) * kTile * kTile * (three ? 3 : 1);
-  const int64_t turns = ceil_div<int64_t>(tiles * splits, sm_count);
+  const int64_t waves = ceil_div<int64_t>(tiles * splits, sm_count);
   *estimate_us =
-      kLaunchUs + static_cast<double>(turns) * (fmas / rate / kMmaCyclesPerUs) + kMmaTurnUs;
+      kLaunchUs + static_cast<double>(waves) * (fmas / rate / kMmaCyclesPerUs) + kMmaWaveUs;
   if (splits > 1)
     *estimate_us += kReduceUs + 2.0 * static_cast<double>(partials) / kReduceBytesPerUs;
   *config = {.kernel = Kernel::kTf32Sm80,
@@ -180,15 +180,15 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
   const bool three = p.precision == Precision::kTf32x3;
   const int sm_count = std::max(device.sm_count, 1);
   const int64_t k_tiles = ceil_div<int64_t>(p.k, kBlockK);
-  const int64_t most = std::clamp<int64_t>(k_tiles / kLeastKTilesPerSplit, 1, kMostSplits);
+  const int64_t most = std::clamp<int64_t>(k_tiles / kMinKTilesPerSplit, 1, kMaxSplits);
   Choice best;
   const auto consider_tile = [&](const Tile& tile, bool swapped) {
     if (tile.cluster > sm_count) return;
     const int64_t tiles = tiles_of(p, tile, swapped);
     consider(p, tile, swapped, 1, sm_count, &best);
-    for (const int turns : {1, 2}) {  // K in as many parts as fill the SMs so often
+    for (const int waves : {1, 2}) {  // K in as many parts as fill the SMs so often
       const int64_t parts =
-          std::min<int64_t>(int64_t{sm_count / tile.cluster} * turns / tiles, most);
+          std::min<int64_t>(int64_t{sm_count / tile.cluster} * waves / tiles, most);
       if (parts > 1) consider(p, tile, swapped, parts, sm_count, &best);
     }
   };

@@ -75,7 +75,7 @@ class Loader {
     const uint32_t to = ring_ + stage * stage_bytes_;
     const int bytes = min(units_left_, Tile::kWarpsK) * unit_bytes_ - first_;
 #pragma unroll  // a loop with a branch would be 60 instructions more
-    for (int i = 0; i < kMostWeightCopies; ++i) {
+    for (int i = 0; i < kMaxWeightCopies; ++i) {
       const int at = i * kThreadsPerUnitRow * 16;
       if (at < bytes) ptx::cp_async<16>(to + weight_smem_ + at, weight_ + at, 16);
     }
@@ -100,8 +100,8 @@ class Loader {
   static constexpr int kRowStep = Tile::kThreads / kChunks;  // between a thread's chunks
   static constexpr int kXPerThread = Tile::kXBytes / 16 / Tile::kThreads;
   static constexpr int kThreadsPerUnitRow = Tile::kThreads / Tile::kUnitRows;
-  static constexpr int kMostWeightCopies =
-      ceil_div(Tile::kWarpsK * kMostUnitBytes, kThreadsPerUnitRow * 16);
+  static constexpr int kMaxWeightCopies =
+      ceil_div(Tile::kWarpsK * kMaxUnitBytes, kThreadsPerUnitRow * 16);
   static_assert(kRowStep % 8 == 0, "all chunks of a thread have the same swizzle");
   static_assert(Tile::kBlockM % kRowStep == 0 || kRowStep % Tile::kBlockM == 0,
                 "whole rounds make a unit, or whole units a round");

@@ -41,9 +41,9 @@ Params make_params(const Problem& p) {
 }
 
 int64_t rows_per_launch(const Params& p, int splits) {
-  constexpr int64_t kMostWorkspace = int64_t{1} << 28, kRows = 64;  // a multiple of every tile's
+  constexpr int64_t kMaxWorkspace = int64_t{1} << 28, kRows = 64;  // a multiple of every tile's
   if (splits == 1) return p.m;
-  const int64_t rows = kMostWorkspace / (4 * splits * p.partial_stride) / kRows * kRows;
+  const int64_t rows = kMaxWorkspace / (4 * splits * p.partial_stride) / kRows * kRows;
   return std::min(p.m, std::max(rows, kRows));
 }
 

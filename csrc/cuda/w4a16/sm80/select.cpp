@@ -59,7 +59,7 @@ struct Fit {
 
 Fit fit(const Way& way, int unit_bytes, int capability) {
   constexpr int kReserved = 1 << 10;  // of every CTA
-  for (int stages = way.stages; stages >= kLeastStages; --stages) {
+  for (int stages = way.stages; stages >= kMinStages; --stages) {
     const int ctas = shared_memory(capability) / (way.shared_bytes(unit_bytes, stages) + kReserved);
     if (ctas > 0) return {stages, std::min(ctas, way.most_ctas)};
   }
@@ -130,10 +130,10 @@ Choice choose(const Params& p, bool scales_fit, int capability, int sm_count) {
 Choice choose_invariant(const Params& p, int capability, int sm_count) {
   constexpr const Way& kOrder = kWays[5];
   static_assert(kOrder.block_m == Tile16Wide::kBlockM && kOrder.block_n == Tile16Wide::kBlockN);
-  Params few = p;
-  few.m = 16;
+  Params of_16_rows = p;
+  of_16_rows.m = 16;
   Choice order, best;
-  consider(kOrder, fit(kOrder, p.unit_bytes, capability), few, sm_count, &order);
+  consider(kOrder, fit(kOrder, p.unit_bytes, capability), of_16_rows, sm_count, &order);
   for (const Way& way : kWays) {
     const Fit here = fit(way, p.unit_bytes, capability);
     if (way.warps_k != kOrder.warps_k || way.scaled_weights || here.ctas == 0) continue;

@@ -12,7 +12,7 @@ inline constexpr int kUnitColumns = static_cast<int>(w4::kRowColumns);
 inline constexpr int kUnitK = static_cast<int>(w4::kUnitK);
 inline constexpr int kStripColumns = static_cast<int>(w4::kStripColumns);
 // Codes, and as many groups' scales and zeros as a unit can have: of 32 k each.
-inline constexpr int kMostUnitBytes =
+inline constexpr int kMaxUnitBytes =
     kUnitK * kUnitColumns / 2 + 2 * (kUnitK / 32) * kUnitColumns * 2;
 inline constexpr int kXRowBytes = kUnitK * 2;  // of X, along a unit's k
 
@@ -64,6 +64,6 @@ using Tile64 = TileConfig<8, 2, 1, 4, 1, 2>;  // half the strips: a code becomes
 // of the activations' type.
 using Tile64Wide = TileConfig<8, 4, 1, 4, 1, 2, true>;
 
-inline constexpr int kLeastStages = 2;  // and four at the most: wait_for_copies of kernel.cuh
+inline constexpr int kMinStages = 2;  // and four at the most: wait_for_copies of kernel.cuh
 
 }  // namespace xgemm::cuda::w4a16::sm80

@@ -25,7 +25,7 @@ struct Job {
 };
 
 struct Jobs {
-  Job of[kMostCopies];
+  Job of[kMaxCopies];
 };
 
 // The vectors of a thread: one of each of `rows` rows, `src_step` and `dst_step` elements apart.

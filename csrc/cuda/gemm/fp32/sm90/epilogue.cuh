@@ -3,7 +3,7 @@
 
 #include "cuda/gemm/fp32/epilogue.cuh"
 #include "cuda/gemm/fp32/sm90/fragment.cuh"
-#include "cuda/gemm/fp32/sm90/unit.cuh"
+#include "cuda/gemm/fp32/sm90/work_tile.cuh"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
@@ -72,20 +72,20 @@ struct StagedSums {
 
 // The code is short, as it runs once: where K is small most of a CTA's time was fetching it.
 template <typename Tile>
-__device__ inline void store_sums(const Params& params, const Unit& unit,
+__device__ inline void store_sums(const Params& params, const WorkTile& work_tile,
                                   const StagedSums<Tile>& staged, int warp, int lane) {
   using Staged = StagedSums<Tile>;
-  const int rows = static_cast<int>(min(params.m - unit.work.m, int64_t{Tile::kBlockM}));
-  const int columns = static_cast<int>(min(params.n - unit.work.n, int64_t{Tile::kBlockN}));
-  if (unit.part >= 0) {
-    float* d = params.partials + int64_t{unit.part} * (Tile::kBlockM * Tile::kBlockN);
+  const int rows = static_cast<int>(min(params.m - work_tile.work.m, int64_t{Tile::kBlockM}));
+  const int columns = static_cast<int>(min(params.n - work_tile.work.n, int64_t{Tile::kBlockN}));
+  if (work_tile.part >= 0) {
+    float* d = params.partials + int64_t{work_tile.part} * (Tile::kBlockM * Tile::kBlockN);
     Staged::for_quads(warp, lane, rows, [&](int row, int column) {
       *reinterpret_cast<float4*>(d + row * Tile::kBlockN + column) = staged.quad(row, column);
     });
     return;
   }
-  float* d = params.d + unit.work.batch * params.batch[0].d + unit.work.m * params.d_row_stride +
-             unit.work.n * params.d_col_stride;
+  float* d = params.d + work_tile.work.batch * params.batch[0].d +
+             work_tile.work.m * params.d_row_stride + work_tile.work.n * params.d_col_stride;
   if (params.plain && params.d_vector && columns % 4 == 0) {
     Staged::for_quads(warp, lane, rows, [&](int row, int column) {
       if (column >= columns) return;
@@ -120,15 +120,15 @@ __device__ inline void store_sums(const Params& params, const Unit& unit,
       float4 c[kGroup];
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
-        c[i] = load_c4(params, unit.work.batch, unit.work.m + min(row + i * kStep, end - 1),
-                       unit.work.n + column);
+        c[i] = load_c4(params, work_tile.work.batch,
+                       work_tile.work.m + min(row + i * kStep, end - 1), work_tile.work.n + column);
       }
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
         const int at = row + i * kStep;
         if (at >= end) break;
-        finish_row4(params, unit.work.batch, staged.quad(at, column), c[i], unit.work.m + at,
-                    unit.work.n + column);
+        finish_row4(params, work_tile.work.batch, staged.quad(at, column), c[i],
+                    work_tile.work.m + at, work_tile.work.n + column);
       }
     }
   }

@@ -29,12 +29,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
   if (Tile::kTma && thread == 0) {
     ptx::prefetch_tensormap(&params.a.map), ptx::prefetch_tensormap(&params.b.map);
   }
-  const Unit unit = Unit::at<Tile>(params.problem, static_cast<int>(blockIdx.x));
-  const int k_tiles = unit.work.k_tiles(Tile::kStageDepth);
+  const WorkTile work_tile = WorkTile::at<Tile>(params.problem, static_cast<int>(blockIdx.x));
+  const int k_tiles = work_tile.work.k_tiles(Tile::kStageDepth);
   const int depth_of_last =
-      static_cast<int>(unit.work.k_end - unit.work.k) - (k_tiles - 1) * Tile::kStageDepth;
+      static_cast<int>(work_tile.work.k_end - work_tile.work.k) - (k_tiles - 1) * Tile::kStageDepth;
   const int pairs_of_last = ceil_div(depth_of_last, kPairOfSteps * Tile::kSlices);
-  Loader loader(params, smem, unit.work, thread);
+  Loader loader(params, smem, work_tile.work, thread);
   loader.start();
   Mine mine(smem, thread / 32, thread % 32);
   loader.wait(0, 0, 0);
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
   static_assert(sizeof(staged) <= sizeof(smem.ring));
   staged.template put<kAAlongK, kBAlongK>(mine);
   __syncthreads();
-  store_sums<Tile>(params.problem, unit, staged, thread / 32, mine.lane);
+  store_sums<Tile>(params.problem, work_tile, staged, thread / 32, mine.lane);
 #endif
 }
 

@@ -18,15 +18,15 @@ __global__ void __launch_bounds__(kPartsThreads)
   constexpr int kBlocks = kPart / 4 / mine.kQuads;  // of a tile
   const int tile = static_cast<int>(blockIdx.x) / kBlocks;
   const int at = (static_cast<int>(blockIdx.x) % kBlocks * mine.kQuads + mine.quad) * 4;
-  const Unit unit = Unit::at<Tile>(params, params.whole + tile * params.splits);
-  const int64_t row = unit.work.m + at / kBlockN, column = unit.work.n + at % kBlockN;
+  const WorkTile work_tile = WorkTile::at<Tile>(params, params.whole + tile * params.splits);
+  const int64_t row = work_tile.work.m + at / kBlockN, column = work_tile.work.n + at % kBlockN;
   const bool inside = row < params.m && column < params.n;
   ptx::griddep_wait();
   if (kGroups == 1 && !inside) return;
-  const float* from = params.partials + int64_t{unit.part} * kPart + at;
+  const float* from = params.partials + int64_t{work_tile.part} * kPart + at;
   const float4 sum = mine.sum_of_groups(mine.sum(from, kPart, inside ? params.splits : 0));
   if (mine.group > 0 || !inside) return;
-  finish_few_row4(params, unit.work.batch, sum, row, column);
+  finish_row4_inline(params, work_tile.work.batch, sum, row, column);
 }
 
 template <TileShape kShape>
@@ -111,16 +111,16 @@ Status launch_config(const Params& params, const Config& config, void* workspace
   return run(params, config, workspace, stream);
 }
 
-template <int kFew>
+template <int kRows>
 Status launch_rows(Params params, const Config& config, cudaStream_t stream) {
-  params.few_columns = config.block_n;
+  params.gemv_columns = config.block_n;
   const int64_t ctas = params.tiles_n * params.batches * params.splits;
   return launch_grid("the fp32 GEMM",
                      {.blocks = dim3(static_cast<unsigned>(ctas)),
-                      .threads = dim3(few_warps(params, config.block_n) * 32),
+                      .threads = dim3(gemv_warps(params, config.block_n) * 32),
                       .stream = stream,
                       .cluster = dim3(config.cluster)},
-                     find_gemv<kFew, true>(params, config.block_n), params);
+                     find_gemv<kRows, true>(params, config.block_n), params);
 }
 
 }  // namespace
@@ -146,7 +146,7 @@ Status launch_parts(const Params& params, const TileShape& shape, int split_tile
   return run(params, split_tiles, stream);
 }
 
-Status launch_few(const Params& params, const Config& config, cudaStream_t stream) {
+Status launch_gemv(const Params& params, const Config& config, cudaStream_t stream) {
   const auto run = config.block_m == 1   ? launch_rows<1>
                    : config.block_m == 2 ? launch_rows<2>
                                          : launch_rows<4>;

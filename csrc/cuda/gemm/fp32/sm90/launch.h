@@ -20,8 +20,8 @@ Status launch_tf32(const Params& params, const Config& config, void* workspace,
 Status launch_parts(const Params& params, const TileShape& shape, int split_tiles,
                     cudaStream_t stream);
 
-// The kernels for few rows whose parts of K are a cluster of config.cluster CTAs.
-Status launch_few(const Params& params, const Config& config, cudaStream_t stream);
+// The gemv kernels whose parts of K are a cluster of config.cluster CTAs.
+Status launch_gemv(const Params& params, const Config& config, cudaStream_t stream);
 
 // Whether TMA brings both operands.
 bool tma_reads(const Params& params);

@@ -1,7 +1,7 @@
 // From global memory to the stages of shared memory, whichever way the operands lie.
 #pragma once
 
-#include "cuda/gemm/fp32/sm90/unit.cuh"
+#include "cuda/gemm/fp32/sm90/work_tile.cuh"
 #include "cuda/ptx/cp_async.h"
 #include "cuda/ptx/elect.h"
 #include "cuda/ptx/griddep.h"

@@ -24,11 +24,11 @@ constexpr Tile kTiles[] = {
     {kTile32x128, Kernel::kFp32Sm90, {0.631, 0.740, 0.756}, {0.538, 0.593, 0.593}, 3.9e6},
     {kTileOfWarp, Kernel::kFp32Sm90, {0.744, 0.873, 0.892}, {0.635, 0.70, 0.70}, 3.0e6},
     {kTileSliced, Kernel::kFp32Sm90, {0.6, 0.78, 0.8, 0.87}, {0.39, 0.47, 0.47}, 2.7e6},
-    {kTileOfTf32, Kernel::kTf32Small, {0.66, 1.16, 1.48}, {0.333, 0.495, 0.523}, 1.9e6}};
-constexpr int64_t kMostRowsOfFlat = 96;
-constexpr int64_t kMostRowsOfWarp = 32, kMostColumnsOfWarp = 128;  // its sides, or the other way
+    {kTileOfTf32, Kernel::kTf32SingleTile, {0.66, 1.16, 1.48}, {0.333, 0.495, 0.523}, 1.9e6}};
+constexpr int64_t kMaxRowsOfFlat = 96;
+constexpr int64_t kMaxRowsOfWarp = 32, kMaxColumnsOfWarp = 128;  // its sides, or the other way
 // Few rows by a large matrix, which the flat tile reads in longer runs.
-constexpr int64_t kStreamRows = 28, kLeastStream = 1024;
+constexpr int64_t kStreamRows = 28, kMinStream = 1024;
 
 // A model of rounds of as many CTAs as the SMs hold, and of a last one of fewer. Constants: a fit
 // of an H200's times of 1,081 shapes, 9,865 tiles, splits and copies of them, those of the tile
@@ -42,8 +42,8 @@ constexpr double kPartsUs = 3.4, kPartsBytesPerUs = 3.3e6;  // the sum of parts,
 constexpr double kPartUs = 0.046;                           // more, for each part of a tile over 8
 constexpr double kCopyUs = 2.95, kCopyBytesPerUs = 4.4e6;   // one launch for both operands
 
-constexpr int64_t kMostWorkspace = int64_t{1} << 28;  // of parts
-constexpr int64_t kMostParts = 12, kMostPartsOfFew = 264;
+constexpr int64_t kMaxWorkspace = int64_t{1} << 28;  // of parts
+constexpr int64_t kMaxParts = 12, kMaxPartsOfFew = 264;
 
 // How operands get to the kernel.
 struct Operands {
@@ -93,18 +93,17 @@ class Search {
         // None of them empty.
         if (ceil_div(k_tiles_, ceil_div(k_tiles_, splits)) == splits) consider_parts(whole, splits);
       };
-      for (int64_t splits = 2; splits <= kMostParts && split_tiles * splits <= 4 * slots_;
+      for (int64_t splits = 2; splits <= kMaxParts && split_tiles * splits <= 4 * slots_;
            ++splits) {
         consider_splits(splits);
       }
       if (whole > 0 || shape_.warps() == 1) continue;
       // Few tiles: as many parts as give each SM from one to all that it holds.
       for (int per_sm = 1; per_sm <= per_sm_; ++per_sm) {
-        const int64_t per_part =
-            ceil_div(k_tiles_,
-                     std::clamp<int64_t>(int64_t{sm_count_} * per_sm / tiles_, 1, kMostPartsOfFew));
+        const int64_t per_part = ceil_div(
+            k_tiles_, std::clamp<int64_t>(int64_t{sm_count_} * per_sm / tiles_, 1, kMaxPartsOfFew));
         const int64_t splits = ceil_div(k_tiles_, per_part);
-        if (splits > kMostParts) consider_parts(0, splits);
+        if (splits > kMaxParts) consider_parts(0, splits);
       }
     }
   }
@@ -140,7 +139,7 @@ class Search {
       us += kPartsUs + static_cast<double>(bytes) / kPartsBytesPerUs +
             part_us * static_cast<double>(std::max<int64_t>(splits - 8, 0));
     }
-    if (us >= best_->us || bytes > kMostWorkspace) return;
+    if (us >= best_->us || bytes > kMaxWorkspace) return;
     *best_ = {&tile_, operands_, p_.transposed, splits, whole + parts, bytes, us};
   }
 
@@ -156,11 +155,11 @@ class Search {
 
 // TMA counts rows, k and batches in 32 bits, and one grid has all CTAs.
 bool fits_int32(const Params& p) {
-  constexpr int64_t kMost = int64_t{1} << 30;
+  constexpr int64_t kMax = int64_t{1} << 30;
   const double tiles = static_cast<double>(ceil_div<int64_t>(p.m, 32)) *
                        static_cast<double>(ceil_div<int64_t>(p.n, 32)) *
                        static_cast<double>(p.batches);
-  return p.m < kMost && p.n < kMost && p.k < kMost && p.batches < kMost && tiles < kMost / 16;
+  return p.m < kMax && p.n < kMax && p.k < kMax && p.batches < kMax && tiles < kMax / 16;
 }
 
 // Copies of the operands that TMA cannot read. False where they cannot be made.
@@ -192,17 +191,17 @@ bool select(const Problem& problem, const Params& p, const DeviceInfo& device, C
             double* estimate_us) {
   if (device.capability != 90 || p.batch_dims > 1 || p.k == 0 || !fits_int32(p)) return false;
   const int sm_count = std::max(device.sm_count, 1);
-  const Params few = make_few_params(problem);
+  const Params gemv = make_gemv_params(problem);
   Choice best;
   for (const Tile& tile : kTiles) {
     const TileShape& shape = tile.shape;
     const bool flat = shape.block_m < shape.block_n;
-    const Params& q = flat ? few : p;
-    if (flat && q.m > kMostRowsOfFlat) continue;
-    if (tile.kernel == Kernel::kTf32Small && problem.precision != Precision::kTf32) continue;
+    const Params& q = flat ? gemv : p;
+    if (flat && q.m > kMaxRowsOfFlat) continue;
+    if (tile.kernel == Kernel::kTf32SingleTile && problem.precision != Precision::kTf32) continue;
     const int64_t shorter = std::min(q.m, q.n), longer = std::max(q.m, q.n);
-    if (shape.warps() == 1 && (shorter > kMostRowsOfWarp || longer > kMostColumnsOfWarp)) continue;
-    if (shape.slices > 1 && shorter <= kStreamRows && std::min(longer, q.k) >= kLeastStream) {
+    if (shape.warps() == 1 && (shorter > kMaxRowsOfWarp || longer > kMaxColumnsOfWarp)) continue;
+    if (shape.slices > 1 && shorter <= kStreamRows && std::min(longer, q.k) >= kMinStream) {
       continue;
     }
     Search search(q, tile, sm_count, &best);

@@ -6,7 +6,7 @@
 namespace xgemm::cuda::gemm::tf32::sm80 {
 namespace {
 
-constexpr int64_t kMostCtas = INT32_MAX;  // of a launch
+constexpr int64_t kMaxCtas = INT32_MAX;  // of a launch
 
 template <bool kThree>
 Status launch_kernel(fp32::Params params, cudaStream_t stream) {
@@ -16,8 +16,8 @@ Status launch_kernel(fp32::Params params, cudaStream_t stream) {
   const cudaError_t set = limit.raise(reinterpret_cast<const void*>(kernel), kSmem);
   if (set != cudaSuccess) return {set, "shared memory of the TF32 mma.sync GEMM"};
   const int64_t all = params.tiles_m * params.tiles_n * params.batches * params.splits;
-  for (; params.first_work < all; params.first_work += kMostCtas) {
-    const int64_t ctas = min(all - params.first_work, kMostCtas);
+  for (; params.first_work < all; params.first_work += kMaxCtas) {
+    const int64_t ctas = min(all - params.first_work, kMaxCtas);
     const Grid grid{.blocks = dim3(static_cast<unsigned>(ctas)),
                     .threads = dim3(Tile::kThreads),
                     .shared_bytes = kSmem,

@@ -6,7 +6,7 @@
 
 namespace xgemm::cuda::gemm::tf32::sm90 {
 
-struct Unit {
+struct WorkTile {
   int x, y, batch, split;  // first row of X, first row of Y
 };
 
@@ -59,9 +59,9 @@ class Epilogue {
       : params_(params), rows_(rows), lane_(lane) {}
 
   // acc: of wgmma, kCount / 4 groups of 8 columns.
-  __device__ void store(float (&acc)[kCount], const Unit& unit, int sub) {
-    if (!params_.plain) finish(acc, unit, sub);
-    aim(unit, sub);
+  __device__ void store(float (&acc)[kCount], const WorkTile& work_tile, int sub) {
+    if (!params_.plain) finish(acc, work_tile, sub);
+    aim(work_tile, sub);
     if constexpr (kHeld < kCount) store_part<0, kCount - kHeld>(acc);
     if constexpr (kHeld > 0) {
 #pragma unroll
@@ -88,34 +88,34 @@ class Epilogue {
   }
 
  private:
-  __device__ void finish(float (&acc)[kCount], const Unit& unit, int sub) const {
-    const int y = unit.y + lane_ % 4 * 2;
+  __device__ void finish(float (&acc)[kCount], const WorkTile& work_tile, int sub) const {
+    const int y = work_tile.y + lane_ % 4 * 2;
 #pragma unroll
     for (int i = 0; i < kCount; i += 2) {
-      const int x = unit.x + rows_.row(sub, lane_ / 4 + i / 2 % 2 * 8);
+      const int x = work_tile.x + rows_.row(sub, lane_ / 4 + i / 2 % 2 * 8);
       const float2 sums = {acc[i], acc[i + 1]};
-      const float2 values = finish_pair(params_, unit.batch, sums, x, y + i / 4 * 8);
+      const float2 values = finish_pair(params_, work_tile.batch, sums, x, y + i / 4 * 8);
       acc[i] = values.x, acc[i + 1] = values.y;
     }
   }
 
   // Where the thread's first sums go.
-  __device__ void aim(const Unit& unit, int sub) {
-    const bool whole =
-        unit.x + Tile::kRows <= params_.x_rows && unit.y + Tile::kColumns <= params_.y_rows;
+  __device__ void aim(const WorkTile& work_tile, int sub) {
+    const bool whole = work_tile.x + Tile::kRows <= params_.x_rows &&
+                       work_tile.y + Tile::kColumns <= params_.y_rows;
     vectors_ = whole ? params_.d_vectors : Vectors::kNone;
     const int group = lane_ / 4, place = lane_ % 4;
     const int along_y = place % 2 * 8 + place / 2 * 4;
-    const int y = unit.y + (vectors_ == Vectors::kAlongY ? along_y : place * 2);
-    float* const d =
-        params_.d + unit.batch * params_.d_batch_stride + unit.split * params_.d_split_stride;
+    const int y = work_tile.y + (vectors_ == Vectors::kAlongY ? along_y : place * 2);
+    float* const d = params_.d + work_tile.batch * params_.d_batch_stride +
+                     work_tile.split * params_.d_split_stride;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       int slot = group + 8 * half;
       if (Rows::kFarBit != 0 && vectors_ == Vectors::kNone) {
         slot = (group & ~Rows::kFarBit) + half * Rows::kFarBit + (is_far() ? 8 : 0);
       }
-      const int x = unit.x + rows_.row(sub, slot);
+      const int x = work_tile.x + rows_.row(sub, slot);
       d_[half] = d + x * params_.d_x_stride + y * params_.d_y_stride;
       columns_[half] = x < params_.x_rows ? params_.y_rows - y : 0;
     }

@@ -15,6 +15,7 @@
 #include "cuda/ptx/setmaxnreg.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/shared_memory.h"
+#include "cuda/tile/pipeline_state.cuh"
 
 namespace xgemm::cuda::gemm::tf32::sm90 {
 
@@ -34,25 +35,15 @@ struct SharedStorage {
 template <typename Tile>
 inline constexpr int kSmemBytes = sizeof(SharedStorage<Tile>) + 1024;  // + alignment
 
-// Position in the ring: stage, and the parity of the pass over it.
-template <int kStages>
-struct RingState {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
-
-// Walks over a CTA's units; all roles see the same ones.
+// Walks over a CTA's work tiles; all roles see the same ones.
 template <typename Tile>
 class Scheduler {
  public:
   __device__ explicit Scheduler(const Params& params)
       : params_(params), next_(blockIdx.x / Tile::kCluster) {}
 
-  __device__ bool next(Unit* unit) {
-    if (next_ >= params_.units) return false;
+  __device__ bool next(WorkTile* work_tile) {
+    if (next_ >= params_.work_tiles) return false;
     const int per_plane = params_.tiles_x * params_.tiles_y;
     const int plane = next_ / per_plane, in_plane = next_ % per_plane;
     // Groups of rows, column by column: CTAs that run at the same time share operands in L2.
@@ -61,16 +52,17 @@ class Scheduler {
     const int height = min(params_.tiles_x - first, kGroup);
     const int in_group = in_plane - first * params_.tiles_y;
     const int x = (first + in_group % height) * Tile::kCluster;
-    unit->x = (x + static_cast<int>(blockIdx.x) % Tile::kCluster) * Tile::kRows;
-    unit->y = in_group / height * Tile::kColumns;
-    unit->batch = plane / params_.splits;
-    unit->split = plane % params_.splits;
+    work_tile->x = (x + static_cast<int>(blockIdx.x) % Tile::kCluster) * Tile::kRows;
+    work_tile->y = in_group / height * Tile::kColumns;
+    work_tile->batch = plane / params_.splits;
+    work_tile->split = plane % params_.splits;
     next_ += gridDim.x / Tile::kCluster;
     return true;
   }
 
-  __device__ int k_tiles(const Unit& unit) const {
-    return min(params_.k_tiles - unit.split * params_.k_tiles_per_split, params_.k_tiles_per_split);
+  __device__ int k_tiles(const WorkTile& work_tile) const {
+    return min(params_.k_tiles - work_tile.split * params_.k_tiles_per_split,
+               params_.k_tiles_per_split);
   }
 
  private:
@@ -83,13 +75,13 @@ template <typename Tile, bool kXAlongRows>
 __device__ inline void produce(const Params& params, SharedStorage<Tile>& smem) {
   constexpr uint32_t kBytes = (Tile::kRows + Tile::kColumns) * kBlockK * 4;
   Scheduler<Tile> scheduler(params);
-  RingState<Tile::kStages> ring;
-  Unit unit;
-  while (scheduler.next(&unit)) {
-    const int k_tiles = scheduler.k_tiles(unit);
-    int k = unit.split * params.k_tiles_per_split * kBlockK;
-    const int x_batch = params.x_batched ? unit.batch : 0;
-    const int y_batch = params.y_batched ? unit.batch : 0;
+  PipelineState<Tile::kStages> ring;
+  WorkTile work_tile;
+  while (scheduler.next(&work_tile)) {
+    const int k_tiles = scheduler.k_tiles(work_tile);
+    int k = work_tile.split * params.k_tiles_per_split * kBlockK;
+    const int x_batch = params.x_batched ? work_tile.batch : 0;
+    const int y_batch = params.y_batched ? work_tile.batch : 0;
 #pragma unroll 1
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, k += kBlockK, ring.advance()) {
       ptx::mbarrier_wait(&smem.empty[ring.stage], ring.parity ^ 1);
@@ -99,18 +91,18 @@ __device__ inline void produce(const Params& params, SharedStorage<Tile>& smem) 
       if constexpr (kXAlongRows) {
 #pragma unroll 1
         for (int row = 0; row < Tile::kRows; row += kBoxRows) {
-          ptx::tma_load_3d(x + row * kBlockK, &params.x, full, unit.x + row, k, x_batch);
+          ptx::tma_load_3d(x + row * kBlockK, &params.x, full, work_tile.x + row, k, x_batch);
         }
       } else {
-        ptx::tma_load_3d(x, &params.x, full, k, unit.x, x_batch);
+        ptx::tma_load_3d(x, &params.x, full, k, work_tile.x, x_batch);
       }
       if constexpr (Tile::kCluster == 1) {
-        ptx::tma_load_3d(smem.y[ring.stage], &params.y, full, k, unit.y, y_batch);
+        ptx::tma_load_3d(smem.y[ring.stage], &params.y, full, k, work_tile.y, y_batch);
       } else {
         constexpr int kShare = Tile::kColumns / Tile::kCluster;
         const int row = static_cast<int>(blockIdx.x) % Tile::kCluster * kShare;
         ptx::tma_load_multicast_3d(smem.y[ring.stage] + row * kBlockK, &params.y, full,
-                                   (1 << Tile::kCluster) - 1, k, unit.y + row, y_batch);
+                                   (1 << Tile::kCluster) - 1, k, work_tile.y + row, y_batch);
       }
     }
   }
@@ -121,10 +113,10 @@ template <typename Tile>
 __device__ inline void split_y(const Params& params, SharedStorage<Tile>& smem, int thread) {
   constexpr int kQuads = Tile::kColumns * kBlockK / 4;
   Scheduler<Tile> scheduler(params);
-  RingState<Tile::kStages> ring;
-  Unit unit;
-  while (scheduler.next(&unit)) {
-    const int k_tiles = scheduler.k_tiles(unit);
+  PipelineState<Tile::kStages> ring;
+  WorkTile work_tile;
+  while (scheduler.next(&work_tile)) {
+    const int k_tiles = scheduler.k_tiles(work_tile);
 #pragma unroll 1
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ring.advance()) {
       ptx::mbarrier_wait(&smem.full[ring.stage], ring.parity);
@@ -147,9 +139,9 @@ __device__ inline void split_y(const Params& params, SharedStorage<Tile>& smem, 
 
 // The two consumers issue their products in turn: while one adds its sums and splits X the tensor
 // cores are the other's. Else both might do either at the same time.
-class Turns {
+class PingPong {
  public:
-  __device__ explicit Turns(int consumer) : consumer_(consumer) {
+  __device__ explicit PingPong(int consumer) : consumer_(consumer) {
     if (consumer == 1) give();
   }
   __device__ void take() { ptx::named_barrier_sync(kFirstBarrier + consumer_, kThreadsOfBoth); }
@@ -188,7 +180,8 @@ class Consumer {
         y_small_base_(k_descriptor(smem.y_small[0])) {}
 
   // acc = X Y^T over `k_tiles`. What the epilogue holds of the tile before is stored meanwhile.
-  __device__ void accumulate(int k_tiles, Turns& turns, Epilogue<Tile, kXAlongRows>& epilogue) {
+  __device__ void accumulate(int k_tiles, PingPong& ping_pong,
+                             Epilogue<Tile, kXAlongRows>& epilogue) {
     if constexpr (Tile::kThree) {
 #pragma unroll
       for (int sub = 0; sub < Tile::kSubs; ++sub) {
@@ -196,7 +189,7 @@ class Consumer {
         for (int i = 0; i < kCount; ++i) acc[sub][i] = 0.0f;
       }
 #pragma unroll 1
-      for (int k_tile = 0; k_tile < k_tiles; ++k_tile) step_three(turns);
+      for (int k_tile = 0; k_tile < k_tiles; ++k_tile) step_three(ping_pong);
     } else {
       int k_tile = 0;
       if (epilogue.pending()) {
@@ -226,7 +219,7 @@ class Consumer {
   }
 
   // 64 rows by 16 k at a time.
-  __device__ void step_three(Turns& turns) {
+  __device__ void step_three(PingPong& ping_pong) {
     ptx::mbarrier_wait(&smem_.full[ring_.stage], ring_.parity);
     ptx::mbarrier_wait(&smem_.split[ring_.stage], ring_.parity);
     const float* x = smem_.x[ring_.stage];
@@ -236,13 +229,13 @@ class Consumer {
     reader_.load(raw[0], x, 0, 0);
     reader_.load(raw[1], x, 0, 1);
 #pragma unroll
-    for (int unit = 0; unit < 2 * Tile::kSubs; ++unit) {
-      const int sub = unit / 2, k8 = unit % 2 * 2;
+    for (int step = 0; step < 2 * Tile::kSubs; ++step) {
+      const int sub = step / 2, k8 = step % 2 * 2;
       float big[2][4], small[2][4], part[kParts][kCount];
 #pragma unroll
       for (int i = 0; i < 8; ++i)
         split(raw[i / 4][i % 4], &big[i / 4][i % 4], &small[i / 4][i % 4]);
-      turns.take();
+      ping_pong.take();
       ptx::wgmma_fence();
 #pragma unroll
       for (int product = 0; product < 3; ++product) {  // the small ones first
@@ -254,10 +247,10 @@ class Consumer {
         }
       }
       ptx::wgmma_commit_group();
-      turns.give();
-      if (unit + 1 < 2 * Tile::kSubs) {  // under the products
-        reader_.load(raw[0], x, (unit + 1) / 2, (unit + 1) % 2 * 2);
-        reader_.load(raw[1], x, (unit + 1) / 2, (unit + 1) % 2 * 2 + 1);
+      ping_pong.give();
+      if (step + 1 < 2 * Tile::kSubs) {  // under the products
+        reader_.load(raw[0], x, (step + 1) / 2, (step + 1) % 2 * 2);
+        reader_.load(raw[1], x, (step + 1) / 2, (step + 1) % 2 * 2 + 1);
       }
       ptx::wgmma_wait_group<0>();
 #pragma unroll
@@ -314,7 +307,7 @@ class Consumer {
   XReader<Tile, kXAlongRows> reader_;
   int lane_;
   uint64_t x_base_, y_base_, y_small_base_;
-  RingState<Tile::kStages> ring_;
+  PipelineState<Tile::kStages> ring_;
   int previous_ = 0;
   float x_[2][kBlockK / 8][4];
 };
@@ -325,15 +318,15 @@ __device__ inline void consume(const Params& params, SharedStorage<Tile>& smem, 
   Scheduler<Tile> scheduler(params);
   Consumer<Tile, kXAlongRows> consumer(smem, index, thread);
   Epilogue<Tile, kXAlongRows> epilogue(params, {index, thread}, thread % 32);
-  Turns turns(index);
-  Unit unit;
-  while (scheduler.next(&unit)) {
-    consumer.accumulate(scheduler.k_tiles(unit), turns, epilogue);
-    epilogue.store(consumer.acc[0], unit, 0);
-    if constexpr (Tile::kSubs == 2) epilogue.store(consumer.acc[1], unit, 1);
+  PingPong ping_pong(index);
+  WorkTile work_tile;
+  while (scheduler.next(&work_tile)) {
+    consumer.accumulate(scheduler.k_tiles(work_tile), ping_pong, epilogue);
+    epilogue.store(consumer.acc[0], work_tile, 0);
+    if constexpr (Tile::kSubs == 2) epilogue.store(consumer.acc[1], work_tile, 1);
   }
   epilogue.store_rest();
-  turns.finish();
+  ping_pong.finish();
 }
 
 // All threads of the cluster.

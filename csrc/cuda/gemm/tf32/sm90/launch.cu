@@ -109,7 +109,7 @@ Status launch(const Problem& p, const Config& config, const Matrix& x, const Mat
   params.k_tiles_per_split = ceil_div(params.k_tiles, config.splits);
   params.tiles_x = static_cast<int>(ceil_div<int64_t>(x.rows, tile.x * config.cluster));
   params.tiles_y = static_cast<int>(ceil_div<int64_t>(y.rows, tile.y));
-  params.units = params.tiles_x * params.tiles_y * params.batch * params.splits;
+  params.work_tiles = params.tiles_x * params.tiles_y * params.batch * params.splits;
   set_result(&params, p, swapped, partials);
   const auto batches = [&](bool batched) { return batched ? params.batch : 1; };
   if (!encode(&params.x, x, p.k, batches(params.x_batched), tile.x, !three) ||

@@ -104,8 +104,8 @@ __device__ __forceinline__ void run_cta(const Params& params, Consume consume) {
       }
       Activations(params, smem, walk).run();
     } else if (warp == 2) {
-      if (params.even_shares) raise_flags<Config>(params, place, thread % 32);
-    } else if (params.even_shares) {
+      if (params.stream_k) raise_flags<Config>(params, place, thread % 32);
+    } else if (params.stream_k) {
       find_flags<Config>(params, place, thread % 32);
     }
     if (cluster && !(warp == 1 && params.sharers_shift > 0)) ptx::cluster_barrier_end();

@@ -151,7 +151,7 @@ class Dequantizer {
   }
 
  private:
-  static constexpr float kMostNear = 100.0f;  // bf16 has all integers up to 256
+  static constexpr float kMaxNear = 100.0f;  // bf16 has all integers up to 256
 
   // What is added to the number a nibble was made. In fp16 those of row 1 are 16 codes above 1024,
   // of which a 16th is taken first.
@@ -210,7 +210,7 @@ class Dequantizer {
   }
 
   __device__ void set_zero(int row, float zero) {
-    const float near = rintf(fminf(fmaxf(zero, -kMostNear), kMostNear));
+    const float near = rintf(fminf(fmaxf(zero, -kMaxNear), kMaxNear));
     float scale = to_float(scale_[row]);
     if constexpr (kForeign && !kHalf) scale += to_float(second_[row]);
     offset_[row] = offset_of(row, near);

@@ -21,7 +21,7 @@ template <int kSize>
 __device__ inline void activate_all(Activation activation, float (&x)[kSize]) {
   constexpr int kStep = 4;
 #pragma unroll 1
-  for (int turn = 0; turn < kSize / kStep; ++turn) {
+  for (int step = 0; step < kSize / kStep; ++step) {
     float done[kStep];
 #pragma unroll
     for (int i = 0; i < kStep; ++i) done[i] = activate(activation, x[i]);
@@ -100,7 +100,7 @@ class Epilogue {
     if constexpr (Config::kMaySplit) {
       if (params_.split_shift > 0) return store_slice(acc, scheduler.done());
     }
-    if (params_.even_shares) {
+    if (params_.stream_k) {
       if (segment.first > 0) return leave(acc, scheduler.cluster());
       complete(acc, segment, scheduler.cluster());
     }

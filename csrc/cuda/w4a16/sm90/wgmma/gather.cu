@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWidth = 8;  // channels of a load or store
-constexpr int64_t kMostBlocks = 132 * 4;
+constexpr int64_t kMaxBlocks = 132 * 4;
 
 // A channel of kRows rows, as it lies in shared memory.
 template <int kRows>
@@ -141,7 +141,7 @@ Status launch(const RowGather& job, cudaStream_t stream) {
   const cudaError_t set = limit.raise_to_most(reinterpret_cast<const void*>(gather_kernel<kRows>));
   if (set != cudaSuccess) return {set, kName};
   const int64_t blocks = ceil_div<int64_t>(job.rows, kRows);
-  const Grid grid{.blocks = dim3(static_cast<unsigned>(min(blocks, kMostBlocks))),
+  const Grid grid{.blocks = dim3(static_cast<unsigned>(min(blocks, kMaxBlocks))),
                   .threads = dim3(kThreads),
                   .shared_bytes = pitch_of(job.channels) * sizeof(Column<kRows>),
                   .stream = stream,
@@ -155,7 +155,7 @@ Status gather_rows(RowGather job, cudaStream_t stream) {
   job.aligned = reinterpret_cast<uintptr_t>(job.src) % 16 == 0 && job.col_stride == 1 &&
                 job.row_stride % kWidth == 0;
   job.perm_aligned = reinterpret_cast<uintptr_t>(job.perm) % 16 == 0;
-  return job.channels <= kMostGathered / 2 ? launch<4>(job, stream) : launch<2>(job, stream);
+  return job.channels <= kMaxGathered / 2 ? launch<4>(job, stream) : launch<2>(job, stream);
 }
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma

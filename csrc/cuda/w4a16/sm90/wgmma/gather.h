@@ -17,15 +17,15 @@ struct RowGather {
   const int32_t* perm;  // [channels]: from where in src a channel comes; outside of it: 0
   uint16_t* dst;        // [rows, pitch_of(channels)], aligned to 16 bytes; all of it is written
   int64_t rows;
-  int channels;            // at most kMostGathered
+  int channels;            // at most kMaxGathered
   bool overlaps_previous;  // programmatic dependent launch
   // Set by gather_rows: whether src and perm are aligned for wide loads.
   bool aligned = false, perm_aligned = false;
 };
 
 // Two rows of so many fit into shared memory.
-inline constexpr int kMostGathered = kMostSmemBytes / 4;
-static_assert(kMostGathered % 16 == 0, "and four rows of half as many");
+inline constexpr int kMaxGathered = kMaxSmemBytes / 4;
+static_assert(kMaxGathered % 16 == 0, "and four rows of half as many");
 
 XGEMM_HOST_DEVICE inline int64_t pitch_of(int64_t channels) {
   return round_up<int64_t>(channels, 8);

@@ -1,29 +1,29 @@
 // From a variant to the kernel compiled for it.
 #pragma once
 
-#include "cuda/w4a16/sm90/wgmma/kernel.cuh"
+#include "cuda/w4a16/sm90/wgmma/large_m.cuh"
 #include "cuda/w4a16/sm90/wgmma/launch_kernel.cuh"
-#include "cuda/w4a16/sm90/wgmma/middle.cuh"
+#include "cuda/w4a16/sm90/wgmma/medium_m.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
 template <typename T, typename Config, bool kForeign>
 Status launch_variant(const Params& params, const Work& work, cudaStream_t stream) {
-  return launch_kernel<wgmma_kernel<T, Config, kForeign>, Config, kSmemBytes<Config>>(params, work,
-                                                                                      stream);
+  return launch_kernel<large_m_kernel<T, Config, kForeign>, Config, kSmemBytes<Config>>(
+      params, work, stream);
 }
 
 template <typename T, int kConsumers, int kRows>
 Status launch_middle(const Params& params, const Work& work, cudaStream_t stream) {
   if constexpr (may_split(kConsumers, kRows)) {
     if (params.split_shift > 0) {
-      using Tile = MiddleConfig<kConsumers, kRows, true>;
-      return launch_kernel<middle_kernel<T, Tile>, Tile, kUnitSmemBytes<Tile>>(params, work,
-                                                                               stream);
+      using Tile = MediumMConfig<kConsumers, kRows, true>;
+      return launch_kernel<medium_m_kernel<T, Tile>, Tile, kUnitSmemBytes<Tile>>(params, work,
+                                                                                 stream);
     }
   }
-  using Tile = MiddleConfig<kConsumers, kRows, false>;
-  return launch_kernel<middle_kernel<T, Tile>, Tile, kUnitSmemBytes<Tile>>(params, work, stream);
+  using Tile = MediumMConfig<kConsumers, kRows, false>;
+  return launch_kernel<medium_m_kernel<T, Tile>, Tile, kUnitSmemBytes<Tile>>(params, work, stream);
 }
 
 template <typename T>
@@ -35,14 +35,14 @@ Status launch_tile(const Params& params, const Variant& variant, const Work& wor
                ? launch_variant<T, TileConfig<CONSUMERS, ROWS>, true>(params, work, stream)   \
                : launch_variant<T, TileConfig<CONSUMERS, ROWS>, false>(params, work, stream); \
   }
-  XGEMM_W4_WGMMA_TILES(XGEMM_W4_WGMMA_TILE)
+  XGEMM_W4_LARGE_M_TILES(XGEMM_W4_WGMMA_TILE)
 #undef XGEMM_W4_WGMMA_TILE
 #define XGEMM_W4_MIDDLE_TILE(CONSUMERS, ROWS, CYCLES)                       \
   if (variant.consumers == CONSUMERS && variant.rows == ROWS &&             \
       (takes_foreign_scales(CONSUMERS, ROWS) || !variant.foreign_scales)) { \
     return launch_middle<T, CONSUMERS, ROWS>(params, work, stream);         \
   }
-  XGEMM_W4_MIDDLE_TILES(XGEMM_W4_MIDDLE_TILE)
+  XGEMM_W4_MEDIUM_M_TILES(XGEMM_W4_MIDDLE_TILE)
 #undef XGEMM_W4_MIDDLE_TILE
   return {cudaErrorInvalidValue, "the W4A16 product by wgmma: no such tile"};
 }

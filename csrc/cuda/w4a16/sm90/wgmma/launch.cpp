@@ -48,7 +48,8 @@ bool encode(CUtensorMap* map, DType dtype, const Map& m) {
                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// X for tiles whose stages are units (few.cuh, middle.cuh): with two boxes, 128 k in one load.
+// X for tiles whose stages are units (small_m.cuh, medium_m.cuh): with two boxes, 128 k in one
+// load.
 bool encode_unit_x(CUtensorMap* map, DType dtype, const Map& x, int boxes) {
   const auto type = type_of(dtype);
   const int64_t deep = boxes > 1 ? x.columns / kStageK : 1;
@@ -74,7 +75,7 @@ Status copy_x(const Problem& p, uint16_t* dst, cudaStream_t stream) {
   // 1024: 25 instead of 69 us for K = 14336, 7 instead of 11 for 4096); fewer keep more SMs busy by
   // columns (M = 128: 9 and 10 us), and rows in order are read as fast.
   constexpr int64_t kManyRows = 256;
-  if (p.perm != nullptr && p.m >= kManyRows && k <= kMostGathered) {
+  if (p.perm != nullptr && p.m >= kManyRows && k <= kMaxGathered) {
     return gather_rows({.src = static_cast<const uint16_t*>(p.x),
                         .row_stride = p.x_row_stride,
                         .col_stride = p.x_col_stride,
@@ -152,7 +153,7 @@ Status launch_by_rows(Problem p, const Config& config, void* workspace, cudaStre
 }  // namespace
 
 Status launch(const Problem& p, const Config& config, void* workspace, cudaStream_t stream) {
-  if (p.batch_invariant && config.even_shares && p.m > config.block_m) {
+  if (p.batch_invariant && config.stream_k && p.m > config.block_m) {
     return launch_by_rows(p, config, workspace, stream);
   }
   const w4::Layout& layout = p.weight.layout;
@@ -160,9 +161,9 @@ Status launch(const Problem& p, const Config& config, void* workspace, cudaStrea
   Map x{p.x, p.m, layout.k, p.x_row_stride, config.block_m / params.sharers, kStageK};
   bool overlaps_previous = p.overlaps_previous;
   auto* memory = static_cast<uint8_t*>(workspace);
-  if (config.even_shares) {
-    const SharesPlan plan = shares_plan(config.block_m, config.block_n, config.ctas);
-    params.even_shares = true, params.nonce = new_nonce();
+  if (config.stream_k) {
+    const StreamKWorkspace plan = stream_k_workspace(config.block_m, config.block_n, config.ctas);
+    params.stream_k = true, params.nonce = new_nonce();
     params.flags = reinterpret_cast<uint64_t*>(memory);
     params.partials = reinterpret_cast<float4*>(memory + plan.flag_bytes);
     memory += plan.bytes();
@@ -173,11 +174,11 @@ Status launch(const Problem& p, const Config& config, void* workspace, cudaStrea
     x.data = memory, x.row_stride = pitch_of(layout.k);
     overlaps_previous = true;  // the copy waits for what was before it
   }
-  const bool few = config.block_m <= kMostFewRows, f16 = p.dtype == DType::kF16;
+  const bool small_m = config.block_m <= kMaxSmallM, f16 = p.dtype == DType::kF16;
   const int consumers = config.block_n / kWarpgroupColumns;
   const int parts = (config.warps * 32 / kWarpgroup - 1) / consumers;
   params.x_boxes = boxes_of_x(config.block_m, stage_units(parts), layout.k);
-  bool encoded = config.block_m <= kMostMiddleRows
+  bool encoded = config.block_m <= kMaxMediumM
                      ? encode_unit_x(&params.x, p.dtype, x, params.x_boxes)
                      : encode(&params.x, p.dtype, x);
   if (params.tma_store) {
@@ -193,7 +194,7 @@ Status launch(const Problem& p, const Config& config, void* workspace, cudaStrea
                         .plain = is_plain(p)};
   const Work work{.clusters = config.ctas / config.cluster, .overlaps_previous = overlaps_previous};
   const auto run =
-      few ? (f16 ? launch_few_f16 : launch_few_bf16) : (f16 ? launch_f16 : launch_bf16);
+      small_m ? (f16 ? launch_small_m_f16 : launch_small_m_bf16) : (f16 ? launch_f16 : launch_bf16);
   return run(params, variant, work, stream);
 }
 

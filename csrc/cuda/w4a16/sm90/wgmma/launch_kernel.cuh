@@ -18,7 +18,7 @@ template <auto kKernel, typename Config, int kSmem>
 Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
   constexpr const char* kName = "the W4A16 product by wgmma";
   const void* address = reinterpret_cast<const void*>(kKernel);
-  static_assert(kSmem <= kMostSmemBytes, "a CTA has 227 KB of shared memory");
+  static_assert(kSmem <= kMaxSmemBytes, "a CTA has 227 KB of shared memory");
   static SharedMemoryLimit limit;
   static ActiveClusters active;
   const cudaError_t set = limit.raise(address, kSmem);
@@ -31,7 +31,7 @@ Status launch_kernel(Params params, const Work& work, cudaStream_t stream) {
   }
   const uint32_t units = params.tiles * params.units;  // of even shares, which see to its range
   params.units_each = units / params.clusters, params.units_extra = units % params.clusters;
-  if (params.even_shares) {
+  if (params.stream_k) {
     params.lead = lead_of(Config::kConsumers, Config::kRows, params.units, units, params.clusters);
   }
   const Grid grid{.blocks = dim3(params.clusters * cluster),

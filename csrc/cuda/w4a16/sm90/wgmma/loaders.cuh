@@ -4,6 +4,7 @@
 #include "cuda/ptx/bulk_load_policy.h"
 #include "cuda/ptx/elect.h"
 #include "cuda/ptx/group_arrive.h"
+#include "cuda/tile/pipeline_state.cuh"
 #include "cuda/w4a16/sm90/wgmma/schedule.cuh"
 #include "w4/packed_layout.h"
 
@@ -118,7 +119,7 @@ class Weights {
   const Params& params_;
   Storage& smem_;
   Walk<Config>& walk_;
-  RingState<Config::kWStages> ring_;
+  PipelineState<Config::kWStages> ring_;
   const uint8_t* from_;
   int rows_;  // of the tile's, that there are
 };

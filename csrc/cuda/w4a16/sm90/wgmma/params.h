@@ -43,7 +43,7 @@ struct Params {
   // What is not the beginning of a tile's K is left in `partials`, a CTA's sums of a tile each, for
   // the one that has the beginning; `flags`, one for each consumer warpgroup, are `nonce`
   // meanwhile.
-  bool even_shares;
+  bool stream_k;
   uint32_t units_each, units_extra;  // of a range; the first `units_extra` have one more
   uint32_t lead;                     // of who has a tile's beginning: tile.h
   uint64_t* flags;
@@ -61,7 +61,7 @@ struct Params {
 // What a kernel is compiled for, beside the type of the activations.
 struct Variant {
   int consumers, rows;
-  int parts;            // of tiles of few rows: warpgroups that share the K of 64 columns
+  int parts;            // of small-M tiles: warpgroups that share the K of 64 columns
   bool foreign_scales;  // of the 16-bit type that the activations do not have
   bool plain;           // is_plain()
 };
@@ -76,9 +76,9 @@ Status launch_f16(const Params& params, const Variant& variant, const Work& work
                   cudaStream_t stream);
 Status launch_bf16(const Params& params, const Variant& variant, const Work& work,
                    cudaStream_t stream);
-Status launch_few_f16(const Params& params, const Variant& variant, const Work& work,
-                      cudaStream_t stream);
-Status launch_few_bf16(const Params& params, const Variant& variant, const Work& work,
-                       cudaStream_t stream);
+Status launch_small_m_f16(const Params& params, const Variant& variant, const Work& work,
+                          cudaStream_t stream);
+Status launch_small_m_bf16(const Params& params, const Variant& variant, const Work& work,
+                           cudaStream_t stream);
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma

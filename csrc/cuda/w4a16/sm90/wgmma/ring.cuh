@@ -75,7 +75,7 @@ class Activations {
   const Params& params_;
   SharedStorage<Config>& smem_;
   Walk<Config>& walk_;
-  RingState<Config::kXStages> ring_;
+  PipelineState<Config::kXStages> ring_;
 };
 
 // By one thread: what the first loads need.

@@ -46,7 +46,7 @@ class Scheduler {
   __device__ Scheduler(const Params& params, Place place, int rows)
       : params_(params), place_(place), rows_(rows) {
     cluster_ = blockIdx.x >> (params.sharers_shift + params.split_shift);
-    if (params.even_shares) {
+    if (params.stream_k) {
       const Range range = range_of(params, cluster_);
       next_ = range.begin, end_ = range.end;
     } else {
@@ -58,7 +58,7 @@ class Scheduler {
 
   __device__ bool next(Segment* segment) {
     if (done()) return false;
-    if (!params_.even_shares) {
+    if (!params_.stream_k) {
       locate(next_, segment);
       segment->first = first_, segment->count = count_;
       next_ += params_.clusters;
@@ -79,7 +79,7 @@ class Scheduler {
   // Of all segments to come.
   __device__ int64_t units() const {
     if (done()) return 0;
-    if (params_.even_shares) return end_ - next_;
+    if (params_.stream_k) return end_ - next_;
     return static_cast<int64_t>((end_ - next_ - 1) / params_.clusters + 1) * count_;
   }
 
@@ -102,24 +102,6 @@ class Scheduler {
   int rows_, first_ = 0, count_ = 0;
   uint32_t cluster_;
   uint32_t next_, end_;  // tiles, or units
-};
-
-// Position in a ring: stage, and the parity of the pass over it.
-template <int kStages>
-struct RingState {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ RingState next() const {
-    RingState state = *this;
-    state.advance();
-    return state;
-  }
-  __device__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma

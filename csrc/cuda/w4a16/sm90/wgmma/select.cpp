@@ -16,13 +16,13 @@ struct Shape {
   double unit_cycles;
   constexpr int columns() const { return consumers * kWarpgroupColumns; }
   constexpr int warpgroups() const { return consumers * parts; }
-  constexpr bool few_rows() const { return rows <= kMostFewRows; }
-  constexpr int most_sharers() const { return rows <= kMostMiddleRows ? 1 : 2; }
+  constexpr bool small_m() const { return rows <= kMaxSmallM; }
+  constexpr int most_sharers() const { return rows <= kMaxMediumM ? 1 : 2; }
 };
 #define XGEMM_W4_FEW_TILE(BLOCKS, PARTS, ROWS, CYCLES) {BLOCKS, PARTS, ROWS, CYCLES},
 #define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS, CYCLES) {CONSUMERS, 1, ROWS, CYCLES},
-constexpr Shape kShapes[] = {XGEMM_W4_FEW_TILES(XGEMM_W4_FEW_TILE) XGEMM_W4_MIDDLE_TILES(
-    XGEMM_W4_WGMMA_TILE) XGEMM_W4_WGMMA_TILES(XGEMM_W4_WGMMA_TILE)};
+constexpr Shape kShapes[] = {XGEMM_W4_SMALL_M_TILES(XGEMM_W4_FEW_TILE) XGEMM_W4_MEDIUM_M_TILES(
+    XGEMM_W4_WGMMA_TILE) XGEMM_W4_LARGE_M_TILES(XGEMM_W4_WGMMA_TILE)};
 #undef XGEMM_W4_FEW_TILE
 #undef XGEMM_W4_WGMMA_TILE
 
@@ -74,7 +74,7 @@ constexpr Costs kFew{.bytes_per_us = 3.93e6,
                      .leave = 2939,
                      .leave_byte = 0.0301,
                      .splitting = 0.976};
-// Of tiles of few rows, for more rows than any of them has.
+// Of small-M tiles, for more rows than any of them has.
 constexpr Costs kFewOfMany{.bytes_per_us = 3.93e6,
                            .start_us = 3.84,
                            .tile = 1282,
@@ -85,7 +85,7 @@ constexpr Costs kFewOfMany{.bytes_per_us = 3.93e6,
                            .leave = 3330,
                            .leave_byte = 0.02371,
                            .splitting = 0.976};
-// Of tiles of few rows where there are more than one of rows, up to kMostFewRows.
+// Of small-M tiles where there are more than one of rows, up to kMaxSmallM.
 constexpr double kMoreRowsUs = 0.3;
 // Where shares begin and end anywhere, neighbours read the same of X at other times, from memory
 // again what L2 has not kept: of an X of so many bytes all of it.
@@ -108,7 +108,7 @@ constexpr double kLargeZeros = 0.03;
 // Of copying x so that TMA can read it.
 constexpr double kCopyLaunchUs = 2.5, kCopyBytesPerUs = 3e6;
 
-constexpr int64_t kMostExtent = INT32_MAX - 1024, kMostUnits = INT32_MAX;
+constexpr int64_t kMaxExtent = INT32_MAX - 1024, kMaxUnits = INT32_MAX;
 
 // Clusters that an H100 or H200 runs at once. Its SMs lie in groups of 16 or 18, so that the last
 // ones of a group hold no cluster of 4 or 8; the launch asks the GPU itself.
@@ -135,13 +135,13 @@ class Chooser {
 
   bool choose() {
     for (const Shape& shape : kShapes) {
-      if (!shape.few_rows() && m_ <= kMostFewRows) continue;  // never the best
+      if (!shape.small_m() && m_ <= kMaxSmallM) continue;  // never the best
       if (foreign_scales_ && !takes_foreign_scales(shape.consumers, shape.rows)) continue;
       for (int sharers = 1; sharers <= shape.most_sharers(); ++sharers) {
-        for (int splits = 1; splits <= kMostSplits; splits *= 2) {
+        for (int splits = 1; splits <= kMaxSplits; splits *= 2) {
           consider({shape, sharers, splits});
         }
-        consider_shares({shape, sharers, 1});
+        consider_stream_k({shape, sharers, 1});
       }
     }
     return found();
@@ -151,17 +151,17 @@ class Chooser {
   // could be such an order where there is none.
   bool choose_invariant(const Candidate* like) {
     for (const Shape& shape : kShapes) {
-      if (!shape.few_rows()) continue;
+      if (!shape.small_m()) continue;
       if (like != nullptr && shape.parts != like->shape.parts) continue;
-      for (int splits = 1; splits <= kMostSplits; splits *= 2) {
+      for (int splits = 1; splits <= kMaxSplits; splits *= 2) {
         // Many rows shall find large tiles.
-        if (splits > 1 && !may_split(shape.consumers, kMostFewRows)) continue;
+        if (splits > 1 && !may_split(shape.consumers, kMaxSmallM)) continue;
         if (like != nullptr && (like->shares > 0 || splits != like->splits)) continue;
         consider({shape, 1, splits});
       }
       // Shares begin and end where they do for 32 rows if tiles have as many columns.
       if (like == nullptr || (like->shares > 0 && shape.consumers == like->shape.consumers)) {
-        consider_shares({shape, 1, 1});
+        consider_stream_k({shape, 1, 1});
       }
     }
     return found();
@@ -185,15 +185,15 @@ class Chooser {
 
   // All clusters that there are, or as many as share a tile and nothing else: then a tile has fewer
   // parts, which one CTA adds up.
-  void consider_shares(Candidate c) {
+  void consider_stream_k(Candidate c) {
     const int64_t most = most_clusters(device_, c.sharers);
     c.shares = most;
     const int64_t tiles = tiles_of(c);
-    if (tiles * layout_.units() < most || tiles * layout_.units() > kMostUnits) return;
+    if (tiles * layout_.units() < most || tiles * layout_.units() > kMaxUnits) return;
     consider(c);
-    if (c.shape.few_rows()) return;
-    constexpr int64_t kMostParts = 8;
-    for (int64_t parts = 2; parts <= kMostParts && tiles * parts <= most; ++parts) {
+    if (c.shape.small_m()) return;
+    constexpr int64_t kMaxParts = 8;
+    for (int64_t parts = 2; parts <= kMaxParts && tiles * parts <= most; ++parts) {
       if (layout_.units() % parts != 0 || tiles * (parts + 1) <= most / 2) continue;
       c.shares = tiles * parts;
       consider(c);
@@ -213,10 +213,10 @@ class Chooser {
   double format_factor(const Shape& shape) const {
     const int64_t groups = layout_.groups_per_unit();
     const auto more = static_cast<double>(std::max<int64_t>(groups, 1) - 1);
-    if (shape.rows > kMostMiddleRows) return 1.0 + (layout_.zeros ? kLargeZeros * (more + 1) : 0.0);
-    const FormatCosts& costs = shape.few_rows() ? kFewFormats : kMiddleFormats;
+    if (shape.rows > kMaxMediumM) return 1.0 + (layout_.zeros ? kLargeZeros * (more + 1) : 0.0);
+    const FormatCosts& costs = shape.small_m() ? kFewFormats : kMiddleFormats;
     const bool asks_type =
-        plain_ && shape.few_rows() && !scales_weights(shape.consumers, shape.rows);
+        plain_ && shape.small_m() && !scales_weights(shape.consumers, shape.rows);
     if (foreign_scales_ && !asks_type) {
       return 1.0 + costs.foreign + costs.foreign_group * more +
              (layout_.zeros ? costs.foreign_group_zeros * (more + 1) : 0.0);
@@ -229,8 +229,8 @@ class Chooser {
   }
 
   const Costs& costs_of(const Shape& shape) const {
-    if (!shape.few_rows()) return kLarge;
-    return m_ > kMostFewRows ? kFewOfMany : kFew;
+    if (!shape.small_m()) return kLarge;
+    return m_ > kMaxSmallM ? kFewOfMany : kFew;
   }
 
   // Of reading X from memory for all columns of tiles.
@@ -255,7 +255,7 @@ class Chooser {
     if (shares > 0) {
       const int64_t share =
           round_up<int64_t>(ceil_div(tiles * layout_.units(), shares), shape.parts);
-      const bool within_tiles = !shape.few_rows() && share * shares == tiles * layout_.units() &&
+      const bool within_tiles = !shape.small_m() && share * shares == tiles * layout_.units() &&
                                 layout_.units() % share == 0;
       const double segments =
           within_tiles ? 1.0 : static_cast<double>(ceil_div(share, layout_.units()) + 1);
@@ -269,19 +269,19 @@ class Chooser {
                          static_cast<double>(share * lead) / static_cast<double>(layout_.units());
       cycles = own * unit_cycles + segments * tile + costs.leave + costs.leave_byte * sent * parts;
     } else {
-      const auto turns = static_cast<double>(ceil_div(tiles, clusters));
+      const auto waves = static_cast<double>(ceil_div(tiles, clusters));
       const auto units = static_cast<double>(
           round_up<int64_t>(ceil_div<int64_t>(layout_.units(), splits), shape.parts));
       const double exchange =
           splits > 1 ? costs.exchange + costs.exchange_byte * sent + (splits > 2 ? costs.four : 0.0)
                      : 0.0;
       if (sharers > 1) energy = kSharedTiles;
-      cycles = turns * (units * unit_cycles + tile + exchange);
+      cycles = waves * (units * unit_cycles + tile + exchange);
     }
-    const double again_us = anywhere && m_ > kMostFewRows ? x_again_us(shape, sharers) : 0.0;
+    const double again_us = anywhere && m_ > kMaxSmallM ? x_again_us(shape, sharers) : 0.0;
     const double memory_us = static_cast<double>(layout_.bytes()) / costs.bytes_per_us + again_us;
     double busy_us = cycles / kCyclesPerUs;
-    if (!shape.few_rows()) {
+    if (!shape.small_m()) {
       const double flops = 2.0 * static_cast<double>(round_up<int64_t>(m_, shape.rows)) *
                            static_cast<double>(layout_.rows() * kWarpgroupColumns) *
                            static_cast<double>(layout_.k);
@@ -291,7 +291,7 @@ class Chooser {
           std::pow(busy_us, kDegree) + std::pow(power_us, kDegree) + std::pow(again_us, kDegree),
           1 / kDegree);
     }
-    const bool more_rows = shape.few_rows() && m_ <= kMostFewRows && m_ > shape.rows;
+    const bool more_rows = shape.small_m() && m_ <= kMaxSmallM && m_ > shape.rows;
     const double us = kLaunchUs + costs.start_us + (sharers > 1 ? costs.cluster_us : 0.0) +
                       (more_rows ? kMoreRowsUs : 0.0) + std::max(busy_us, memory_us);
     return us * static_cast<double>(launches_of(c));
@@ -311,21 +311,22 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
   const w4::Layout& layout = p.weight.layout;
   if (device.capability != 90 || (p.dtype != DType::kF16 && p.dtype != DType::kBF16)) return false;
   if (p.m == 0 || layout.n == 0 || layout.k == 0) return false;
-  if (p.m > kMostExtent || layout.n > kMostExtent || layout.k > kMostExtent) return false;
+  if (p.m > kMaxExtent || layout.n > kMaxExtent || layout.k > kMaxExtent) return false;
 
   // How K is shared decides a row's bits: where they must not depend on M, it is as for few rows.
-  constexpr int64_t kFewRows = 32;
-  Chooser few(p, kFewRows, device), chooser(p, p.m, device);
+  constexpr int64_t kInvariantRows = 32;
+  Chooser small_m(p, kInvariantRows, device), chooser(p, p.m, device);
   if (p.batch_invariant) {
-    if (!few.choose_invariant(nullptr) || !chooser.choose_invariant(&few.best())) return false;
+    if (!small_m.choose_invariant(nullptr) || !chooser.choose_invariant(&small_m.best()))
+      return false;
   } else if (!chooser.choose()) {
     return false;
   }
   const auto& [shape, sharers, splits, shares] = chooser.best();
-  const bool even_shares = shares > 0;
+  const bool stream_k = shares > 0;
   const int cluster = sharers * splits;
   const int64_t tiles = chooser.tiles_of(chooser.best());
-  const int64_t most = most_clusters(device, cluster), turns = ceil_div(tiles, most);
+  const int64_t most = most_clusters(device, cluster), waves = ceil_div(tiles, most);
   *estimate_us = chooser.us();
   *config = {.kernel = Kernel::kSm90Wgmma,
              .block_m = shape.rows,
@@ -334,14 +335,14 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
              .stages = 0,
              .cluster = cluster,
              .splits = splits,
-             // As few as need the same number of turns: less power, the same time.
-             .ctas = static_cast<int>(even_shares ? shares : ceil_div(tiles, turns)) * cluster,
-             .even_shares = even_shares,
+             // As few as need the same number of waves: less power, the same time.
+             .ctas = static_cast<int>(stream_k ? shares : ceil_div(tiles, waves)) * cluster,
+             .stream_k = stream_k,
              .copy_x = !x_fits_tma(p),
              .workspace_bytes = 0,
              .reason = "the weight dequantized in registers: fewest cycles over the SMs"};
-  if (even_shares) {
-    config->workspace_bytes = shares_plan(shape.rows, config->block_n, config->ctas).bytes();
+  if (stream_k) {
+    config->workspace_bytes = stream_k_workspace(shape.rows, config->block_n, config->ctas).bytes();
   }
   if (config->copy_x) {
     const int64_t bytes = p.m * round_up<int64_t>(layout.k, 8) * 2;

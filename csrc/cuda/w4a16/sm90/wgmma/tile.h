@@ -13,65 +13,65 @@ inline constexpr int kWarpgroup = 128;
 inline constexpr int kWarpgroupColumns = 64;  // of D: one row of qweight
 inline constexpr int kStageK = 64;            // of X: 128 bytes, the swizzle's row
 inline constexpr int kUnitSlot = 5120;        // the unit of most bytes: groups of 32 and zeros
-inline constexpr int kMostStages = 16;
-inline constexpr int kMostSplits = 4;   // of K: a warp's 16 columns have one receiver
-inline constexpr int kMostCluster = 8;  // CTAs
-inline constexpr int kMostSmemBytes = 227 * 1024;
+inline constexpr int kMaxStages = 16;
+inline constexpr int kMaxSplits = 4;   // of K: a warp's 16 columns have one receiver
+inline constexpr int kMaxCluster = 8;  // CTAs
+inline constexpr int kMaxSmemBytes = 227 * 1024;
 
 // TILE(consumer warpgroups, rows of X, cycles for a unit of K): the columns of D are 64 for each
 // warpgroup. Four of them read X once for 256 columns; two make smaller tiles, and have the
 // registers for more rows; three fit where neither fills the SMs. The cycles, all warpgroups'
-// together, are what an H200 takes at 1650 MHz (select.cpp). Middle tiles: middle.cuh.
-#define XGEMM_W4_MIDDLE_TILES(TILE) \
-  TILE(2, 80, 823)                  \
-  TILE(3, 80, 1119)                 \
-  TILE(4, 80, 1500)                 \
-  TILE(2, 96, 902)                  \
-  TILE(3, 96, 1194)                 \
-  TILE(4, 96, 1661)                 \
-  TILE(2, 112, 945)                 \
-  TILE(3, 112, 1336)                \
-  TILE(4, 112, 1825)                \
-  TILE(2, 128, 1049)                \
-  TILE(3, 128, 1561)                \
-  TILE(4, 128, 2078)                \
-  TILE(2, 160, 1265)                \
+// together, are what an H200 takes at 1650 MHz (select.cpp). Medium-M tiles: medium_m.cuh.
+#define XGEMM_W4_MEDIUM_M_TILES(TILE) \
+  TILE(2, 80, 823)                    \
+  TILE(3, 80, 1119)                   \
+  TILE(4, 80, 1500)                   \
+  TILE(2, 96, 902)                    \
+  TILE(3, 96, 1194)                   \
+  TILE(4, 96, 1661)                   \
+  TILE(2, 112, 945)                   \
+  TILE(3, 112, 1336)                  \
+  TILE(4, 112, 1825)                  \
+  TILE(2, 128, 1049)                  \
+  TILE(3, 128, 1561)                  \
+  TILE(4, 128, 2078)                  \
+  TILE(2, 160, 1265)                  \
   TILE(3, 160, 1905)
-#define XGEMM_W4_WGMMA_TILES(TILE) TILE(2, 192, 1502) TILE(2, 224, 1747) TILE(2, 256, 2027)
-inline constexpr int kMostMiddleRows = 160;
+#define XGEMM_W4_LARGE_M_TILES(TILE) TILE(2, 192, 1502) TILE(2, 224, 1747) TILE(2, 256, 2027)
+inline constexpr int kMaxMediumM = 160;
 
-// Tiles of few rows (few.cuh). TILE(blocks of 64 columns, warpgroups that share the K of each, rows
+// Small-M tiles (small_m.cuh). TILE(blocks of 64 columns, warpgroups that share the K of each, rows
 // of X, cycles for a unit of K).
-inline constexpr int kMostFewRows = 64;
-#define XGEMM_W4_FEW_TILES(TILE) \
-  TILE(2, 2, 16, 450)            \
-  TILE(1, 4, 16, 281)            \
-  TILE(4, 1, 32, 969)            \
-  TILE(2, 2, 32, 503)            \
-  TILE(1, 4, 32, 314)            \
-  TILE(4, 1, 48, 1076)           \
-  TILE(2, 2, 48, 573)            \
-  TILE(1, 4, 48, 394)            \
-  TILE(4, 1, 64, 1282)           \
-  TILE(2, 2, 64, 690)            \
+inline constexpr int kMaxSmallM = 64;
+#define XGEMM_W4_SMALL_M_TILES(TILE) \
+  TILE(2, 2, 16, 450)                \
+  TILE(1, 4, 16, 281)                \
+  TILE(4, 1, 32, 969)                \
+  TILE(2, 2, 32, 503)                \
+  TILE(1, 4, 32, 314)                \
+  TILE(4, 1, 48, 1076)               \
+  TILE(2, 2, 48, 573)                \
+  TILE(1, 4, 48, 394)                \
+  TILE(4, 1, 64, 1282)               \
+  TILE(2, 2, 64, 690)                \
   TILE(1, 4, 64, 450)
 
 // Tiles of 80 and 112 rows lie between others. What would need kernels or loops of its own is left
 // to those.
-constexpr bool between_tiles(int rows) { return rows > kMostFewRows && rows % 32 != 0; }
+constexpr bool between_tiles(int rows) { return rows > kMaxSmallM && rows % 32 != 0; }
 
 // Whether CTAs may share K: they exchange sums in shared memory, of which a tile must leave enough.
 constexpr bool may_split(int consumers, int rows) {
-  if (rows <= kMostFewRows) return consumers * rows <= 128;
+  if (rows <= kMaxSmallM) return consumers * rows <= 128;
   return consumers * rows <= 256 && !between_tiles(rows);
 }
 
 // Scales of the 16-bit type that the activations do not have take more registers.
 constexpr bool takes_foreign_scales(int consumers, int rows) {
-  return rows <= kMostFewRows || (!between_tiles(rows) && (consumers < 4 || rows < 128));
+  return rows <= kMaxSmallM || (!between_tiles(rows) && (consumers < 4 || rows < 128));
 }
 
-// Whether a tile of few rows multiplies the weights themselves by their scales, in the commonest
+// Whether a small-M tile multiplies the weights themselves by their scales, in the commonest
 // format: they must then be of the activations' type.
 constexpr bool scales_weights(int blocks, int rows) { return blocks == 4 && rows >= 48; }
 
@@ -87,11 +87,11 @@ constexpr int boxes_of_x(int rows, int units, int64_t k) {
 }
 
 // The workspace of CTAs that complete each other's sums: a flag for each warpgroup, then its sums.
-struct SharesPlan {
+struct StreamKWorkspace {
   int64_t flag_bytes, partial_bytes;
   constexpr int64_t bytes() const { return flag_bytes + partial_bytes; }
 };
-constexpr SharesPlan shares_plan(int rows, int columns, int ctas) {
+constexpr StreamKWorkspace stream_k_workspace(int rows, int columns, int ctas) {
   const int64_t warpgroups = int64_t{ctas} * (columns / kWarpgroupColumns);
   return {round_up<int64_t>(warpgroups * 8, 256), int64_t{ctas} * columns * rows * 4};
 }
@@ -120,8 +120,7 @@ struct WarpgroupTile {
   static_assert(kRows % 16 == 0, "a store takes 16 rows");
 
   // Of a warpgroup: its part of D, or what others send it of theirs and the slice it makes of it.
-  static constexpr int kInboxBytes =
-      kRows * kWarpgroupColumns * 4 / kMostSplits * (kMostSplits - 1);
+  static constexpr int kInboxBytes = kRows * kWarpgroupColumns * 4 / kMaxSplits * (kMaxSplits - 1);
   static constexpr int kSliceBytes = kRows * kWarpgroupColumns;  // halved, if not quartered
   static constexpr int kTileBytes = kRows * kWarpgroupColumns * 2;
   static constexpr int kOutBytes = kMaySplit ? kInboxBytes + kSliceBytes : kTileBytes;
@@ -133,13 +132,13 @@ struct WarpgroupTile {
   static constexpr int kOtherBytes = 1024 + kControlBytes + kConsumers * kOutBytes;
 };
 
-// Of tiles of more than few rows. Registers of a thread: of the 64 K, in multiples of 8.
+// Of Tiles of more than kMaxSmallM rows. Registers of a thread: of the 64 K, in multiples of 8.
 template <int kConsumers, int kRows, bool kMaySplit>
 struct LargeTile : WarpgroupTile<kConsumers, kRows, kMaySplit> {
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr int kStageUnits = 1;
   static constexpr int kRingBytes =
-      kMostSmemBytes - WarpgroupTile<kConsumers, kRows, kMaySplit>::kOtherBytes;
+      kMaxSmemBytes - WarpgroupTile<kConsumers, kRows, kMaySplit>::kOtherBytes;
   static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
 };
@@ -149,21 +148,21 @@ struct TileConfig : LargeTile<kConsumers, kRows, may_split(kConsumers, kRows)> {
   using Base = LargeTile<kConsumers, kRows, may_split(kConsumers, kRows)>;
   // Whole units of K.
   static constexpr int kXStages =
-      least(kMostStages, Base::kRingBytes / (Base::kXBytes * 2 + Base::kWBytes) * 2);
+      least(kMaxStages, Base::kRingBytes / (Base::kXBytes * 2 + Base::kWBytes) * 2);
   static constexpr int kWStages =
       least(8, (Base::kRingBytes - kXStages * Base::kXBytes) / Base::kWBytes);
   static_assert(kXStages >= 4 && kWStages >= 2, "a tile must leave room for a ring");
   static_assert(kConsumers == 2, "the registers of operands for 128 k");
 };
 
-// A tile of 80 to 160 rows (middle.cuh): a stage is W and X of 128 k. Where CTAs share K, it has
+// A tile of 80 to 160 rows (medium_m.cuh): a stage is W and X of 128 k. Where CTAs share K, it has
 // less shared memory for stages.
 template <int kConsumers, int kRows, bool kSplit>
-struct MiddleConfig : LargeTile<kConsumers, kRows, kSplit> {
+struct MediumMConfig : LargeTile<kConsumers, kRows, kSplit> {
   using Base = LargeTile<kConsumers, kRows, kSplit>;
   static constexpr int kParts = 1, kSumsOfPart = 1, kSumsSlots = 1, kMeetings = 1;  // share K: none
   static constexpr int kWStages =
-      least(kMostStages, Base::kRingBytes / (2 * Base::kXBytes + Base::kWBytes));
+      least(kMaxStages, Base::kRingBytes / (2 * Base::kXBytes + Base::kWBytes));
   static_assert(kWStages >= 3, "a tile must leave room for a ring");
 
   // Words of codes, 16 k each, that a warpgroup dequantizes at a time, and operands of how many
@@ -175,28 +174,28 @@ struct MiddleConfig : LargeTile<kConsumers, kRows, kSplit> {
   static constexpr int kGeneralWords = kConsumers == 2 || kRows > 128 ? 2 : 1;  // in two buffers
 };
 
-// A tile of few rows. kPlain: of the commonest format, which has kernels of its own: with loops for
+// A small-M tile. kPlain: of the commonest format, which has kernels of its own: with loops for
 // the others in the same kernel ptxas spilled, and 48 and 64 rows were 5 % slower.
 template <int kBlocks, int kParts_, int kRows, bool kPlain_>
-struct FewConfig : WarpgroupTile<kBlocks, kRows, may_split(kBlocks, kRows)> {
+struct SmallMConfig : WarpgroupTile<kBlocks, kRows, may_split(kBlocks, kRows)> {
   using Base = WarpgroupTile<kBlocks, kRows, may_split(kBlocks, kRows)>;
   static constexpr bool kPlain = kPlain_;
   static constexpr int kParts = kParts_, kWarpgroups = kBlocks * kParts;
   static constexpr int kStageUnits = stage_units(kParts);
   static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
-  static_assert(kRows <= kMostFewRows);
+  static_assert(kRows <= kMaxSmallM);
 
   // float4 that a warpgroup gives another of the same columns, and for how many there is room.
   static constexpr int kSumsOfPart = kParts > 1 ? kRows / 8 * kWarpgroup : 1;
   static constexpr int kSumsSlots = kParts > 1 ? kParts / 2 : 1;
   static constexpr int kMeetings = kParts == 4 ? 4 : 2;  // a block's barriers (PartsExchange)
   static constexpr int kSumsBytes = kBlocks * kSumsSlots * kSumsOfPart * 16;
-  static constexpr int kRingBytes = kMostSmemBytes - Base::kOtherBytes - kSumsBytes;
+  static constexpr int kRingBytes = kMaxSmemBytes - Base::kOtherBytes - kSumsBytes;
   static constexpr bool kScaledWeights = kPlain && scales_weights(kBlocks, kRows);
   static constexpr int kUnitBytes = 2 * Base::kXBytes + Base::kWBytes;
-  static constexpr int kTurns = kParts / kStageUnits;  // of warpgroups, a stage each
+  static constexpr int kStagePeriod = kParts / kStageUnits;  // of warpgroups, a stage each
   static constexpr int kWStages =  // a stage has the same warpgroups at every pass
-      least(kMostStages, kRingBytes / (kStageUnits * kUnitBytes)) / kTurns * kTurns;
+      least(kMaxStages, kRingBytes / (kStageUnits * kUnitBytes)) / kStagePeriod * kStagePeriod;
   static_assert(kWStages * kStageUnits >= 3, "a tile must leave room for a ring");
 
   static_assert(kWarpgroups == 4, "four have the registers of an SM");

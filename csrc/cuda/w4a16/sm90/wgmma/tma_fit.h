@@ -10,10 +10,10 @@ namespace xgemm::cuda::w4a16::sm90::wgmma {
 // A matrix of `rows` contiguous rows of 16-bit elements: aligned bases and strides.
 inline bool fits_tma(const void* data, int64_t rows, int64_t columns, int64_t row_stride,
                      int64_t col_stride) {
-  constexpr int64_t kMostBytes = int64_t{1} << 40;
+  constexpr int64_t kMaxBytes = int64_t{1} << 40;
   if (reinterpret_cast<uintptr_t>(data) % 16 != 0) return false;
   if (columns > 1 && col_stride != 1) return false;
-  return rows <= 1 || (row_stride % 8 == 0 && row_stride > 0 && row_stride * 2 < kMostBytes);
+  return rows <= 1 || (row_stride % 8 == 0 && row_stride > 0 && row_stride * 2 < kMaxBytes);
 }
 
 inline bool x_fits_tma(const Problem& p) {

@@ -74,7 +74,7 @@ class UnitActivations {
   const Params& params_;
   UnitStorage<Config>& smem_;
   Walk<Config>& walk_;
-  RingState<Config::kWStages> ring_;
+  PipelineState<Config::kWStages> ring_;
 };
 
 // By one thread: what the first loads need.

@@ -1,0 +1,14 @@
+// The copy of what a shifted A's rows begin with.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "common/status.h"
+#include "cuda/gemm/problem.h"
+
+namespace xgemm::cuda::gemm::sm90::persistent {
+
+// heads: [residues][rows of a residue][kBlockK], shifted (shifted.h).
+Status copy_heads(const Problem& problem, uint16_t* heads, cudaStream_t stream);
+
+}  // namespace xgemm::cuda::gemm::sm90::persistent

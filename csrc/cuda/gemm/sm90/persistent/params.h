@@ -1,0 +1,70 @@
+// What the host tells the sm_90a kernel, and the sizes both must agree on.
+#pragma once
+
+#include <cuda.h>
+
+#include "common/fast_divisor.h"
+#include "common/math.h"
+#include "cuda/gemm/api.h"
+#include "cuda/gemm/sm90/persistent/tiles.h"
+
+namespace xgemm::cuda::gemm::sm90::persistent {
+
+inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+
+// Columns of D that one TMA store writes: a swizzle's row, or half of one where that divides the
+// tile's width or leaves room for another stage.
+constexpr int store_columns(int block_n) { return block_n % 128 == 0 ? 64 : 32; }
+
+struct Params {
+  // 5-D: inner, outer, chunk, and two dimensions of the batch. Where an operand is chunked
+  // (MN-major, its extent a multiple of 64) inner runs over a chunk and chunk over the rest; else
+  // chunk has an extent of 1.
+  CUtensorMap a, b;
+  CUtensorMap d;  // 4-D: inner, outer, and two dimensions of the batch
+  bool a_chunked, b_chunked;
+  // Where A is read shifted (shifted.h): `a` are its heads then, `a_of` the rows of each residue.
+  bool a_shifted;
+  int a_shift, a_shift_step;  // of the first row, and from one to the next
+  CUtensorMap a_of[kVector];
+  int m, n, k;
+  int k_tiles;
+  // Those that are walked over whole, by pairs that share B or by single CTAs: each has `waves` of
+  // them, the first `waves_rest` one more. Behind them, up to `end`, is half a tile for each CTA.
+  // No division is left to the kernel, whose first loads would wait for it.
+  uint32_t whole_tiles, end, waves, waves_rest;
+  bool batched;
+  FastDivisor per_matrix, batch_inner;
+  // Neighbouring tiles run over a group of rows of clusters, for L2; the last group may have fewer.
+  FastDivisor group_tiles, group_rows, last_group_rows;
+  uint32_t last_group;  // its index
+  // Clusters are of two CTAs. Their tiles are of the same columns and they share B by multicast, or
+  // else they walk alone, but for the last tile, of which they take half of K each.
+  bool pair, shares_b;
+  // Clusters take equal ranges of the k-tiles of the first `shared_tiles` tiles, where they begin
+  // and end within a tile, too: `share` k-tiles, the first `share_extra` of them one more. What is
+  // not the beginning of a tile's K is left in `partials` for the one that has the beginning;
+  // `flags`, one for each consumer warpgroup, are `nonce` meanwhile.
+  uint32_t shared_tiles, share, share_extra;
+  FastDivisor by_k_tiles;
+  uint64_t* flags;
+  float4* partials;
+  uint64_t nonce;
+  // By dimension of the batch, the inner one first: else the operand is the same all along it.
+  bool a_batched[2], b_batched[2];
+  bool tma_store;   // else D is written element by element
+  bool transposed;  // TMA stores columns of D, which are contiguous
+  void* d_data;     // for !tma_store, strides in elements
+  int64_t d_row_stride, d_col_stride, d_batch_stride[2];
+  const void* bias;                          // or null
+  int64_t bias_row_stride, bias_col_stride;  // one of them 0
+  Activation activation;
+};
+
+// One translation unit for each type: they take most of the build's time.
+Status launch_f16(const Params& params, const Config& config, bool a_mn, bool b_mn,
+                  cudaStream_t stream);
+Status launch_bf16(const Params& params, const Config& config, bool a_mn, bool b_mn,
+                   cudaStream_t stream);
+
+}  // namespace xgemm::cuda::gemm::sm90::persistent

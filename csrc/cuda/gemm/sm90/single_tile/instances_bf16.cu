@@ -1,0 +1,9 @@
+#include "cuda/gemm/sm90/single_tile/instances.cuh"
+
+namespace xgemm::cuda::gemm::sm90::single_tile {
+
+Status launch_bf16(const Params& params, const Variant& variant, cudaStream_t stream) {
+  return launch_tile<__nv_bfloat16>(params, variant, stream);
+}
+
+}  // namespace xgemm::cuda::gemm::sm90::single_tile

@@ -1,0 +1,58 @@
+#include "cuda/gemm/sm90/single_tile/launch.h"
+
+#include "common/math.h"
+#include "cuda/gemm/sm90/operand.h"
+#include "cuda/gemm/sm90/operand_map.h"
+#include "cuda/gemm/sm90/single_tile/instances.h"
+#include "cuda/gemm/sm90/swap.h"
+#include "cuda/gemm/sm90/tma_fit.h"
+
+namespace xgemm::cuda::gemm::sm90::single_tile {
+
+Status launch(const Problem& given, const Config& config, cudaStream_t stream) {
+  const Problem p = config.swapped ? swapped(given) : given;
+  const Batch a_batch = batch_of(p, &BatchDim::a), b_batch = batch_of(p, &BatchDim::b);
+  const Batch d_batch = batch_of(p, &BatchDim::d);
+  const bool a_mn = !a_k_major(p), b_mn = !b_k_major(p);
+  Params params{};
+  params.m = static_cast<int>(p.m), params.n = static_cast<int>(p.n);
+  params.k = static_cast<int>(p.k);
+  params.tile_m = config.block_m, params.tile_n = config.block_n;
+  params.batch = static_cast<int>(d_batch.extent[0] * d_batch.extent[1]);
+  params.batched = params.batch > 1;
+  params.batch_inner = FastDivisor(static_cast<uint32_t>(d_batch.extent[0]));
+  for (int i = 0; i < 2; ++i) {
+    params.a_batched[i] = a_batch.stride[i] != 0, params.b_batched[i] = b_batch.stride[i] != 0;
+    params.d_batch_stride[i] = d_batch.stride[i];
+  }
+  params.d = p.d, params.d_row_stride = p.d_row_stride, params.d_col_stride = p.d_col_stride;
+  params.transposed = !d_fits_tma(p) && d_fits_tma(swapped(p));
+  params.vector_store = d_fits_tma(p);
+  params.bias = p.bias, params.bias_stride = p.bias_stride;
+  params.bias_of_rows = config.swapped;
+  params.activation = p.activation;
+  params.plain_end = params.vector_store && p.bias == nullptr && p.activation == Activation::kNone;
+  params.a_chunked = a_mn && p.m % kSwizzleElements == 0;
+  params.b_chunked = b_mn && p.n % kSwizzleElements == 0 && config.block_n % kSwizzleElements == 0;
+  params.cluster = clusters_of(ceil_div<int64_t>(p.m, config.block_m),
+                               ceil_div<int64_t>(p.n, config.block_n), config.cluster);
+  params.share_rows = params.cluster.along_n > 1 ? config.block_m / params.cluster.along_n
+                                                 : config.block_n / params.cluster.along_m;
+  params.rows_first = p.m < p.n;  // those of the larger operand
+  params.halves = config.splits == 2;
+  params.plain = !params.batched && params.cluster.size() == 1 && !params.halves;
+  const bool encoded = encode_operand(&params.a, p,
+                                      {p.a.data, p.m, p.a.row_stride, p.a.col_stride, a_batch, a_mn,
+                                       params.a_chunked, config.block_m, params.cluster.along_n}) &&
+                       encode_operand(&params.b, p,
+                                      {p.b.data, p.n, p.b.col_stride, p.b.row_stride, b_batch, b_mn,
+                                       params.b_chunked, config.block_n, params.cluster.along_m});
+  if (!encoded) {
+    return {cudaErrorInvalidValue, "encoding a tensor map of the sm_90a GEMM for small products"};
+  }
+  const auto run = p.dtype == DType::kF16 ? launch_f16 : launch_bf16;
+  const Shape& shape = shape_of(config.block_m, config.block_n, !a_mn && !b_mn);
+  return run(params, {shape.block_m, shape.block_n, a_mn, b_mn}, stream);
+}
+
+}  // namespace xgemm::cuda::gemm::sm90::single_tile

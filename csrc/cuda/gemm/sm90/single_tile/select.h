@@ -1,0 +1,13 @@
+// Which tile the kernel for small products takes.
+#pragma once
+
+#include "common/device.h"
+#include "cuda/gemm/problem.h"
+
+namespace xgemm::cuda::gemm::sm90::single_tile {
+
+// Pure. True if the kernel takes the problem, which TMA can read; then `config` is for launch, and
+// `estimate_us` about the time it takes on an H200.
+bool select(const Problem& problem, const DeviceInfo& device, Config* config, double* estimate_us);
+
+}  // namespace xgemm::cuda::gemm::sm90::single_tile

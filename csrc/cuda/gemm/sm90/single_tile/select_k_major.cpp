@@ -1,0 +1,179 @@
+#include "cuda/gemm/sm90/single_tile/select_k_major.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "common/math.h"
+#include "cuda/gemm/sm90/row_begins.h"
+#include "cuda/gemm/sm90/single_tile/tile.h"
+#include "cuda/gemm/sm90/swap.h"
+#include "cuda/gemm/sm90/tma_fit.h"
+
+namespace xgemm::cuda::gemm::sm90::single_tile {
+namespace {
+
+// A roofline of one wave after another. Measured on an H200 from a cold L2: fitted by least squares
+// to 995 products of 129 to 2047 rows (layers of 16 models and random ones), each in up to 300
+// candidates. Of 979 that were held out the choice in this family takes 1.5 % longer than the best.
+constexpr double kLaunchUs = 5.909;
+constexpr double kCyclesPerUs = 1811;          // at which tensor cores are busy all the time
+constexpr double kMemoryBytesPerUs = 5.093e6;  // apart from the launch
+constexpr double kL2BytesPerUs = 25.25e6;      // for all SMs
+constexpr double kWaveUs = 2.517;              // of a wave after the first one
+// An SM takes in 64 bytes a cycle. A stage whose bytes take longer than its products waits for a
+// share of the difference; longer where CTAs wait for one another.
+constexpr double kLoadBytesPerCycle = 64;
+constexpr double kHiddenLoad = 1.032, kLoadLoss = 0.4105;
+constexpr double kSharedLoadLoss = 0.6357, kHalvesLoadLoss = 0.3608;  // of kLoadLoss, more
+constexpr double kSharedLoss = 0.06546;    // of a stage that a cluster shares
+constexpr double kTwoWarpgroups = 0.1208;  // loss of two that share the k of 64 rows
+constexpr double kClusterUs = 0.231;       // until a cluster has met
+constexpr double kFourUs = 0.2091;         // more, where four share an operand
+constexpr double kHalvesUs = 2.104;        // of the sums of 16384 elements that two CTAs add up
+constexpr double kTransposeUs = 0.4509;    // of stores of the transpose
+// CTAs that share an operand, and parts of K. Two CTAs that share an operand were never ahead of
+// two that do not: 1.02 of the time on average, 1.27 where they fill the GPU. Halves of K of which
+// no operand is shared took 1.1 of the time of those that share one.
+struct Cluster {
+  int sharers, splits;
+};
+constexpr Cluster kClusters[] = {{1, 1}, {4, 1}, {2, 2}, {4, 2}};
+// Clusters of more than two find room on so many of 11 SMs.
+constexpr int kSmsOfLargeClusters = 10, kSmsInAll = 11;
+constexpr int64_t kMaxWaves = 6, kMaxGrid = 65535;
+
+struct Candidate {
+  const Shape& shape;
+  int tile_m, tile_n, cluster, splits;
+};
+
+class Chooser {
+ public:
+  // `p`: the problem or, `is_swapped`, the same from the other side.
+  Chooser(const Problem& p, const DeviceInfo& device, bool is_swapped, Config* best,
+          double* best_us)
+      : p_(p),
+        swapped_(is_swapped),
+        sm_count_(device.sm_count),
+        room_(std::max(1, device.sm_count / kSmsInAll * kSmsOfLargeClusters)),
+        chunks_(ceil_div<int64_t>(p.k, kChunkK)),
+        best_(best),
+        best_us_(best_us) {
+    const double bytes = 2.0 * static_cast<double>(p.m * p.k + p.n * p.k + p.m * p.n);
+    memory_us_ = bytes / kMemoryBytesPerUs;
+  }
+
+  void choose() const {
+    for (const Shape& shape : kShapes) {
+      // As few tiles as can be, all of one size.
+      const int64_t rows = ceil_div<int64_t>(p_.m, shape.block_m);
+      const int64_t columns = ceil_div<int64_t>(p_.n, shape.block_n);
+      if (rows >= kMaxGrid || columns >= kMaxGrid) continue;
+      if (rows * columns > kMaxWaves * sm_count_) continue;
+      if (least_us(shape, rows * columns) >= *best_us_) continue;
+      const int tile_m = cut(p_.m, rows), tile_n = cut(p_.n, columns);
+      if (&shape_of(tile_m, tile_n, true) != &shape) continue;
+      const bool has_halves =
+          takes_halves(shape.block_m, shape.block_n) && halves_fill(chunks_, shape.stages);
+      for (const Cluster& cluster : kClusters) {
+        if (cluster.splits > 1 && !has_halves) continue;
+        consider({shape, tile_m, tile_n, cluster.sharers, cluster.splits}, rows, columns);
+      }
+    }
+  }
+
+ private:
+  static int cut(int64_t extent, int64_t parts) {
+    return static_cast<int>(round_up<int64_t>(ceil_div(extent, parts), 8));
+  }
+
+  // What no cluster takes less than: the tensor cores are busy all the time.
+  double least_us(const Shape& shape, int64_t tiles) const {
+    const int parts = takes_halves(shape.block_m, shape.block_n) ? 2 : 1;  // of K
+    const auto parts_of_sm = static_cast<double>(ceil_div(tiles * parts, sm_count_));
+    const double stages = parts_of_sm / parts * static_cast<double>(chunks_);
+    const double us = stages * shape.block_m * shape.block_n / 32 / kCyclesPerUs;
+    return kLaunchUs + std::sqrt(us * us + memory_us_ * memory_us_);
+  }
+
+  void consider(const Candidate& c, int64_t rows, int64_t columns) const {
+    const Clusters clusters = clusters_of(rows, columns, c.cluster);
+    if (c.tile_m % clusters.along_n != 0 || c.tile_n % clusters.along_m != 0) return;
+    const int64_t ctas = round_up<int64_t>(rows, clusters.along_m) *
+                         round_up<int64_t>(columns, clusters.along_n) * c.splits;
+    const int64_t room = c.cluster * c.splits > 2 ? room_ : sm_count_;
+    const int64_t waves = ceil_div(ctas, room);
+    const auto stages = static_cast<double>(waves * ceil_div<int64_t>(chunks_, c.splits));
+    const double us = estimate(c, clusters, stages, static_cast<double>(waves),
+                               static_cast<double>(rows * columns));
+    if (us >= *best_us_) return;
+    *best_us_ = us;
+    *best_ = {.kernel = Kernel::kSm90SingleTile,
+              .block_m = c.tile_m,
+              .block_n = c.tile_n,
+              .stages = c.shape.stages,
+              .cluster = c.cluster,
+              .splits = c.splits,
+              .swapped = swapped_,
+              .ctas = static_cast<int>(ctas),
+              .reason = "tiles that fill whole waves, one for each CTA"};
+  }
+
+  // `stages`: of K, that the busiest SM multiplies. `tiles`: of D.
+  double estimate(const Candidate& c, const Clusters& clusters, double stages, double waves,
+                  double tiles) const {
+    constexpr double kLineBytes = 2.0 * kChunkK;
+    const Shape& shape = c.shape;
+    // wgmma takes half as many cycles as columns for each of its 64 rows and 16 k.
+    double cycles = shape.block_m * shape.block_n / 32.0;
+    if (sharers_of(shape.block_m) > 1) cycles *= 1 + kTwoWarpgroups;
+    const bool shares = c.cluster > 1, halves = c.splits > 1;
+    const double load = (c.tile_m + c.tile_n) * kLineBytes / kLoadBytesPerCycle;
+    const double loss =
+        kLoadLoss * (1 + (shares ? kSharedLoadLoss : 0) + (halves ? kHalvesLoadLoss : 0));
+    cycles += loss * std::max(0.0, load - kHiddenLoad * cycles);
+    if (shares) cycles *= 1 + kSharedLoss;
+    const double multiply_us = stages * cycles / kCyclesPerUs;
+    const double from_l2 = static_cast<double>(c.tile_m) / clusters.along_n +
+                           static_cast<double>(c.tile_n) / clusters.along_m;
+    const double l2_us =
+        tiles * from_l2 * static_cast<double>(chunks_) * kLineBytes / kL2BytesPerUs;
+    const double overlapped =
+        std::sqrt(multiply_us * multiply_us + memory_us_ * memory_us_ + l2_us * l2_us);
+    return kLaunchUs + overlapped + kWaveUs * (waves - 1) + (shares ? kClusterUs : 0) +
+           (c.cluster > 2 ? kFourUs : 0) +
+           (halves ? kHalvesUs * shape.block_m * shape.block_n / 16384 : 0) +
+           (swapped_ ? kTransposeUs : 0);
+  }
+
+  const Problem& p_;
+  bool swapped_;
+  int64_t sm_count_, room_;  // SMs, and those that large clusters find room on
+  int64_t chunks_;
+  double memory_us_;
+  Config* best_;
+  double* best_us_;
+};
+
+}  // namespace
+
+bool suits_k_major(const Problem& p) {
+  constexpr int64_t kMinRows = 129, kMaxRows = 2047, kMinOther = 1024;
+  const int64_t rows = std::min(p.m, p.n), other = std::min(std::max(p.m, p.n), p.k);
+  return rows >= kMinRows && rows <= kMaxRows && other >= kMinOther && p.batch_dims == 0 &&
+         p.activation == Activation::kNone && a_k_major(p) && b_k_major(p) &&
+         row_begins(p.a.row_stride).with_line == 1 && row_begins(p.b.col_stride).with_line == 1 &&
+         (d_fits_tma(p) || d_fits_tma(swapped(p)));
+}
+
+bool select_k_major(const Problem& p, const DeviceInfo& device, Config* config,
+                    double* estimate_us) {
+  *estimate_us = std::numeric_limits<double>::infinity();
+  Chooser(p, device, false, config, estimate_us).choose();
+  const Problem other = swapped(p);
+  Chooser(other, device, true, config, estimate_us).choose();
+  return *estimate_us < std::numeric_limits<double>::infinity();
+}
+
+}  // namespace xgemm::cuda::gemm::sm90::single_tile

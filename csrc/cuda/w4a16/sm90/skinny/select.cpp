@@ -1,0 +1,235 @@
+#include "cuda/w4a16/sm90/skinny/select.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "common/math.h"
+
+namespace xgemm::cuda::w4a16::sm90::skinny {
+namespace {
+
+// Fitted to the times of all clusters, warps and stages, cold, on an H200; so they are a fit's
+// numbers, and not each of them that of the thing it is named after. With up to 8 rows: 16 layers,
+// N and K from 2048 to 57,344, 1, 2, 4 and 8 rows; what is chosen takes 1.4 % longer than the
+// best of them on average, which is the least of some 20 means of 30 launches. With more: 34
+// layers; 2 %. What a doubling of the cluster, a wide tile's last unit and a warp's narrow unit
+// take was fitted again when the end of a tile became shorter (26 layers).
+
+constexpr double kGpuBytesPerUs = 5.083e6;  // that all SMs read from memory
+constexpr double kSmBytesPerUs = 107e3;     // that one does
+constexpr double kLatencyUs = 0.89;         // of memory: how long what an SM has asked for takes
+constexpr double kInstructionsPerUs = 6300;
+constexpr double kFineFactor = 1.3;  // of instructions, for groups of fewer than 128 channels
+// Of X in perm's order, which each CTA picks up by single elements before anything else. (H200,
+// 1, 4 and 8 rows: 6144x4096 in halves of K 1.5, 2.9 and 4.7 us, 8192x8192 in halves 2.5, 4.2 and
+// 7.3.)
+constexpr double kPermUs = 0.9, kPermRowUs = 0.2, kPermElementUs = 1.4e-4;
+
+struct Costs {
+  // Of a launch, and of a CTA until its first operands are there and after its last ones are.
+  double start_us;
+  // Bytes of X from L2, before anything else can be done; by how much X is late for a KB of weights
+  // that is on its way, of one row.
+  double x_bytes_per_us, ahead_us;
+  double instructions, unit_us;  // of a unit: of an SM's schedulers; how long one warp takes
+  double hand_over;              // instructions with which a warp leaves a mma tile's sums
+  double last_unit_us;
+  double reduce_us, cluster_reduce_us;  // of adding up a tile's sums
+  double delay;                         // what hides under others costs
+  double cluster_wait;                  // of all that, a doubling
+  double cluster_us, cluster_doubling_us;
+};
+// By mma tiles of X, with narrow tiles; of one, with wide ones.
+constexpr Costs kCosts[kMaxMmaTiles] = {
+    {.start_us = 5.503,
+     .x_bytes_per_us = 45.4e3,
+     .ahead_us = 0.00287,
+     .instructions = 284,
+     .unit_us = 0.517,
+     .hand_over = 107.8,
+     .last_unit_us = 0.049,
+     .reduce_us = 0.717,
+     .cluster_reduce_us = 0.356,
+     .delay = 0.237,
+     .cluster_wait = 0.0,
+     .cluster_us = 0.033,
+     .cluster_doubling_us = 0.168},
+    {.start_us = 6.05,
+     .x_bytes_per_us = 46.7e3,
+     .ahead_us = 0.00459,
+     .instructions = 436,
+     .unit_us = 0.615,
+     .hand_over = 37.3,
+     .last_unit_us = 0.068,
+     .reduce_us = 0.478,
+     .cluster_reduce_us = 0.602,
+     .delay = 0.129,
+     .cluster_wait = 0.057,
+     .cluster_us = 0.014,
+     .cluster_doubling_us = 0.309},
+    {.start_us = 6.05,
+     .x_bytes_per_us = 46.7e3,
+     .ahead_us = 0.00459,
+     .instructions = 485,
+     .unit_us = 0.507,
+     .hand_over = 37.3,
+     .last_unit_us = 0.068,
+     .reduce_us = 0.478,
+     .cluster_reduce_us = 0.602,
+     .delay = 0.284,
+     .cluster_wait = 0.057,
+     .cluster_us = 0.014,
+     .cluster_doubling_us = 0.309},
+};
+constexpr Costs kWideCosts = {.start_us = 5.503,
+                              .x_bytes_per_us = 46.6e3,
+                              .ahead_us = 0.00152,
+                              .instructions = 534,
+                              .unit_us = 0.531,
+                              .hand_over = 67.2,
+                              .last_unit_us = 0.036,
+                              .reduce_us = 1.389,
+                              .cluster_reduce_us = 0.676,
+                              .delay = 0.251,
+                              .cluster_wait = 0.0,
+                              .cluster_us = 0.08,
+                              .cluster_doubling_us = 0.268};
+
+constexpr int kStages[] = {1, 2, 3, 4, 6};
+constexpr int kMaxRingBytes = 100 << 10;  // worth trying
+constexpr int64_t kMaxExtent = int64_t{1} << 30;
+
+// Clusters that an H100 or H200 runs at once. Its SMs lie in groups of 16 or 18, so that the last
+// ones of a group hold no cluster of 4 or 8; launch() asks the GPU itself.
+int most_clusters(const DeviceInfo& device, int cluster) {
+  return cluster <= 2 ? device.sm_count / cluster : device.sm_count * 10 / 11 / cluster;
+}
+
+Split make_split(const w4::Layout& layout, int rows, int cluster, int strips) {
+  return {.rows = rows,
+          .warps = 1,
+          .stages = 1,
+          .cluster = cluster,
+          .strips = strips,
+          .units = static_cast<int>(layout.units()),
+          .piece_bytes = static_cast<int>(strips * layout.strip_bytes()),
+          .fine = layout.groups_per_unit() > 1};
+}
+
+double estimate(const Split& split, const Waves& waves, int64_t strips, bool perm) {
+  const bool wide = split.strips == kWideStrips;
+  const double extra = waves.extra > 0 ? static_cast<double>(waves.extra_strips) / split.strips : 0;
+  const double units = split.most_units() * (waves.each + extra);  // of an SM
+  // A single strip takes as many instructions as a tile.
+  const double rounds = ceil_div(split.most_units(), split.warps) * waves.most();
+  const int mma_tiles = ceil_div(split.rows, kMmaRows);
+  const Costs& costs = wide ? kWideCosts : kCosts[mma_tiles - 1];
+  const double factor = split.fine ? kFineFactor : 1.0;
+  const double ring = static_cast<double>(split.warps) * split.stages * split.piece_bytes;
+  const double sm_rate = std::min(kSmBytesPerUs, ring / kLatencyUs);
+  const double memory =
+      static_cast<double>(strips * split.units) * split.piece_bytes / split.strips / kGpuBytesPerUs;
+  const double copies = units * split.piece_bytes / sm_rate;
+  const double instructions =
+      rounds * factor * costs.instructions + waves.most() * mma_tiles * costs.hand_over;
+  const double issue = instructions * split.warps / kInstructionsPerUs;
+  const double one_warp = rounds * factor * costs.unit_us;
+  const double reduce =
+      waves.most() * (split.cluster > 1 ? costs.cluster_reduce_us : costs.reduce_us);
+  const int doublings = std::countr_zero(static_cast<unsigned>(split.cluster));
+  const double x_bytes = split.rows * split.most_units() * (w4::kUnitK * 2.0);
+  double us =
+      costs.start_us + x_bytes / costs.x_bytes_per_us +
+      std::max({memory, copies, issue, one_warp, reduce}) * (1 + costs.cluster_wait * doublings) +
+      costs.delay * (issue + reduce) +
+      costs.last_unit_us * ceil_div(split.most_units(), split.warps) +
+      costs.ahead_us * ring / 1000 * std::sqrt(static_cast<double>(split.rows));
+  if (perm) {
+    us += kPermUs + split.rows * (kPermRowUs + kPermElementUs * (split.most_units() * w4::kUnitK));
+  }
+  if (doublings > 0) us += costs.cluster_us + costs.cluster_doubling_us * doublings;
+  return us;
+}
+
+// The best of all splits.
+struct Search {
+  const Problem& p;
+  const DeviceInfo& device;
+  Config best{};
+  double best_us = std::numeric_limits<double>::infinity();
+
+  // With tiles of so many strips.
+  void consider(int tile_strips) {
+    const w4::Layout& layout = p.weight.layout;
+    const int rows = static_cast<int>(p.m);
+    const int strips = static_cast<int>(ceil_div<int64_t>(layout.n, w4::kStripColumns));
+    for (int cluster = 1; cluster <= kMaxCluster; cluster *= 2) {
+      const Split split = make_split(layout, rows, cluster, tile_strips);
+      const int most = most_clusters(device, cluster);
+      if (split.units < cluster || most == 0) continue;
+      const Waves of_all = share_tiles(strips, most, tile_strips);
+      consider(split, strips, of_all.each > 0 ? most : of_all.extra);
+    }
+  }
+
+  // Warps that have the same number of units, or nearly.
+  void consider(Split split, int strips, int clusters) {
+    const Waves waves = share_tiles(strips, clusters, split.strips);
+    const int units = split.most_units(), most_of_warps = most_warps(split.mma_tiles(), split.fine);
+    int tried = 0;
+    for (int each = ceil_div(units, most_of_warps); each <= units && tried < 3; ++each) {
+      if (ceil_div(units, each) == split.warps && tried > 0) continue;
+      split.warps = ceil_div(units, each);
+      bool fits = false;
+      for (const int stages : kStages) {
+        split.stages = stages;
+        if (stages > 2 && split.warps * stages * split.piece_bytes > kMaxRingBytes) break;
+        if (split.plan().bytes > kSmemBytes) break;
+        fits = true;
+        const double us = estimate(split, waves, strips, p.perm != nullptr);
+        if (us >= best_us) continue;
+        best_us = us;
+        best = {.kernel = Kernel::kSm90Skinny,
+                .block_m = split.rows,
+                .block_n = split.strips * static_cast<int>(w4::kStripColumns),
+                .warps = split.warps,
+                .stages = split.stages,
+                .cluster = split.cluster,
+                .ctas = clusters * split.cluster,
+                .workspace_bytes = 0,
+                .reason = "few rows: a stream over the weight"};
+      }
+      tried += fits ? 1 : 0;
+    }
+  }
+};
+
+}  // namespace
+
+Split split_of(const Problem& problem, const Config& config) {
+  const int strips = config.block_n / static_cast<int>(w4::kStripColumns);
+  Split split = make_split(problem.weight.layout, config.block_m, config.cluster, strips);
+  split.warps = config.warps;
+  split.stages = config.stages;
+  return split;
+}
+
+bool select(const Problem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
+  const w4::Layout& layout = p.weight.layout;
+  if (device.capability != 90 || (p.dtype != DType::kF16 && p.dtype != DType::kBF16)) return false;
+  // The kernel for any number of rows sums in another order.
+  if (p.batch_invariant) return false;
+  if (p.m == 0 || layout.n == 0 || layout.k == 0) return false;
+  if (p.m > kMmaRows * most_mma_tiles(layout.groups_per_unit() > 1)) return false;
+  if (layout.n > kMaxExtent || layout.k > kMaxExtent) return false;
+
+  Search search{p, device};
+  search.consider(kNarrowStrips);
+  if (p.m <= kMmaRows && is_plain(p)) search.consider(kWideStrips);
+  *config = search.best, *estimate_us = search.best_us;
+  return search.best_us < std::numeric_limits<double>::infinity();
+}
+
+}  // namespace xgemm::cuda::w4a16::sm90::skinny

@@ -1,0 +1,10 @@
+#include "cuda/w4a16/sm90/wgmma/small_m_instances.cuh"
+
+namespace xgemm::cuda::w4a16::sm90::wgmma {
+
+Status launch_small_m_bf16(const Params& params, const Variant& variant, const Work& work,
+                           cudaStream_t stream) {
+  return launch_small_m<__nv_bfloat16>(params, variant, work, stream);
+}
+
+}  // namespace xgemm::cuda::w4a16::sm90::wgmma
