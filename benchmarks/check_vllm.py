@@ -3,10 +3,13 @@ error: is it seen?
 
     python benchmarks/check_vllm.py
 
-Needs vLLM and a GPU. Small Llamas with random weights are made in --folder; each case is an engine
-of its own, eager, all of them side by side. Compared are the log probabilities of the first new
-token after 16 prompts: the eight likeliest must be mostly the same ones, and near one another.
-Greedy tokens tell nothing: those of random weights part after a few steps by rounding.
+Needs vLLM and a GPU. Small Llamas with random weights are made in --folder. The engines run one
+after the other in one process, eager; a case is judged and printed when its engine has answered.
+Where a case fails, another process goes on with those that are left. Compared are the log
+probabilities of the first new token after 16 prompts: the eight likeliest must be mostly the same
+ones, and near one another. Greedy tokens tell nothing: those of random weights part after a few
+steps by rounding. Under VLLM_BATCH_INVARIANT=1 a prompt alone must give the very numbers that it
+gives among others.
 """
 
 from __future__ import annotations
@@ -16,6 +19,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +31,8 @@ from vllm_models import SHAPES, Variant, make_model
 
 SHAPE = SHAPES["tiny"]
 SHARED, GAP = 0.8, 0.5  # least share of the likeliest tokens, largest difference of one's
+PROMPTS, ALONE = 16, 3  # prompts that are answered together, and how many of them alone as well
+KERNEL = "XgemmLinearKernel"
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,7 @@ class Case:
     variant: Variant
     kernel: str  # "xgemm", "own" (vLLM's choice), or "wrong": xgemm's, with a zero point of 9
     like: str = ""
+    invariant: bool = False  # under VLLM_BATCH_INVARIANT=1, which a process has from its start
 
 
 _SYMMETRIC, _ZEROS = Variant(), Variant(zeros=True, dtype="float16")
@@ -40,33 +50,45 @@ _AWQ = Variant("awq", zeros=True, dtype="float16")
 CASES = {
     "own": Case(_SYMMETRIC, "own"),
     "compressed-tensors": Case(_SYMMETRIC, "xgemm", "own"),
-    "compressed-tensors fp16": Case(Variant(dtype="float16"), "xgemm", "own"),
-    "gptq": Case(Variant("gptq"), "xgemm", "own"),
-    "directory": Case(Variant("xgemm"), "xgemm", "own"),
     "planted error": Case(_SYMMETRIC, "wrong", "own"),
+    "gptq": Case(Variant("gptq"), "xgemm", "own"),
     "own, zeros": Case(_AWQ, "own"),
     "awq": Case(_AWQ, "xgemm", "own, zeros"),
+    "directory": Case(Variant("xgemm"), "xgemm", "own"),
+    "compressed-tensors fp16": Case(Variant(dtype="float16"), "xgemm", "own"),
     "compressed-tensors, zeros": Case(_ZEROS, "xgemm", "own, zeros"),
     "directory, zeros": Case(Variant("xgemm", zeros=True, dtype="float16"), "xgemm", "own, zeros"),
     "float, act-order": Case(Variant("dense", act_order=True), "own"),
     "directory, act-order": Case(Variant("xgemm", act_order=True), "xgemm", "float, act-order"),
+    "directory, invariant": Case(Variant("xgemm"), "xgemm", "own", invariant=True),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--folder", type=Path, default=Path("/tmp/check_vllm"))
-    parser.add_argument("--timeout", type=float, default=240, help="seconds for all engines")
-    parser.add_argument("--engine", help=argparse.SUPPRESS)
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for all engines")
+    parser.add_argument("--engines", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.engine:
-        print("RESULT " + json.dumps(answer(options.folder, CASES[options.engine])), flush=True)
+    if options.engines:
+        for name in options.engines:
+            result = {"name": name, **answer(options.folder, CASES[name])}
+            print("RESULT " + json.dumps(result), flush=True)
         return
-    for case in CASES.values():
-        if not _directory(options.folder, case.variant).exists():
-            make_model(_directory(options.folder, case.variant), SHAPE, case.variant)
-    found = _run_all(options)
-    if failed := _judge(found):
+    options.folder.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + options.timeout
+    found: dict[str, dict[str, Any]] = {}
+    failed, left = [], list(CASES)
+    while left:
+        names = [name for name in left if CASES[name].invariant == CASES[left[0]].invariant]
+        for result in _answers(options.folder, names, until):
+            found[result["name"]] = result
+            failed += judge(result["name"], found)
+        lacking = [name for name in names if name not in found]
+        failed += lacking[:1] if time.monotonic() < until else lacking
+        done = {*found, *failed}
+        left = [name for name in left if name not in done]
+    if failed:
         sys.exit("check_vllm: failed: " + ", ".join(failed))
 
 
@@ -75,97 +97,146 @@ def _directory(folder: Path, variant: Variant) -> Path:
     return folder / "-".join([variant.format, variant.dtype, *extras])
 
 
-def _run_all(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    running = {}
-    for name, case in CASES.items():
-        environment = {
-            **os.environ, "XGEMM_VLLM": "0" if case.kernel == "own" else "1",
-            "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1",
-            "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CACHE_ROOT": str(options.folder / "cache"),
-        }  # fmt: skip
-        log = options.folder / f"{name.replace(' ', '_')}.log"
-        command = [sys.executable, __file__, "--folder", str(options.folder), "--engine", name]
-        with log.open("w") as stream:
-            process = subprocess.Popen(command, env=environment, stdout=stream, stderr=stream)
-        running[name] = (process, log)
-    found = {}
-    for name, (process, log) in running.items():
-        try:
-            process.wait(options.timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        lines = log.read_text().splitlines()
-        results = [line for line in lines if line.startswith("RESULT ")]
-        if results:
-            found[name] = json.loads(results[0].removeprefix("RESULT "))
-            chosen = [line for line in lines if "LinearKernel for" in line]
-            found[name]["kernel"] = chosen[0].split("Using ")[-1] if chosen else "no kernel"
-        else:
-            print(f"{name}:\n" + "\n".join(lines[-15:]), file=sys.stderr)
-    return found
+def _answers(folder: Path, names: list[str], until: float) -> Iterator[dict[str, Any]]:
+    """What the engines of the cases say, as far as they come before `until`."""
+    environment = {
+        **os.environ, "XGEMM_VLLM": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_HOST_IP": "127.0.0.1", "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CACHE_ROOT": str(folder / "cache"),
+        "VLLM_BATCH_INVARIANT": str(int(CASES[names[0]].invariant)),
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # to look at the model
+    }  # fmt: skip
+    command = [sys.executable, "-u", __file__, "--folder", str(folder), "--engines", *names]
+    lines = []
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        timer = threading.Timer(max(0, until - time.monotonic()), process.kill)
+        timer.start()
+        assert process.stdout is not None
+        with (folder / f"{names[0].replace(' ', '_')}.log").open("w") as log:
+            for line in process.stdout:
+                log.write(line)
+                log.flush()
+                if line.startswith("RESULT "):
+                    yield json.loads(line.removeprefix("RESULT "))
+                    lines.clear()
+                lines.append(line)
+        timer.cancel()
+    if process.returncode:
+        print(f"exit status {process.returncode} after\n{''.join(lines[-30:])}", file=sys.stderr)
 
 
-def _judge(found: dict[str, dict[str, Any]]) -> list[str]:
-    """Prints a line a case; the names of those that failed."""
-    failed = [name for name in CASES if name not in found]
-    for name, case in CASES.items():
-        if name not in found or case.like not in found:
-            continue
-        reference, given = found[case.like]["logprobs"], found[name]["logprobs"]
-        pairs = list(zip(reference, given, strict=True))
-        gaps = [abs(p - b[t]) for a, b in pairs for t, p in a.items() if t in b]
-        share = len(gaps) / sum(len(a) for a, _ in pairs)
-        same = share > SHARED and max(gaps) < GAP
-        print(
-            f"{name:26} against {case.like:17} {share:4.0%} shared, gap {max(gaps, default=0):.3f}"
-            f" -> {'same' if same else 'different'}; {found[name]['kernel']}"
-        )
-        if same == (case.kernel == "wrong"):
-            failed.append(name)
-    return failed
+def judge(name: str, found: dict[str, dict[str, Any]]) -> list[str]:
+    """Prints a line; the case's name if it failed."""
+    case, given = CASES[name], found[name]
+    alone = given["logprobs"][:ALONE] == given["alone"]
+    what = f"alone {'equal' if alone else 'rounded otherwise'}; {given['kernels']}"
+    if not case.like:
+        print(f"{name:26} {what}", flush=True)
+        return []
+    if case.like not in found:
+        return [name]
+    pairs = list(zip(found[case.like]["logprobs"], given["logprobs"], strict=True))
+    gaps = [abs(p - b[t]) for a, b in pairs for t, p in a.items() if t in b]
+    share = len(gaps) / sum(len(a) for a, _ in pairs)
+    same = share > SHARED and max(gaps) < GAP
+    print(
+        f"{name:26} against {case.like:17} {share:4.0%} shared, gap {max(gaps, default=0):.3f}"
+        f" -> {'same' if same else 'different'}; {what}",
+        flush=True,
+    )
+    right = same != (case.kernel == "wrong") and (alone or not case.invariant)
+    return [] if right else [name]
 
 
 def answer(folder: Path, case: Case) -> dict[str, Any]:
-    """Log probabilities of the engine. Runs in a process of its own."""
+    """Log probabilities of the case's engine, in this process."""
     import vllm
     import vllm.model_executor.models.registry as registry
+    from vllm.distributed import cleanup_dist_env_and_memory
 
     registry._run_in_subprocess = lambda function: function()  # spares a second import of vLLM
-    if case.kernel == "wrong":
-        _plant_error()
-    engine = vllm.LLM(
-        str(_directory(folder, case.variant)), skip_tokenizer_init=True, max_model_len=512,
-        max_num_seqs=32, kv_cache_memory_bytes=1 << 28, gpu_memory_utilization=0.05,
-        dtype=case.variant.dtype, seed=0, enable_prefix_caching=False, enforce_eager=True,
-        attention_config={"backend": "TRITON_ATTN"},
-    )  # fmt: skip
-    prompts = [
-        {"prompt_token_ids": [(1711 * i + 3187 * j + i * j * j) % SHAPE.vocabulary
-                              for j in range(20 + i)]}
-        for i in range(16)
-    ]  # fmt: skip
+    directory = _directory(folder, case.variant)
+    if not directory.exists():
+        make_model(directory, SHAPE, case.variant)
+    with _kernels(case.kernel):
+        engine = vllm.LLM(
+            str(directory), skip_tokenizer_init=True, max_model_len=512, max_num_seqs=32,
+            kv_cache_memory_bytes=1 << 28, gpu_memory_utilization=0.05, dtype=case.variant.dtype,
+            seed=0, enable_prefix_caching=False, enforce_eager=True,
+            attention_config={"backend": "TRITON_ATTN"},
+        )  # fmt: skip
+        prompts = [
+            {"prompt_token_ids": [(1711 * i + 3187 * j + i * j * j) % SHAPE.vocabulary
+                                  for j in range(20 + i)]}
+            for i in range(PROMPTS)
+        ]  # fmt: skip
+        result = {
+            "kernels": sorted(engine.apply_model(_chosen)[0]),
+            "logprobs": _first_tokens(engine, prompts),
+            "alone": [_first_tokens(engine, [prompt])[0] for prompt in prompts[:ALONE]],
+        }
+    del engine
+    cleanup_dist_env_and_memory()
+    return result
+
+
+def _first_tokens(engine: Any, prompts: list[Any]) -> list[dict[str, float]]:
+    """Of each prompt the log probabilities of the likeliest tokens that follow."""
+    import vllm
+
     sampling = vllm.SamplingParams(temperature=0, max_tokens=1, logprobs=8, detokenize=False)
     out = engine.generate(prompts, sampling, use_tqdm=False)
     first = [o.outputs[0].logprobs[0] for o in out]
-    return {"logprobs": [{str(t): p.logprob for t, p in one.items()} for one in first]}
+    return [{str(t): p.logprob for t, p in one.items()} for one in first]
 
 
-def _plant_error() -> None:
-    """The kernel adds one step of every scale that it multiplies by: a zero point of 9, not 8."""
-    import torch
+def _chosen(model: Any) -> set[str]:
+    """The kernels of the model's quantized linears, or the methods of those without a kernel."""
+    methods = [m.quant_method for m in model.modules() if getattr(m, "quant_method", None)]
+    schemes = [m.scheme for m in model.modules() if getattr(m, "scheme", None)]
+    names = {type(getattr(one, "kernel", one)).__name__ for one in (*methods, *schemes)}
+    return {name for name in names if name.endswith(("Kernel", "XgemmLinearMethod"))}
+
+
+@contextmanager
+def _kernels(which: str) -> Iterator[None]:
+    """vLLM with xgemm's kernel as its plugin has put it there, without it, or with a wrong one."""
+    from vllm.model_executor.kernels.linear import _POSSIBLE_KERNELS
+    from vllm.platforms import PlatformEnum
+    from vllm.plugins import load_general_plugins
+
+    load_general_plugins()
+    kernels = _POSSIBLE_KERNELS[PlatformEnum.CUDA]
+    if kernels[0].__name__ != KERNEL:
+        raise RuntimeError(f"vLLM's first kernel must be {KERNEL}, got {kernels[0].__name__}")
 
     from xgemm.vllm import kernel
 
-    pack = kernel.pack_words
+    first, pack = kernels[0], kernel.pack_words
+    if which == "own":
+        kernels.remove(first)
+    elif which == "wrong":
+        kernel.pack_words = _pack_wrong
+    try:
+        yield
+    finally:
+        kernel.pack_words = pack
+        if first not in kernels:
+            kernels.insert(0, first)
 
-    def wrong(words: torch.Tensor, **others: Any) -> Any:
-        codes = (words[..., None] >> torch.arange(0, 32, 4, device=words.device)) & 15
-        codes = (codes.long() - 1).clamp(min=0)
-        shifted = (codes << torch.arange(0, 32, 4, device=words.device)).sum(-1)
-        return pack(torch.where(shifted >= 2**31, shifted - 2**32, shifted).int(), **others)
 
-    kernel.pack_words = wrong
+def _pack_wrong(words: Any, **others: Any) -> Any:
+    """Adds one step of every scale to what is multiplied: a zero point of 9, not 8."""
+    import torch
+
+    from xgemm.vllm.words import pack_words
+
+    codes = (words[..., None] >> torch.arange(0, 32, 4, device=words.device)) & 15
+    codes = (codes.long() - 1).clamp(min=0)
+    shifted = (codes << torch.arange(0, 32, 4, device=words.device)).sum(-1)
+    return pack_words(torch.where(shifted >= 2**31, shifted - 2**32, shifted).int(), **others)
 
 
 if __name__ == "__main__":

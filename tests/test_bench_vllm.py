@@ -65,17 +65,45 @@ def test_a_format_that_cannot_hold_the_weights_is_refused(tmp_path: Path) -> Non
             vllm_models.make_model(tmp_path / "model", SMALL, variant)
 
 
+RIGHT = {"logprobs": [{"5": -1.0, "6": -2.0}], "alone": [{"5": -1.0, "6": -2.0}], "kernels": ["K"]}
+WRONG = {"logprobs": [{"5": -1.6, "7": -2.0}], "alone": [{"5": -1.6, "7": -2.1}], "kernels": ["K"]}
+
+
 def test_engines_are_judged(capsys: pytest.CaptureFixture[str]) -> None:
-    """A planted error must be seen, and nothing else."""
-    right = {"logprobs": [{"5": -1.0, "6": -2.0}], "kernel": "K"}
-    wrong = {"logprobs": [{"5": -1.6, "7": -2.0}], "kernel": "K"}
-    found: dict[str, Any] = dict.fromkeys(check_vllm.CASES, right)
-    assert check_vllm._judge(found) == ["planted error"]
-    assert check_vllm._judge({**found, "planted error": wrong}) == []
-    assert check_vllm._judge({**found, "planted error": wrong, "awq": wrong}) == ["awq"]
-    del found["gptq"]
-    assert check_vllm._judge({**found, "planted error": wrong}) == ["gptq"]
-    assert "50% shared, gap 0.600 -> different; K" in capsys.readouterr().out
+    """A planted error must be seen, and nothing else; a batch may round unless told not to."""
+    found: dict[str, Any] = dict.fromkeys(check_vllm.CASES, RIGHT)
+    assert check_vllm.judge("planted error", found) == ["planted error"]
+    assert check_vllm.judge("directory, invariant", found) == []
+    found |= {"planted error": WRONG, "awq": WRONG, "gptq": {**RIGHT, "alone": WRONG["alone"]}}
+    assert check_vllm.judge("planted error", found) == []
+    assert check_vllm.judge("awq", found) == ["awq"]
+    assert check_vllm.judge("gptq", found) == []
+    assert "50% shared, gap 0.600 -> different; alone rounded" in capsys.readouterr().out
+    found["directory, invariant"] = found["gptq"]
+    assert check_vllm.judge("directory, invariant", found) == ["directory, invariant"]
+    del found["own"]
+    assert check_vllm.judge("gptq", found) == ["gptq"]
+
+
+def test_a_case_that_ends_its_process_is_left_out(tmp_path: Path, monkeypatch: Any) -> None:
+    """Another process goes on behind it, and what needs an environment of its own has one."""
+    asked: list[list[str]] = []
+
+    def answers(folder: Path, names: list[str], until: float) -> Any:
+        asked.append(names)
+        for name in names:
+            if name in ("awq", "gptq"):
+                return
+            yield {"name": name, **(WRONG if name == "planted error" else RIGHT)}
+
+    monkeypatch.setattr(check_vllm, "_answers", answers)
+    monkeypatch.setattr(sys, "argv", ["check_vllm.py", "--folder", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"^check_vllm: failed: gptq, awq$"):
+        check_vllm.main()
+    names = list(check_vllm.CASES)
+    assert [one[0] for one in asked] == ["own", "own, zeros", "directory", "directory, invariant"]
+    assert asked[0] == names[:-1]
+    assert asked[-1] == names[-1:]
 
 
 def test_the_model_of_a_step_adds_up(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:

@@ -7,6 +7,7 @@ import os
 import traceback
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import xgemm
-from xgemm.distributed import ColwiseParallel, ExpertParallel, RowwiseParallel, parallelize
+from xgemm.distributed import (
+    ColwiseParallel,
+    ExpertParallel,
+    RowwiseParallel,
+    collectives,
+    parallelize,
+)
 from xgemm.nn import QuantLinear
 
 WORLD = 4
@@ -126,6 +133,22 @@ def check_layouts(mesh: DeviceMesh) -> None:
         found.sum().backward()
         ones = torch.ones(rows, 256) @ whole.dequantize(torch.float32)
         torch.testing.assert_close(own.grad, ones[mine], **close)
+
+
+def check_over_the_host(mesh: DeviceMesh) -> None:
+    """What GPUs exchange over gloo goes by a mesh of the same ranks on the CPU."""
+    on_gpus: Any = SimpleNamespace(device_type="cuda", get_group=mesh.get_group)
+    carrier = collectives._carrier(on_gpus)
+    assert (carrier.device_type, carrier.mesh.tolist()) == ("cpu", mesh.mesh.tolist())
+    assert collectives._carrier(mesh) is mesh
+    taken, usual = [], collectives._carrier
+    collectives._carrier = lambda mesh: taken.append(mesh) or usual(on_gpus)
+    try:
+        check_layouts(mesh)
+        check_torch_plan(mesh)
+    finally:
+        collectives._carrier = usual
+    assert taken
 
 
 def check_torch_plan(mesh: DeviceMesh) -> None:
@@ -297,6 +320,7 @@ CHECKS = {
     "vocabulary": (check_vocabulary, (2, 3, 4)),
     "layouts": (check_layouts, (2, 4)),
     "ops": (check_ops, (2, 3)),
+    "over_the_host": (check_over_the_host, (2,)),
     "torch_plan": (check_torch_plan, (3,)),
     "errors": (check_errors, (2,)),
     "experts": (check_experts, (3,)),
