@@ -9,7 +9,7 @@ Each kernel is an engine of its own, with torch.compile and CUDA graphs as vLLM 
 start side by side and are measured one after the other, when all have started, which takes less
 time and tells nothing of start-up. Tokens/s are of decoding alone: what `--tokens` new tokens take
 longer than one. Log probabilities of the first new token are compared with those of the first
-engine.
+engine. After `--limit` seconds what is running is ended, and the table has the engines before it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any
 from vllm_models import SHAPES, Shape
 
 _BEGIN = time.monotonic()
+_SHOWN = ("tokens_per_s", "first_token_s", "start_s", "loading")
 
 
 def main() -> None:
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--together", action="store_true", help="start engines side by side")
     parser.add_argument("--patience", type=float, default=600, help="seconds for their start")
+    parser.add_argument("--limit", type=float, default=3600, help="seconds for everything")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/bench_vllm"))
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -97,6 +99,7 @@ class _Engine:
     def __init__(self, options: argparse.Namespace, shape: str, kernel: str) -> None:
         self.shape, self.kernel, self.folder = shape, kernel, options.folder
         self.name = f"{_directory(options.folder, shape).name}-{kernel}"
+        self.until = _BEGIN + options.limit
         self.log = options.folder / f"{self.name}.log"
         self.ready = options.folder / f"{self.name}.ready"
         self.process: subprocess.Popen[str] | None = None
@@ -127,7 +130,11 @@ class _Engine:
         if self.process is None:
             self.start()
         assert self.process is not None
-        self.process.communicate("measure\n")
+        try:
+            self.process.communicate("measure\n", timeout=max(0, self.until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         lines = self.log.read_text().splitlines()
         results = [line for line in lines if line.startswith("RESULT ")]
         if not results:
@@ -137,7 +144,7 @@ class _Engine:
         self.result = json.loads(results[0].removeprefix("RESULT "))
         self.result["kernel"] = chosen[0].split("Using ")[-1].split()[0] if chosen else "?"
         self.result["name"] = self.kernel
-        shown = {key: self.result[key] for key in ("tokens_per_s", "first_token_s", "start_s")}
+        shown = {key: self.result[key] for key in _SHOWN}
         at = time.monotonic() - _BEGIN  # what is known if the rest is cut off
         print(f"{self.name}, {at:.0f} s: {json.dumps(shown)}", file=sys.stderr, flush=True)
 
@@ -156,6 +163,7 @@ def measure(options: argparse.Namespace, shape: str, kernel: str) -> dict[str, A
     arguments: dict[str, Any] = {}
     if kernel not in ("machete", "xgemm"):
         arguments["linear_backend"] = kernel
+    loading = _watch_loading()
     started = time.perf_counter()
     engine = vllm.LLM(
         str(_directory(options.folder, shape)), skip_tokenizer_init=True,
@@ -193,12 +201,31 @@ def measure(options: argparse.Namespace, shape: str, kernel: str) -> dict[str, A
     }  # fmt: skip
     return {
         "vllm": vllm.__version__, "gpu": torch.cuda.get_device_name(), "start_s": start,
-        "tokens_per_s": decode,
+        "loading": loading, "tokens_per_s": decode,
         "first_token_s": {length: median(1, length, 1, 5) for length in prompts},
         "logprobs": [
             {str(t): p.logprob for t, p in o.outputs[0].logprobs[0].items()} for o in first
         ],
     }  # fmt: skip
+
+
+def _watch_loading() -> dict[str, float]:
+    """Filled when weights are loaded and repacked: their bytes on the GPU, and their peak."""
+    import torch
+    from vllm.v1.worker.gpu_worker import Worker
+
+    load: Any = Worker.load_model
+    seen: dict[str, float] = {}
+
+    def watched(worker: Any, **options: Any) -> None:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        load(worker, **options)
+        seen["weights"] = torch.cuda.memory_allocated() - before
+        seen["peak"] = torch.cuda.max_memory_allocated() - before
+
+    Worker.load_model = watched
+    return seen
 
 
 def _table(options: argparse.Namespace, found: list[dict[str, Any]]) -> None:
@@ -221,6 +248,8 @@ def _table(options: argparse.Namespace, found: list[dict[str, Any]]) -> None:
         )
     if not options.together:
         line("start-up, s", [one["start_s"] for one in found], False)
+    for name in ("weights", "peak"):
+        line(f"loading: {name}, GiB", [one["loading"][name] / 2**30 for one in found], False)
     for one in found[1:]:
         pairs = list(zip(found[0]["logprobs"], one["logprobs"], strict=True))
         gaps = [abs(p - b[t]) for a, b in pairs for t, p in a.items() if t in b]

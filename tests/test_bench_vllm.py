@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import xgemm
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import bench_vllm  # noqa: E402
 import check_vllm  # noqa: E402
 import scaling_model  # noqa: E402
 import vllm_models  # noqa: E402
@@ -104,6 +106,26 @@ def test_a_case_that_ends_its_process_is_left_out(tmp_path: Path, monkeypatch: A
     assert [one[0] for one in asked] == ["own", "own, zeros", "directory", "directory, invariant"]
     assert asked[0] == names[:-1]
     assert asked[-1] == names[-1:]
+
+
+def test_engines_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    """Speeds over the first engine's: more tokens, and less time or memory, are better."""
+    one = {
+        "kernel": "A", "tokens_per_s": {"1": 100.0}, "first_token_s": {"512": 0.02},
+        "start_s": 30.0,
+        "loading": {"weights": 2**30, "peak": 2**31}, "logprobs": [{"5": -1.0, "6": -2.0}],
+    }  # fmt: skip
+    other = {**one, "tokens_per_s": {"1": 150.0}, "start_s": 40.0, "logprobs": [{"5": -1.5}]}
+    options = SimpleNamespace(rows="1", prompts="512", together=False)
+    bench_vllm._table(options, [{**one, "name": "machete"}, {**other, "name": "xgemm"}])
+    shown = capsys.readouterr().out
+    for words in (
+        "tokens/s at 1 100 (1.000x) 150 (1.500x)",
+        "start-up, s 30 (1.000x) 40 (0.750x)",
+        "loading: peak, GiB 2 (1.000x) 2 (1.000x)",
+        "xgemm: 50% of the log-probabilities shared, gap 0.500",
+    ):
+        assert words in " ".join(shown.split())
 
 
 def test_the_model_of_a_step_adds_up(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:

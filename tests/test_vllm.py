@@ -237,6 +237,25 @@ def test_the_kernel_multiplies_what_vllm_loads(vllm, layout, n, k, group_size, z
     assert torch.equal(kernel.apply_weights(layer, x), xgemm.linear(x, packed))
 
 
+def test_the_kernel_is_batch_invariant_where_vllm_asks_for_it(vllm):
+    """GPTQ and AWQ come to the kernel then, too; vLLM bypasses it in compressed-tensors alone."""
+    sys.modules["vllm"].envs.VLLM_BATCH_INVARIANT = True
+    register()
+    layer, q = torch.nn.Module(), random_weight(192, K, 128, False, torch.bfloat16)
+    layer.w = standin.PackedvLLMParameter(
+        data=words(q.codes, 1).t().contiguous(), packed_factor=8, packed_dim=0, weight_loader=None,
+        input_dim=0, output_dim=1,
+    )  # fmt: skip
+    layer.s = standin.PackedvLLMParameter(
+        data=q.scales, packed_factor=1, packed_dim=0, weight_loader=None, input_dim=0, output_dim=1
+    )
+    kernel = cuda_kernels(vllm)[0](config(partition_weight_shape=(K, 192)), "w", "s")
+    kernel.process_weights_after_loading(layer)
+    x = torch.randn(40, K, dtype=torch.bfloat16)
+    rows = torch.cat([kernel.apply_weights(layer, row[None]) for row in x])
+    assert torch.equal(kernel.apply_weights(layer, x), rows)
+
+
 # ---- xgemm's own directories ----
 
 K, COLUMNS = 512, {"q": 256, "k": 128, "v": 128}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from vllm import envs
 from vllm.model_executor.kernels.linear import (
     _POSSIBLE_KERNELS,
     MPLinearKernel,
@@ -55,6 +56,8 @@ class XgemmLinearKernel(MPLinearKernel):
             self._options["zeros"] = True
         if self.config.act_type == torch.bfloat16:  # vLLM casts scales to the activations' dtype
             self._options["bf16_scales"] = True
+        if envs.VLLM_BATCH_INVARIANT:
+            self._options["batch_invariant"] = True
 
     def process_weights_after_loading(self, layer: Any) -> None:
         """Repack one layer on its device. Scales and zero points move into the packed weight."""
