@@ -274,14 +274,15 @@ def _mul_w4a16_formula(
     perm: Tensor | None = None,
     **options: Any,
 ) -> Tensor:
-    activation = options.pop("activation", "none")
+    activation = options.pop("activation", "none") if options else "none"
     args: tuple[Any, ...] = (a, qweight, n, k, group_size)
     if bias is not None or perm is not None:  # what is left out costs the call nothing
         args += (bias, perm)
     if activation not in ACTIVATIONS:
         return call(*args, activation=activation, **options)  # which refuses it
     y = call(*args, **options)
-    options.pop("batch_invariant", None)  # of the forward product alone
+    if options:
+        options.pop("batch_invariant", None)  # of the forward product alone
     shape = (n, k, group_size)
     y = record(_MulW4A16, y, a, qweight, shape, bias, perm, options)
     return y if activation == "none" else activate(y, activation)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -58,11 +59,16 @@ def record(function: type[_Function], result: Tensor, *inputs: Any) -> Tensor:
     it is not taken for an input that was returned. `Function.apply` is for functions above
     torch.func's levels; a kernel runs within one of them.
     """
-    apply = super(_Function, function).apply  # type: ignore[misc]
+    apply = _apply_of(function)
     if not _transformed():
         return apply([result], *inputs)
     with enable_single_level_autograd_function():
         return apply([result], *inputs)
+
+
+@cache
+def _apply_of(function: type[_Function]) -> Any:
+    return super(_Function, function).apply  # type: ignore[misc]
 
 
 def keep(ctx: Any, *tensors: Tensor | None, output: Tensor | None = None) -> None:

@@ -15,6 +15,7 @@ Where the dispatcher refuses a call for an argument's type, the callables of all
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -51,16 +52,20 @@ PLAIN_TENSORS: set[type] = {torch.Tensor, torch.nn.Parameter}
 _VALUES = frozenset({int, float, bool, str, type(None), list, tuple})  # lists are of dimensions
 
 
-def _skipping_autograd(op: Callable[..., Any], schemas: list[Any]) -> Callable[..., Any]:
+def _skipping_autograd(op: Callable[..., Any], overloads: list[Any]) -> Callable[..., Any]:
     """`op`, called below autograd where autograd has nothing to do."""
+    schemas = [overload._schema for overload in overloads]
     # A packet has several overloads; which one is called is the dispatcher's to say.
     name = _full_name(schemas[0]) if len(schemas) == 1 else ""
     tensors_of = _tensors_by_count(schemas)
+    scalars = _scalar_options(schemas)
+    # What `op` is but for the look for classes with __torch_function__, which was taken by then.
+    dispatched = op if not name else partial(torch._C._dispatch_call_boxed, overloads[0]._handle)
 
     def below(*args: Any, **options: Any) -> Any:
         try:
             _exclude(_AUTOGRAD, True)
-            return op(*args, **options)
+            return dispatched(*args, **options)
         finally:
             _exclude(_AUTOGRAD, False)
 
@@ -75,20 +80,23 @@ def _skipping_autograd(op: Callable[..., Any], schemas: list[Any]) -> Callable[.
                 or _tracing()
                 or forward_ad._current_level >= 0
             ):
-                count = len(args)
-                looked_at = tensors_of[count](args) if count in tensors_of else args
+                tensors = tensors_of.get(len(args))
+                looked_at = args if tensors is None else tensors(args)
+                if options and not scalars.issuperset(options):
+                    looked_at = (*looked_at, *options.values())
                 grad, needed = _grad_enabled(), False
-                for argument in (*looked_at, *options.values()) if options else looked_at:
+                for argument in looked_at:
                     kind = type(argument)
                     if kind in PLAIN_TENSORS:
-                        needed = needed or (grad and argument.requires_grad)
+                        if grad and argument.requires_grad:
+                            needed = True
                     elif kind not in _VALUES:
                         break
                 else:
                     if not (needed or _excluded(_AUTOGRAD)):
                         try:  # as `below`, whose frame would cost as much as the looking
                             _exclude(_AUTOGRAD, True)
-                            return op(*args, **options)
+                            return dispatched(*args, **options)
                         finally:
                             _exclude(_AUTOGRAD, False)
                     if needed and name in FORMULAS and not (_autocast() or _excluded(_AUTOGRAD)):
@@ -106,6 +114,14 @@ def _skipping_autograd(op: Callable[..., Any], schemas: list[Any]) -> Callable[.
             raise wrong from None
 
     return call
+
+
+def _scalar_options(schemas: list[Any]) -> frozenset[str]:
+    """The keyword-only arguments that are no tensors, where there is one schema."""
+    arguments = schemas[0].arguments if len(schemas) == 1 else []
+    return frozenset(
+        each.name for each in arguments if each.kwarg_only and "Tensor" not in str(each.type)
+    )
 
 
 def _tensors_by_count(schemas: list[Any]) -> dict[int, Callable[[tuple[Any, ...]], Any]]:
@@ -127,8 +143,9 @@ def _full_name(schema: Any) -> str:
     return f"{name}.{schema.overload_name}" if schema.overload_name else name
 
 
-def _saying_what_is_wrong(op: Callable[..., Any], schemas: list[Any]) -> Callable[..., Any]:
+def _saying_what_is_wrong(op: Callable[..., Any], overloads: list[Any]) -> Callable[..., Any]:
     """`op`, whose errors of types name the argument."""
+    schemas = [overload._schema for overload in overloads]
 
     def call(*args: Any, **options: Any) -> Any:
         try:
@@ -149,7 +166,7 @@ def install() -> None:
         packet = getattr(torch.ops.xgemm, name)
         overloads: list[Any] = [getattr(packet, overload) for overload in packet.overloads()]
         for overload in overloads:
-            overload._op = wrap(overload._op, [overload._schema])
-        packet._op = wrap(packet._op, [overload._schema for overload in overloads])
+            overload._op = wrap(overload._op, [overload])
+        packet._op = wrap(packet._op, overloads)
         # TorchScript finds an op by its callable.
         torch.jit._builtins._register_builtin(packet._op, packet._qualified_op_name)

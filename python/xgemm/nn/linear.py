@@ -318,18 +318,19 @@ class QuantLinear(nn.Linear):
         except KeyError:  # a replica's of DataParallel, or a parametrized one, is not there
             bias, qweight = self.bias, self.qweight
         perm = self._buffers["perm"]
-        if self._order_missing:
-            self._check_order(perm)
         n, k, group_size = self.out_features, self.in_features, self.group_size
         try:
-            if perm is None and self._zeros_only:
-                if bias is None:
-                    return w4a16(input, qweight, n, k, group_size, zeros=True)
-                return w4a16(input, qweight, n, k, group_size, bias, zeros=True)
-            if perm is None and not options:
+            if perm is not None:
+                if self._order_missing:
+                    self._check_order(perm)
+            elif not options:
                 if bias is None:
                     return w4a16(input, qweight, n, k, group_size)
                 return w4a16(input, qweight, n, k, group_size, bias)
+            elif self._zeros_only:
+                if bias is None:
+                    return w4a16(input, qweight, n, k, group_size, zeros=True)
+                return w4a16(input, qweight, n, k, group_size, bias, zeros=True)
             return w4a16(input, qweight, n, k, group_size, bias, perm, **options)
         except (RuntimeError, TypeError):
             check_tensor("QuantLinear: x", input)
