@@ -15,6 +15,8 @@ import pytest
 import torch
 from helpers import in_act_order
 
+import _xgemm_command
+
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
@@ -107,12 +109,13 @@ def test_module_runs_as_a_process():
 COMMAND = "import _xgemm_command; _xgemm_command.main()"
 
 
-def test_a_terminal_hears_at_once_what_is_waited_for():
+@pytest.mark.parametrize("how", [["-c", COMMAND], ["-m", "xgemm"]])
+def test_a_terminal_hears_at_once_what_is_waited_for(how):
     """The line stands before torch is imported, and is gone when the command speaks."""
     pty = pytest.importorskip("pty")
     master, slave = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "--version"], stdout=subprocess.PIPE, stderr=slave
+        [sys.executable, *how, "--version"], stdout=subprocess.PIPE, stderr=slave
     )
     assert os.read(master, 4096) == b"importing torch ..."
     assert process.communicate()[0].decode() == f"xgemm {xgemm.__version__}\n"
@@ -136,8 +139,20 @@ def test_a_file_and_a_shell_that_completes_hear_nothing(completion):
     if completion:
         with pytest.raises(OSError, match="Input/output error"):  # nobody has written
             os.read(master, 4096)
-    else:
-        assert done.stderr == b""
+    else:  # a quick import; a slow one is told
+        assert done.stderr in (b"", b"importing torch ...\n")
+
+
+def test_a_file_hears_of_what_takes_two_seconds(tmp_path):
+    (tmp_path / "xgemm").mkdir()
+    (tmp_path / "xgemm" / "__init__.py").write_text("import time\ntime.sleep(2.2)\n")
+    (tmp_path / "xgemm" / "cli.py").write_text("def main():\n    print('done')\n")
+    path = f"{tmp_path}{os.pathsep}{Path(_xgemm_command.__file__).parent}"
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND],
+        capture_output=True, env={**os.environ, "PYTHONPATH": path}, check=True,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == (b"done\n", b"importing torch ...\n")
 
 
 def test_doctor_passes_and_tests_every_op(run):

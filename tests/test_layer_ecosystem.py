@@ -332,8 +332,11 @@ def test_conv1d_is_found_without_an_import(monkeypatch: pytest.MonkeyPatch) -> N
             "QuantLinear: weight cannot be assigned: this weight is read-only",
         ),
         (lambda layer: nn.init.xavier_uniform_(layer.weight), "this weight is read-only"),
+        (nn.utils.weight_norm, "QuantLinear: weight cannot be assigned: this weight is read-only"),
+        (nn.utils.spectral_norm, "QuantLinear: weight cannot be assigned"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
 def test_what_would_rewrite_the_weight_is_refused(use: Callable, message: str) -> None:
     import torch.nn.utils.prune
 
@@ -341,6 +344,15 @@ def test_what_would_rewrite_the_weight_is_refused(use: Callable, message: str) -
     with pytest.raises((RuntimeError, ValueError), match=message):
         use(layer)
     assert torch.equal(layer.weight, w.float())
+    assert not layer._forward_pre_hooks
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
+@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
+def test_other_layers_keep_torch_s_older_norms(norm: Callable) -> None:
+    layer = norm(nn.Linear(8, 4), name="weight")
+    assert layer(torch.ones(1, 8)).shape == (1, 4)
+    assert len(layer._forward_pre_hooks) == 1
 
 
 # ---- where torch looks into a linear layer ----

@@ -4,6 +4,14 @@ The operators are `torch.ops.xgemm.*` (mul, sgemm, sum, ...); this module adds 4
 (quantize_weight, pack, linear), models (quantize, save, load) and `xgemm.nn.QuantLinear`.
 """
 
+import sys
+
+if sys.argv[:1] == ["-m"] and "xgemm" in sys.orig_argv:  # of `python -m xgemm` this comes first
+    from _xgemm_command import waiting
+
+    with waiting():
+        import torch  # noqa: F401
+
 from xgemm import _library, dispatch
 from xgemm._version import __version__
 

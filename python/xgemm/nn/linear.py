@@ -24,6 +24,7 @@ from xgemm.formats.packed_format import PackedFormat
 from xgemm.nn.float_linear import float_weight, is_conv1d
 from xgemm.nn.nested import map_nested
 from xgemm.nn.parameter import PackedParameter, has_values
+from xgemm.nn.reparametrized import refuse_for
 from xgemm.nn.scriptable import ScriptableQuantLinear
 from xgemm.nn.weight import ReadOnlyWeight, is_made_by, refuse_assignment
 from xgemm.onnx_guard import refuse_onnx_export
@@ -445,3 +446,11 @@ class QuantLinear(nn.Linear):
         if self.activation != "none":
             parts.append(f"activation={self.activation!r}")
         return ", ".join(parts)
+
+
+def _refuse_reparametrization(module: nn.Module) -> None:
+    if isinstance(module, QuantLinear):
+        refuse_assignment(type(module).__name__)
+
+
+refuse_for(_refuse_reparametrization)
