@@ -59,8 +59,10 @@ CASES = {
     "compressed-tensors, zeros": Case(_ZEROS, "xgemm", "own, zeros"),
     "directory, zeros": Case(Variant("xgemm", zeros=True, dtype="float16"), "xgemm", "own, zeros"),
     "float, act-order": Case(Variant("dense", act_order=True), "own"),
+    "gptq, act-order": Case(Variant("gptq", act_order=True), "xgemm", "float, act-order"),
     "directory, act-order": Case(Variant("xgemm", act_order=True), "xgemm", "float, act-order"),
     "directory, invariant": Case(Variant("xgemm"), "xgemm", "own", invariant=True),
+    "gptq, invariant": Case(Variant("gptq"), "xgemm", "own", invariant=True),
 }
 
 
@@ -197,7 +199,7 @@ def _chosen(model: Any) -> set[str]:
     methods = [m.quant_method for m in model.modules() if getattr(m, "quant_method", None)]
     schemes = [m.scheme for m in model.modules() if getattr(m, "scheme", None)]
     names = {type(getattr(one, "kernel", one)).__name__ for one in (*methods, *schemes)}
-    return {name for name in names if name.endswith(("Kernel", "XgemmLinearMethod"))}
+    return {name for name in names if name.endswith("Kernel") or "Xgemm" in name}
 
 
 @contextmanager

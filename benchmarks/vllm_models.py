@@ -73,7 +73,7 @@ def make_model(folder: Path, shape: Shape, variant: Variant) -> None:
     if variant.format in ("awq", "gptq") and (variant.format == "awq") != variant.zeros:
         kind = "without" if variant.zeros else "with"
         raise ValueError(f"make_model: {variant.format} is written {kind} zero points only")
-    if variant.act_order and variant.format not in ("xgemm", "dense"):
+    if variant.act_order and variant.format not in ("xgemm", "dense", "gptq"):
         raise ValueError(f"make_model: {variant.format} is written without act-order only")
     folder.mkdir(parents=True)
     if variant.format in ("xgemm", "dense"):
@@ -180,12 +180,11 @@ def _compressed_tensors(weight: Any) -> dict[str, torch.Tensor]:
 
 def _gptq(weight: Any) -> dict[str, torch.Tensor]:
     groups, n = weight.scales.shape
-    k = weight.codes.shape[1]
     return {
         "qweight": _words(weight.codes.t(), 0),
         "qzeros": torch.full((groups, n // 8), 0x77777777, dtype=torch.int32),  # 8, less one
         "scales": weight.scales,
-        "g_idx": torch.arange(k, dtype=torch.int32) // GROUP_SIZE,
+        "g_idx": weight.group_of_channel().int(),
     }
 
 
@@ -203,8 +202,8 @@ _STORED = {"compressed-tensors": _compressed_tensors, "gptq": _gptq, "awq": _awq
 def _quantization_config(variant: Variant) -> dict[str, Any]:
     if variant.format == "gptq":
         return {
-            "quant_method": "gptq", "bits": 4, "group_size": GROUP_SIZE, "desc_act": False,
-            "sym": True, "checkpoint_format": "gptq",
+            "quant_method": "gptq", "bits": 4, "group_size": GROUP_SIZE,
+            "desc_act": variant.act_order, "sym": True, "checkpoint_format": "gptq",
         }  # fmt: skip
     if variant.format == "awq":
         return {

@@ -221,6 +221,17 @@ class QuantizationConfig(ABC):
     @abstractmethod
     def get_quant_method(self, layer: Any, prefix: str) -> Any: ...
 
+    @classmethod
+    def override_quantization_method(
+        cls, hf_quant_cfg: dict[str, Any], user_quant: str | None, hf_config: Any = None
+    ) -> str | None:
+        return None
+
+    def maybe_update_config(
+        self, model_name: str, hf_config: Any = None, revision: str | None = None
+    ) -> None:
+        return
+
     def apply_vllm_mapper(self, hf_to_vllm_mapper: Any) -> None:
         return
 
@@ -240,7 +251,12 @@ class WeightsMapper:
 
 
 methods: dict[str, type] = {}
+metadata: dict[str, Any] = {}  # of the tensors in a model's files, by name
 loads_by_parameter: list[str] = []
+
+
+def get_safetensors_params_metadata(model: str, *, revision: str | None = None) -> dict[str, Any]:
+    return metadata
 
 
 def register_quantization_config(quantization: str) -> Any:
@@ -269,6 +285,7 @@ def modules(kernels: list[str]) -> dict[str, ModuleType]:
         f"{executor}.layers.vocab_parallel_embedding": {},
         f"{executor}.models.utils": {},
         f"{executor}.parameter": {},
+        "vllm.transformers_utils.config": {},
     }
     made = {}
     for name, values in contents.items():

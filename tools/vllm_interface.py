@@ -50,12 +50,15 @@ USED = {
         "QuantizationConfig.get_config_filenames",
         "QuantizationConfig.from_config",
         "QuantizationConfig.get_quant_method",
+        "QuantizationConfig.override_quantization_method",
+        "QuantizationConfig.maybe_update_config",
         "QuantizationConfig.apply_vllm_mapper",
         "QuantizationConfig.get_checkpoint_weight_mapper",
         "QuantizeMethodBase.process_weights_after_loading",
     ],
     "vllm/model_executor/models/utils.py": ["WeightsMapper"],
     "vllm/platforms/interface.py": ["PlatformEnum"],
+    "vllm/transformers_utils/config.py": ["get_safetensors_params_metadata"],
 }
 
 

@@ -35,7 +35,7 @@ from xgemm.formats.manifest import (
 from xgemm.formats.packed import ROW_COLUMNS, UNIT_K, Layout
 from xgemm.formats.packed_format import FIELDS, PackedFormat
 from xgemm.formats.split import units
-from xgemm.vllm.parts import check_parts, join, multiply
+from xgemm.vllm.parts import check_parts, join, load_order, members, multiply, shard_index
 
 
 @register_quantization_config(QUANT_METHOD)
@@ -98,18 +98,8 @@ class XgemmConfig(QuantizationConfig):
 
     def _specs(self, prefix: str) -> list[ModuleSpec]:
         """Of the packed linears that vLLM's layer `prefix` is made of; none where it is float."""
-        parent, _, leaf = prefix.rpartition(".")
-        names = [prefix]
-        if prefix not in self.modules:  # a file may hold as one layer what vLLM joins (Phi-3)
-            leaves = self.packed_modules_mapping.get(leaf, [leaf])
-            names = [f"{parent}.{name}" if parent else name for name in leaves]
-        found = {name: self.modules[name] for name in names if name in self.modules}
-        if found and len(found) < len(names):
-            missing = next(name for name in names if name not in found)
-            raise ValueError(
-                f"xgemm: vLLM joins {', '.join(names)} into {prefix}: all of them must be packed, "
-                f"{missing} is not"
-            )
+        names = members(prefix, self.modules, self.packed_modules_mapping)
+        found = {name: self.modules[name] for name in names}
         return check_parts(prefix, found)
 
 
@@ -120,6 +110,7 @@ class XgemmLinearMethod(LinearMethodBase):
     def __init__(self, prefix: str, specs: list[ModuleSpec]) -> None:
         self.prefix = prefix
         self.specs = specs
+        self.batch_invariant = bool(envs.VLLM_BATCH_INVARIANT)
 
     def create_weights(
         self,
@@ -153,7 +144,7 @@ class XgemmLinearMethod(LinearMethodBase):
         )
         if spec.act_order:
             perm = torch.empty(len(output_partition_sizes), k, dtype=torch.int32)
-            layer.register_parameter("perm", BasevLLMParameter(perm, weight_loader=_load_order))
+            layer.register_parameter("perm", BasevLLMParameter(perm, weight_loader=load_order))
 
     def _check_sizes(self, k: int, columns: list[int], input_size: int, output_size: int) -> None:
         if self.specs[0].act_order and k != input_size:
@@ -175,7 +166,7 @@ class XgemmLinearMethod(LinearMethodBase):
 
     def _check_format(self, param: Any, loaded: torch.Tensor, shard_id: Any = None) -> None:
         """The format that the file's tensor tells must be the one that its config.json tells."""
-        index = _shard_index(shard_id)
+        index = shard_index(shard_id)
         spec = self.specs[index if index < len(self.specs) else 0]
         expected = PackedFormat(spec.n, spec.k, spec.group_size, spec.bf16_scales, spec.zeros)
         expected.check(f"xgemm: {self.prefix}", loaded)
@@ -190,8 +181,8 @@ class XgemmLinearMethod(LinearMethodBase):
         layer.xgemm_parts = join(self.columns, perms)
 
     def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        invariant = bool(envs.VLLM_BATCH_INVARIANT)
-        return multiply(x, layer.qweight, layer.xgemm_parts, self.specs[0], self.k, bias, invariant)
+        parts, spec = layer.xgemm_parts, self.specs[0]
+        return multiply(x, layer.qweight, parts, spec, self.k, bias, self.batch_invariant)
 
 
 class _PackedWeight(PackedvLLMParameter):
@@ -210,14 +201,3 @@ class _PackedWeight(PackedvLLMParameter):
                 f"xgemm: qweight must be uint8 {list(self.data.shape)} a GPU, got {list(own.shape)}"
             )
         self.data.copy_(own)
-
-
-def _load_order(param: Any, loaded: torch.Tensor, shard_id: Any = None) -> None:
-    """The order of channels of one of the linears, or of all where the file holds them as one."""
-    orders = param.data if shard_id is None else param.data[_shard_index(shard_id)]
-    orders.copy_(loaded)
-
-
-def _shard_index(shard_id: Any) -> int:
-    """vLLM calls the linears of a joined layer "q", "k", "v", or by number."""
-    return {"q": 0, "k": 1, "v": 2, None: 0}.get(shard_id, shard_id)

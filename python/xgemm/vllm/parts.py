@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -21,6 +23,37 @@ class Part:
     rows: slice
     n: int
     perm: torch.Tensor | None = None
+
+
+def members(prefix: str, packed: Container[str], joined: dict[str, list[str]]) -> list[str]:
+    """Names of the packed linears that vLLM's layer `prefix` is made of; none where it is float.
+
+    joined: vLLM's names of joined layers, and the leaves that they are made of.
+    """
+    parent, _, leaf = prefix.rpartition(".")
+    names = [prefix]
+    if prefix not in packed:  # a file may hold as one layer what vLLM joins (Phi-3)
+        leaves = joined.get(leaf, [leaf])
+        names = [f"{parent}.{name}" if parent else name for name in leaves]
+    found = [name for name in names if name in packed]
+    if found and len(found) < len(names):
+        missing = next(name for name in names if name not in found)
+        raise ValueError(
+            f"xgemm: vLLM joins {', '.join(names)} into {prefix}: all of them must be packed, "
+            f"{missing} is not"
+        )
+    return found
+
+
+def load_order(param: Any, loaded: torch.Tensor, shard_id: Any = None) -> None:
+    """The order of channels of one of the linears, or of all where the file holds them as one."""
+    orders = param.data if shard_id is None else param.data[shard_index(shard_id)]
+    orders.copy_(loaded)
+
+
+def shard_index(shard_id: Any) -> int:
+    """vLLM calls the linears of a joined layer "q", "k", "v", or by number."""
+    return {"q": 0, "k": 1, "v": 2, None: 0}.get(shard_id, shard_id)
 
 
 def check_parts(prefix: str, specs: dict[str, ModuleSpec | ExpertsSpec]) -> list[ModuleSpec]:
@@ -42,11 +75,11 @@ def check_parts(prefix: str, specs: dict[str, ModuleSpec | ExpertsSpec]) -> list
     return found
 
 
-def join(columns: list[int], perms: list[torch.Tensor] | None) -> list[Part]:
+def join(columns: list[int], perms: Sequence[torch.Tensor | None] | None) -> list[Part]:
     """Parts for linears of `columns` output columns each, with as few products as may be.
 
     Linears in the same order of channels are one part, if each but the last fills its rows.
-    perms: one int32 [K] for each linear, or None where no order is stored.
+    perms: one int32 [K], or None, for each linear, or None where no order is stored.
     """
     parts: list[Part] = []
     start = 0

@@ -25,7 +25,8 @@ def register() -> None:
         from xgemm.vllm.interface import check_interface
 
         check_interface()
-        import xgemm.vllm.method  # noqa: F401  (registers the quantization method)
+        import xgemm.vllm.gptq
+        import xgemm.vllm.method  # noqa: F401  (they register the quantization methods)
         from xgemm.vllm.kernel import install
     except (ImportError, AttributeError, TypeError) as error:
         logger.warning(
