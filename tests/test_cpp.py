@@ -49,7 +49,7 @@ def test_panels_are_as_few_as_can_be_and_nearly_equal(cpp: ModuleType, m: int, m
     assert -(-m // rows) == -(-m // mr)
 
 
-@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512", "avx512vnni"])
 def test_blocks_hold_whole_tiles_and_fit_their_caches(cpp: ModuleType, isa: str) -> None:
     blocking = cpp.BLOCKING[isa]
     assert blocking.mc % blocking.mr == 0

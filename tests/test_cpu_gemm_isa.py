@@ -80,6 +80,57 @@ for group in (32, 64, 128, -1):
 print("checked")
 """
 
+# 4-bit products of every way, against the bound that all devices keep.
+PRODUCTS_4_BIT = """
+import itertools
+import torch
+import xgemm
+from xgemm import reference
+from helpers import random_weight
+
+torch.manual_seed(7)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+shapes = [(17, 5), (70, 200), (129, 385)]
+for group, (n, k), zeros in itertools.product((32, 64, 128, -1), shapes, ("none", "real")):
+    q = random_weight(n, k, group, zeros)
+    p = xgemm.pack(q)
+    for m, dtype in itertools.product((1, 2, 7, 66), DTYPES):
+        x = torch.randn(m, k)
+        x *= torch.exp2(torch.randint(-6, 7, (m, k)))  # large beside small in every group
+        x, bias = x.to(dtype), torch.randn(n).to(dtype)
+        results = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(xgemm.linear(x, p, bias, activation="relu"))
+        case = (group, n, k, zeros, m, dtype)
+        want = reference.w4a16(x, q, bias, "relu")
+        ratio = reference.error_ratio(results[0], want, reference.w4a16_bound(x, q, bias, "relu"))
+        assert ratio <= 1, (case, ratio)
+        assert all(torch.equal(results[0], other) for other in results[1:]), case
+print("checked")
+"""
+
+# What the digits of a row must not lose: one channel at a time is a product of fp32, exact but for
+# one rounding, however small beside the other groups.
+DIGITS = """
+import torch
+import xgemm
+from helpers import random_weight
+
+q = random_weight(40, 256, 32, "integer")
+p = xgemm.pack(q)
+w = p.dequantize().double()
+BOUNDS = {torch.float32: 2.0**-21, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
+for dtype, bound in BOUNDS.items():
+    for scale in (1.0, 2.0**-8, 2.0**12) if dtype == torch.float16 else (1.0, 2.0**-100, 2.0**90):
+        x = torch.diag(torch.randn(256).sign() * (1 + torch.rand(256))).mul(scale).to(dtype)
+        y, want = xgemm.linear(x, p).double(), x.double() @ w.T
+        # Of the largest: code - zero may cancel.
+        error = (y - want).abs() / want.abs().amax(1, keepdim=True)
+        assert bool((error <= bound).all()), (dtype, scale, error.max())
+print("checked")
+"""
+
 EXPLAIN = """
 import torch
 import xgemm
@@ -114,11 +165,22 @@ def cpu_runs_avx512() -> bool:
     return cpu_runs_avx2() and {"avx512f", "avx512bw", "avx512vl"} <= set(flags)
 
 
+def cpu_runs_vnni() -> bool:
+    return cpu_runs_avx512() and "avx512_vnni" in Path("/proc/cpuinfo").read_text().split()
+
+
 ISAS = [
     "generic",
     pytest.param("avx2", marks=pytest.mark.skipif(not cpu_runs_avx2(), reason="CPU lacks AVX2")),
     pytest.param(
         "avx512", marks=pytest.mark.skipif(not cpu_runs_avx512(), reason="CPU lacks AVX-512")
+    ),
+]
+ISAS_4_BIT = [
+    *ISAS,
+    pytest.param(
+        "avx512vnni",
+        marks=pytest.mark.skipif(not cpu_runs_vnni(), reason="CPU lacks AVX-512 VNNI"),
     ),
 ]
 
@@ -128,7 +190,13 @@ def test_ragged_products_match_float64(isa: str) -> None:
     assert run_with(isa, CHECK) == "checked\n"
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", ISAS_4_BIT)
+@pytest.mark.parametrize("script", [PRODUCTS_4_BIT, DIGITS], ids=["products", "one channel"])
+def test_4_bit_products_match_float64(isa: str, script: str) -> None:
+    assert run_with(isa, script) == "checked\n"
+
+
+@pytest.mark.parametrize("isa", ISAS_4_BIT)
 def test_infinities_of_4_bit_products(isa: str) -> None:
     assert run_with(isa, INFINITIES) == "checked\n"
 

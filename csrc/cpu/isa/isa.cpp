@@ -15,16 +15,17 @@ Isa detect() {
   }
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl");
-  return avx512 ? Isa::kAvx512 : Isa::kAvx2;
+  if (!avx512) return Isa::kAvx2;
+  return __builtin_cpu_supports("avx512vnni") ? Isa::kAvx512Vnni : Isa::kAvx512;
 }
 
 Isa limit_from_environment() {
   const char* value = std::getenv("XGEMM_CPU_ISA");
-  if (value == nullptr) return Isa::kAvx512;
+  if (value == nullptr) return Isa::kAvx512Vnni;
   const std::string_view word(value);
   if (word == "generic") return Isa::kGeneric;
   if (word == "avx2") return Isa::kAvx2;
-  return Isa::kAvx512;
+  return word == "avx512" ? Isa::kAvx512 : Isa::kAvx512Vnni;
 }
 
 }  // namespace
@@ -38,7 +39,7 @@ Isa isa() {
 }
 
 const char* name_of(Isa isa) {
-  constexpr const char* kNames[] = {"generic", "avx2", "avx512"};
+  constexpr const char* kNames[] = {"generic", "avx2", "avx512", "avx512vnni"};
   return kNames[static_cast<int>(isa)];
 }
 

@@ -5,10 +5,11 @@
 
 namespace xgemm::cpu {
 
-enum class Isa : int8_t { kGeneric, kAvx2, kAvx512 };
+enum class Isa : int8_t { kGeneric, kAvx2, kAvx512, kAvx512Vnni };
 
-// The best set that this CPU and operating system run, lowered by XGEMM_CPU_ISA=generic|avx2|avx512
-// (read once; a set the CPU lacks, or another word, changes nothing).
+// The best set that this CPU and operating system run, lowered by
+// XGEMM_CPU_ISA=generic|avx2|avx512|avx512vnni (read once; a set the CPU lacks, or another word,
+// changes nothing).
 Isa isa();
 
 const char* name_of(Isa isa);
@@ -22,3 +23,8 @@ const char* name_of(Isa isa);
 #define XGEMM_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx2,fma,f16c")))
 #define XGEMM_INLINE_AVX512 \
   __attribute__((always_inline, target("avx512f,avx512bw,avx512vl,avx2,fma,f16c"))) inline
+#define XGEMM_TARGET_VNNI \
+  __attribute__((target("avx512vnni,avx512f,avx512bw,avx512vl,avx2,fma,f16c")))
+#define XGEMM_INLINE_VNNI       \
+  __attribute__((always_inline, \
+                 target("avx512vnni,avx512f,avx512bw,avx512vl,avx2,fma,f16c"))) inline

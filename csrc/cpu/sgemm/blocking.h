@@ -17,7 +17,10 @@ inline constexpr Blocking kBlocking[] = {
     {14, 32, 224, 256, 4096},  // avx512: 28 of the 32 registers are sums
 };
 
-constexpr const Blocking& blocking_of(Isa isa) { return kBlocking[static_cast<int>(isa)]; }
+// The dense kernels have no use for VNNI.
+constexpr const Blocking& blocking_of(Isa isa) {
+  return kBlocking[static_cast<int>(isa < Isa::kAvx512 ? isa : Isa::kAvx512)];
+}
 
 // A row count with which m splits into panels of nearly equal height, at most mr.
 constexpr int64_t panel_rows(int64_t m, int64_t mr) {

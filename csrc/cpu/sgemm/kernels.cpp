@@ -9,6 +9,7 @@ const Kernels& kernels() {
     case Isa::kAvx2:
       return kAvx2Kernels;
     case Isa::kAvx512:
+    case Isa::kAvx512Vnni:
       return kAvx512Kernels;
   }
   return kGenericKernels;

@@ -38,24 +38,6 @@ void gather_row(const W4Problem& problem, int64_t row, Load load, float* values)
 
 int64_t padded_k(const W4Problem& problem) { return problem.weight.layout.units() * w4::kUnitK; }
 
-// Row `row` of X in fp32, channels in the weight's order, 0 from K to the end of the last unit.
-void load_row(const W4Problem& problem, int64_t row, float* values) {
-  const w4::Layout& layout = problem.weight.layout;
-  const auto* floats = static_cast<const float*>(problem.x);
-  const auto* halves = static_cast<const uint16_t*>(problem.x);
-  switch (problem.dtype) {
-    case DType::kF16:
-      gather_row(problem, row, [=](int64_t i) { return half_to_float(halves[i]); }, values);
-      break;
-    case DType::kBF16:
-      gather_row(problem, row, [=](int64_t i) { return bf16_to_float(halves[i]); }, values);
-      break;
-    default:
-      gather_row(problem, row, [=](int64_t i) { return floats[i]; }, values);
-  }
-  std::fill(values + layout.k, values + padded_k(problem), 0.0f);
-}
-
 // Inf or NaN where one of the values is. Magnitudes compare as integers.
 float largest_magnitude(const float* values, int64_t count) {
   uint32_t largest = 0;
@@ -63,13 +45,6 @@ float largest_magnitude(const float* values, int64_t count) {
     largest = std::max(largest, std::bit_cast<uint32_t>(values[i]) & 0x7fffffff);
   }
   return std::bit_cast<float>(largest);
-}
-
-// The power of two that brings a row of very large or very small finite values into the range where
-// neither 2^28 times a code overflows nor 2^-24 of a value underflows; 1 for all others.
-float safe_power(float largest) {
-  if (std::isfinite(largest) && largest > 0x1p80f) return 0x1p-60f;
-  return largest != 0.0f && largest < 0x1p-60f ? 0x1p60f : 1.0f;
 }
 
 float sum_of(const float* values, int64_t count) {
@@ -124,6 +99,29 @@ int64_t floats_of(const W4Problem& problem) {
 }
 
 }  // namespace
+
+void load_row(const W4Problem& problem, int64_t row, float* values) {
+  const w4::Layout& layout = problem.weight.layout;
+  const auto* floats = static_cast<const float*>(problem.x);
+  const auto* halves = static_cast<const uint16_t*>(problem.x);
+  switch (problem.dtype) {
+    case DType::kF16:
+      gather_row(problem, row, [=](int64_t i) { return half_to_float(halves[i]); }, values);
+      break;
+    case DType::kBF16:
+      gather_row(problem, row, [=](int64_t i) { return bf16_to_float(halves[i]); }, values);
+      break;
+    default:
+      gather_row(problem, row, [=](int64_t i) { return floats[i]; }, values);
+  }
+  std::fill(values + layout.k, values + padded_k(problem), 0.0f);
+}
+
+// 2^28 times a code must not overflow, 2^-24 of a value not underflow.
+float safe_power(float largest) {
+  if (std::isfinite(largest) && largest > 0x1p80f) return 0x1p-60f;
+  return largest != 0.0f && largest < 0x1p-60f ? 0x1p60f : 1.0f;
+}
 
 void check_perm(const W4Problem& problem) {
   if (problem.perm == nullptr) return;

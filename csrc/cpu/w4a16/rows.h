@@ -26,6 +26,13 @@ class RowBlocks {
 void multiply_non_finite(const W4Problem& problem, int64_t row, int64_t column, int64_t columns,
                          float* out);
 
+// Row `row` of X in fp32, channels in the weight's order, 0 from K to the end of the last unit.
+void load_row(const W4Problem& problem, int64_t row, float* values);
+
+// The power of two that brings a row of very large or very small finite values into a range where
+// no product with a code overflows or underflows; 1 for all others. `largest`: its magnitude.
+float safe_power(float largest);
+
 // Throws std::out_of_range where an entry of problem.perm is not a channel.
 void check_perm(const W4Problem& problem);
 

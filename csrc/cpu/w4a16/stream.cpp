@@ -3,21 +3,26 @@
 
 #include <algorithm>
 #include <sstream>
+#include <vector>
 
 #include "cpu/isa/convert.h"
 #include "cpu/isa/isa.h"
 #include "cpu/w4a16/api.h"
 #include "cpu/w4a16/dequant.h"
+#include "cpu/w4a16/digits.h"
 #include "cpu/w4a16/rows.h"
 
 namespace xgemm::cpu {
 namespace {
 
+using w4a16::DigitBlock;
 using w4a16::kColumns;
 using w4a16::RowBlock;
 
 // From here on the blocked driver, which dequantizes once for all rows, is faster.
 constexpr int64_t kStreamMaxRows = 16;
+// Rows that are turned into digits at a time: what they take stays in the caches.
+constexpr int64_t kDigitChunk = 256;
 
 // Products of a weight and an activation below which waking another thread costs more than it
 // saves.
@@ -29,6 +34,15 @@ void store_row(const W4Problem& problem, int64_t row, int64_t column, int64_t co
   const int64_t size = element_size(problem.dtype);
   const auto* bias = static_cast<const char*>(problem.bias);
   auto* y = static_cast<char*>(problem.y);
+  const int64_t base = row * problem.y_row_stride + column * problem.y_col_stride;
+  if (isa() != Isa::kGeneric && problem.y_col_stride == 1 &&
+      (problem.bias == nullptr || problem.bias_stride == 1)) {
+    const w4a16::RowOutput out{y + base * size,
+                               problem.bias == nullptr ? nullptr : bias + column * size,
+                               problem.activation};
+    w4a16::store_row_avx2(out, problem.dtype, count, unscale, values);
+    return;
+  }
   for (int64_t i = 0; i < count; ++i) values[i] *= unscale;
   if (problem.bias != nullptr) {
     for (int64_t i = 0; i < count; ++i) {
@@ -38,22 +52,33 @@ void store_row(const W4Problem& problem, int64_t row, int64_t column, int64_t co
   if (problem.activation != Activation::kNone) {
     for (int64_t i = 0; i < count; ++i) values[i] = activate(problem.activation, values[i]);
   }
-  const int64_t base = row * problem.y_row_stride + column * problem.y_col_stride;
   for (int64_t i = 0; i < count; ++i) {
     store_float(y + (base + i * problem.y_col_stride) * size, problem.dtype, values[i]);
   }
 }
 
-// Strips [first, last), all in one row of qweight, times every row of X.
-void stream_strips(const W4Problem& problem, const w4a16::RowBlocks& rows, int64_t first,
-                   int64_t last) {
+bool by_digits() { return isa() >= Isa::kAvx512Vnni; }
+
+void multiply(const W4Problem& problem, const RowBlock& block, int64_t column, int64_t strips,
+              float* out) {
+  const w4a16::StreamTask task{&problem.weight, &block, column, strips, out};
+  isa() != Isa::kGeneric ? w4a16::stream_avx2(task) : w4a16::stream_generic(task);
+}
+
+void multiply(const W4Problem& problem, const DigitBlock& block, int64_t column, int64_t strips,
+              float* out) {
+  w4a16::stream_digits_avx512({&problem.weight, &block, column, strips, out});
+}
+
+// Strips [first, last), all in one row of qweight, times the rows of X from `row` on.
+template <typename Block, int kRows>
+void stream_strips(const W4Problem& problem, const std::vector<Block>& blocks, int64_t row,
+                   int64_t first, int64_t last) {
   const int64_t column = first * kColumns;
   const int64_t count = std::min(last * kColumns, problem.weight.layout.n) - column;
-  int64_t row = 0;
-  for (const RowBlock& block : rows.blocks()) {
-    alignas(64) float out[w4a16::kMaxRows * w4::kRowColumns];
-    const w4a16::StreamTask task{&problem.weight, &block, column, last - first, out};
-    isa() != Isa::kGeneric ? w4a16::stream_avx2(task) : w4a16::stream_generic(task);
+  for (const Block& block : blocks) {
+    alignas(64) float out[kRows * w4::kRowColumns];
+    multiply(problem, block, column, last - first, out);
     for (int slot = 0; slot < block.rows; ++slot, ++row) {
       float* const values = out + slot * w4::kRowColumns;
       if (!block.finite[slot]) {
@@ -64,23 +89,15 @@ void stream_strips(const W4Problem& problem, const w4a16::RowBlocks& rows, int64
   }
 }
 
-}  // namespace
-
-bool w4a16_streams(const W4Problem& problem) {
-  // The streaming kernel sums every row in one order for every m; the blocked driver need not agree
-  // with it bit for bit, so a batch-invariant product always streams.
-  return problem.batch_invariant || problem.m <= kStreamMaxRows;
-}
-
-void w4a16_stream(const W4Problem& problem, const Parallel& parallel) {
-  w4a16::check_perm(problem);
+// All columns, times `count` rows of X from `row` on, cut between threads.
+template <typename Block, int kRows>
+void stream_rows(const W4Problem& problem, const std::vector<Block>& blocks, int64_t row,
+                 int64_t count, const Parallel& parallel) {
   const w4::Layout& layout = problem.weight.layout;
-  if (problem.m == 0 || layout.n == 0) return;
-  const w4a16::RowBlocks rows(problem, parallel);
   constexpr int64_t kStripsPerRow = w4::kRowColumns / kColumns;
   const int64_t strips = ceil_div(layout.n, kColumns);
   // Whole rows of qweight, read front to back, where there are enough of them to share out evenly.
-  const int64_t worthwhile = ceil_div(problem.m * layout.n * layout.k + 1, kProductsPerTask);
+  const int64_t worthwhile = ceil_div(count * layout.n * layout.k + 1, kProductsPerTask);
   const int64_t parts =
       parallel.num_threads() == 1 ? 1 : std::min<int64_t>(4 * parallel.num_threads(), worthwhile);
   const int64_t grain = layout.rows() >= 4 * parts ? kStripsPerRow : 1;
@@ -89,21 +106,50 @@ void w4a16_stream(const W4Problem& problem, const Parallel& parallel) {
     const Range range = split_range(strips, tasks, i, grain);
     for (int64_t first = range.begin; first < range.end;) {
       const int64_t last = std::min(range.end, round_up(first + 1, kStripsPerRow));
-      stream_strips(problem, rows, first, last);
+      stream_strips<Block, kRows>(problem, blocks, row, first, last);
       first = last;
     }
   });
+}
+
+}  // namespace
+
+bool w4a16_streams(const W4Problem& problem) {
+  // The streaming kernel sums every row in one order for every m; the blocked driver need not agree
+  // with it bit for bit, so a batch-invariant product always streams.
+  return by_digits() || problem.batch_invariant || problem.m <= kStreamMaxRows;
+}
+
+void w4a16_stream(const W4Problem& problem, const Parallel& parallel) {
+  w4a16::check_perm(problem);
+  const w4::Layout& layout = problem.weight.layout;
+  if (problem.m == 0 || layout.n == 0) return;
+  if (!by_digits()) {
+    const w4a16::RowBlocks rows(problem, parallel);
+    stream_rows<RowBlock, w4a16::kMaxRows>(problem, rows.blocks(), 0, problem.m, parallel);
+    return;
+  }
+  for (int64_t row = 0; row < problem.m; row += kDigitChunk) {
+    const int64_t count = std::min(kDigitChunk, problem.m - row);
+    const w4a16::RowDigits rows(problem, row, count, parallel);
+    stream_rows<DigitBlock, w4a16::kDigitRows>(problem, rows.blocks(), row, count, parallel);
+  }
 }
 
 std::string explain_w4a16(const W4Problem& problem, int num_threads) {
   const w4::Layout& layout = problem.weight.layout;
   std::ostringstream out;
   const char* instructions = isa() != Isa::kGeneric ? "avx2" : "generic";
+  const int digits = w4a16::digits_of(problem.dtype);
   out << "w4a16 on the CPU: m=" << problem.m << " n=" << layout.n << " k=" << layout.k
       << " group_size=" << layout.group_size << " zeros=" << (layout.zeros ? "fp16" : "none (8)")
       << " scales=" << (problem.weight.bf16_scales ? "bfloat16" : "float16")
       << " x=" << name_of(problem.dtype) << " threads=" << num_threads << "\n";
-  if (w4a16_streams(problem)) {
+  if (by_digits()) {
+    out << "kernel: 8-bit dot products (" << name_of(isa()) << "), x as " << digits
+        << " digits of 8 bits, up to " << w4a16::kDigitRows << " rows share a decoding; "
+        << "because the CPU has avx512_vnni: 64 products of a digit are one instruction";
+  } else if (w4a16_streams(problem)) {
     out << "kernel: stream (" << instructions << "), " << w4a16::kMaxRows
         << " rows of x share a conversion of the weights; ";
     if (problem.batch_invariant) {

@@ -41,6 +41,16 @@ struct StreamTask {
   float* out;      // [rows][64]
 };
 
+// Contiguous elements of a row of Y.
+struct RowOutput {
+  void* y;
+  const void* bias;  // contiguous as well, or null
+  Activation activation;
+};
+// y = activation(values * unscale + bias); values: readable to a multiple of 8.
+void store_row_avx2(const RowOutput& row, DType dtype, int64_t count, float unscale,
+                    const float* values);
+
 void stream_generic(const StreamTask& task);
 void stream_avx2(const StreamTask& task);
 
