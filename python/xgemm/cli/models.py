@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from xgemm.cli.output import choose_device
-from xgemm.cli.progress import import_transformers, step
+from xgemm.cli.progress import counted, import_transformers, step
 from xgemm.formats.directory import quantized_by, read_config
 from xgemm.formats.files import check_directory
 
@@ -42,7 +42,7 @@ def load_language_model(
     from xgemm.hf.source import load_any
 
     kind = quantized_by(directory, config) or "float"
-    with step(f"loading {directory} ({kind})"):
+    with counted(f"loading {directory} ({kind})"):
         model: Any = load_any(
             directory,
             device=device,

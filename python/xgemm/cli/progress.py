@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -23,6 +24,7 @@ from rich.progress import (
 )
 
 from xgemm.cli.output import log
+from xgemm.formats.watch import watched
 from xgemm.quoting import printable
 
 FIRST_LINE_S = 2.0  # without a terminal: the first word of how far it is; each later one takes
@@ -64,11 +66,9 @@ class _TerminalStep(Step):
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
-            TaskProgressColumn(text_format="{task.completed:.0f}/{task.total:.0f}")
-            if total is not None
-            else TextColumn(""),
+            TaskProgressColumn("{task.completed:.0f}/{task.total:.0f}", ""),  # no total: ""
             TimeElapsedColumn(),
-            *([TimeRemainingColumn()] if total is not None else []),
+            TimeRemainingColumn(),  # neither
             console=console,
             transient=True,
         )
@@ -134,6 +134,49 @@ def step(text: str, total: int | None = None) -> Iterator[Step]:
         yield shown
     if shown.seconds >= 1:
         log.print(f"[dim]{escape(printable(text))}: {shown.seconds:.1f} s[/]", soft_wrap=True)
+
+
+@contextmanager
+def counted(text: str) -> Iterator[Step]:
+    """A step that counts the tensors of a checkpoint that xgemm or transformers reads or writes."""
+    from transformers.utils import logging
+
+    with step(text) as shown, watched(shown.update):
+        # Older versions of transformers have no hook: they read float checkpoints without a count.
+        set_hook = getattr(logging, "set_tqdm_hook", lambda hook: None)
+        before = set_hook(lambda _, args, options: _Counter(shown, *args, **options))
+        try:
+            yield shown
+        finally:
+            set_hook(before)
+
+
+class _Counter:
+    """What transformers takes for a bar of tqdm's."""
+
+    def __init__(self, shown: Step, iterable: Any = None, **options: Any) -> None:
+        self._shown, self._iterable, self._done = shown, iterable, 0
+        known = len(iterable) if hasattr(iterable, "__len__") else None
+        self._total: int | None = options.get("total") or known
+
+    def __iter__(self) -> Iterator[Any]:
+        for each in self._iterable:
+            yield each
+            self.update()
+
+    def update(self, count: int = 1) -> None:
+        self._done += count
+        if self._total is not None:
+            self._shown.update(self._done, self._total)
+
+    def __enter__(self) -> _Counter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **options: None  # close, set_description, set_postfix, refresh
 
 
 def import_transformers() -> None:

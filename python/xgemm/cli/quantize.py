@@ -26,7 +26,7 @@ from xgemm.cli.output import (
     print_json,
     table,
 )
-from xgemm.cli.progress import import_transformers, step
+from xgemm.cli.progress import counted, import_transformers, step
 from xgemm.formats.files import copy_regular, present, read_json_value
 from xgemm.quantize.weight import CALIBRATED_METHODS, check_method, choose_clip
 from xgemm.quoting import printable
@@ -95,7 +95,7 @@ def run(source: Source, destination: Path, recipe: Recipe, output: Output) -> No
     model, taken = _load(source, recipe)
     _quantize(model, source, recipe)
     report = model.xgemm_report
-    with step(f"writing {destination}"):
+    with counted(f"writing {destination}"):
         xgemm.save(model, destination)
         copied = copy_companions(source, destination)
     facts = _facts(source, destination, report, taken, copied, time.perf_counter() - started)
@@ -190,7 +190,7 @@ def _load(source: Source, recipe: Recipe) -> tuple[Any, list[str]]:
     if recipe.calibrated:
         source = replace(source, device="cpu")  # blocks go to the device one at a time
     if not source.gguf:
-        with step(f"loading {source.path}"):
+        with counted(f"loading {source.path}"):
             model = load_float(
                 source.path,
                 device=source.device,

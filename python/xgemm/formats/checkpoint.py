@@ -75,6 +75,7 @@ from xgemm.formats.pretrained import (
     load_pretrained,
     make_transformers_model,
 )
+from xgemm.formats.watch import tell
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -300,6 +301,7 @@ def _write_tensors(
         for name, tensor in shard.items():
             dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
             specs[name] = TensorSpec(file, dtype, shape, hash_tensor(tensor))
+            tell(len(specs), len(tensors))
         try:
             safetensors.torch.save_file(
                 shard, staging / file, metadata={"format": "pt", SAVE_ID_KEY: save_id}
@@ -429,6 +431,7 @@ def _read_tensors(
                 tensor = opened.get_tensor(name).clone()
                 _check_tensor(path / file, name, tensor, manifest.tensors[name], verify)
                 tensors[name] = tensor
+                tell(len(tensors), len(manifest.tensors))
     return tensors
 
 
