@@ -35,7 +35,9 @@ def test_reduce(rung: int, machine: Machine):
     assert error <= 64 * 2.0**-24 * x.double().abs().sum()
 
 
-PRODUCTS = [(name, rung) for name in ("sgemm", "hgemm") for rung in range(LADDERS[name].rungs)]
+PRODUCTS = [
+    (name, rung) for name in ("sgemm", "hgemm", "hopper") for rung in range(LADDERS[name].rungs)
+]
 
 
 @orders()
@@ -48,10 +50,13 @@ def test_product(name: str, rung: int, machine: Machine):
     dtype = LADDERS[name].dtype
     memory = Memory()
     a = memory.copy(torch.randn(m, k, generator=generator).to(dtype))
-    b = memory.copy(torch.randn(k, n, generator=generator).to(dtype))
+    transposed = name == "hopper"
+    stored = torch.randn(*((n, k) if transposed else (k, n)), generator=generator).to(dtype)
+    b = memory.copy(stored)
     c = memory.empty((m, n), dtype)
     machine.use()
-    library().ladder_product(name, rung, a.data_ptr(), b.data_ptr(), c.data_ptr(), (m, n, k), 1)
+    library().ladder_product(name, rung, a.data_ptr(), b.data_ptr(), c.data_ptr(), (m, n, k), 2)
+    b = b.t() if transposed else b
     expected = a.double() @ b.double()
     bound = (k + 8) * 2.0**-24 * (a.double().abs() @ b.double().abs())
     bound += ROUNDING[dtype] * expected.abs()
@@ -77,3 +82,6 @@ def test_the_peaks_loops_do_the_work_that_they_count():
     work = library().ladder_peak(2, x.data_ptr(), x.numel(), out.data_ptr(), 0)
     assert work == 4 * x.numel()
     assert out.max() == x.max()
+    work = library().ladder_peak(3, x.data_ptr(), x.numel(), out.data_ptr(), 1)
+    assert work == 2 * 4 * 2 * 64 * 256 * 16
+    assert out[:256].isfinite().all()

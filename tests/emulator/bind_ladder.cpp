@@ -35,6 +35,7 @@ void run_reduce(int rung, Address x, Address out, int64_t count, int sm_count) {
 std::span<const ladder::ProductRung> product_rungs(const std::string& name) {
   if (name == "sgemm") return ladder::sgemm_rungs();
   if (name == "hgemm") return ladder::hgemm_rungs();
+  if (name == "hopper") return ladder::hopper_rungs();
   throw std::invalid_argument("no such ladder: " + name);
 }
 

@@ -45,9 +45,11 @@ struct ProductRung {
 
 std::span<const ProductRung> sgemm_rungs();  // fp32
 std::span<const ProductRung> hgemm_rungs();  // fp16
+// bf16, and C = A B^T; compute capability 9.0 only
+std::span<const ProductRung> hopper_rungs();
 
 // A loop of one instruction, or a plain read: what a ladder's share of the peak is taken of.
-enum class Instruction { kFfma, kMma, kRead };
+enum class Instruction { kFfma, kMma, kRead, kWgmma };
 
 struct Peak {
   const float* x;  // [count], 16-byte aligned, a multiple of 4: what is read
@@ -62,5 +64,9 @@ struct Peak {
 int peak_threads(int sm_count);
 double peak_work(Instruction instruction, const Peak& peak);  // FLOP, or bytes
 Status run_peak(Instruction instruction, const Peak& peak);
+
+// kWgmma's, which is compiled for compute capability 9.0 only.
+double wgmma_peak_work(const Peak& peak);
+Status run_wgmma_peak(const Peak& peak);
 
 }  // namespace xgemm::cuda::ladder

@@ -166,14 +166,25 @@ Tensor hgemm(const Tensor& a, const Tensor& b, int64_t rung) {
   return product({"hgemm", DType::kF16, false, gpu::hgemm_rungs()}, a, b, rung);
 }
 
+Tensor hopper(const Tensor& a, const Tensor& b, int64_t rung) {
+  const TensorView view("hopper", "a", a);
+  const int capability = device_info(view.device_index).capability;
+  if (capability != 90) {
+    throw std::runtime_error(concat("hopper: needs a GPU of compute capability 9.0, got ",
+                                    capability / 10, ".", capability % 10));
+  }
+  return product({"hopper", DType::kBF16, true, gpu::hopper_rungs()}, a, b, rung);
+}
+
 // Runs `steps` of an instruction, or reads x; returns the FLOP, or the bytes. `cycles` gets those
 // of a multiprocessor.
 double peak(const Tensor& cycles, const Tensor& x, const StringArg& instruction, int64_t steps) {
-  constexpr std::string_view kNames[] = {"ffma", "mma", "read"};
+  constexpr std::string_view kNames[] = {"ffma", "mma", "read", "wgmma"};
   const TensorView view("peak", "x", x), view_cycles("peak", "cycles", cycles);
   const auto* name = std::find(std::begin(kNames), std::end(kNames), instruction.text);
   if (name == std::end(kNames)) {
-    value_error("peak: instruction must be ffma, mma or read, got ", printable(instruction.text));
+    value_error("peak: instruction must be ffma, mma, read or wgmma, got ",
+                printable(instruction.text));
   }
   require_dtype("peak", "x", view, {DType::kF32});
   require_dtype("peak", "cycles", view_cycles, {DType::kI64});
@@ -212,6 +223,7 @@ STABLE_TORCH_LIBRARY(xgemm_ladder, m) {
   m.def("sgemm(Tensor a, Tensor b, int rung) -> Tensor");
   m.def("peak(Tensor(a!) cycles, Tensor x, str instruction, int steps) -> float");
   m.def("hgemm(Tensor a, Tensor b, int rung) -> Tensor");
+  m.def("hopper(Tensor a, Tensor b, int rung) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(xgemm_ladder, CompositeExplicitAutograd, m) {
@@ -229,5 +241,6 @@ STABLE_TORCH_LIBRARY_IMPL(xgemm_ladder, CUDA, m) {
   m.impl("sgemm", TORCH_BOX(&xgemm::ops::ladder::sgemm));
   m.impl("peak", TORCH_BOX(&xgemm::ops::ladder::peak));
   m.impl("hgemm", TORCH_BOX(&xgemm::ops::ladder::hgemm));
+  m.impl("hopper", TORCH_BOX(&xgemm::ops::ladder::hopper));
 }
 #endif

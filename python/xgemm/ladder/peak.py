@@ -11,12 +11,13 @@ from xgemm.ladder.library import ops
 from xgemm.ladder.rungs import Ladder
 
 CPU_SECONDS = 0.2
-FFMA_STEPS, MMA_STEPS = 4000, 20_000  # some milliseconds each on an H200
+FFMA_STEPS, MMA_STEPS, WGMMA_STEPS = 4000, 20_000, 4000  # some milliseconds each on an H200
 READ_ELEMENTS = 2**25
 # What a GPU's ladders are held against.
 INSTRUCTIONS = {
     "reduce": ("read", 0, "a plain read of 128 MiB"),
     "sgemm": ("ffma", FFMA_STEPS, "independent FFMAs in registers"),
+    "hopper": ("wgmma", WGMMA_STEPS, "wgmma.m64n256k16 on two tiles in shared memory"),
     "hgemm": ("mma", MMA_STEPS, "independent mma.m16n8k16 in registers"),
 }
 

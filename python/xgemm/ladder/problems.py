@@ -42,14 +42,16 @@ def _random(ladder: Ladder, seed: int, *shape: int) -> torch.Tensor:
 def _product(ladder: Ladder, size: str, seed: int) -> Problem:
     m, n, k = map(int, size.split("x"))
     a = _random(ladder, seed, m, k)
-    b = _random(ladder, seed + 1, k, n)
+    # The hopper ladder has B by its columns: what a rung gets is [n, k].
+    stored = _random(ladder, seed + 1, *((n, k) if ladder.name == "hopper" else (k, n)))
+    b = stored.t() if ladder.name == "hopper" else stored
     op = getattr(ops(), ladder.name)
     expected = a.double() @ b.double()
     # A sum of k products in fp32, rounded once to the result's type.
     magnitude = a.abs().double() @ b.abs().double()
     bound = (k + 8) * 2.0**-24 * magnitude + ROUNDING[ladder.dtype] * expected.abs() + 2.0**-24
     return Problem(
-        rung=lambda number: op(a, b, number),
+        rung=lambda number: op(a, stored, number),
         peers={
             TORCH: lambda: a @ b,
             PRODUCT: lambda: torch.ops.xgemm.mul.default(a, b),

@@ -91,7 +91,21 @@ HGEMM = Ladder(
     published_on="nothing published",
 )
 
-LADDERS = {ladder.name: ladder for ladder in (CPU, REDUCE, SGEMM, HGEMM)}
+HOPPER = Ladder(
+    name="hopper",
+    what="bf16 product A B^T, fp32 sums, wgmma",
+    device="cuda",
+    capability=90,
+    only_capability=True,
+    dtype=torch.bfloat16,
+    unit="TFLOP/s",
+    sizes=("8192x8192x8192",),
+    # Rung 11 was published as 1 % over rung 10.
+    published=(32, 317, 423, 498, 610, 660, 704, 734, 747, 758, 764, None),
+    published_on="H100 (cuBLAS 716)",
+)
+
+LADDERS = {ladder.name: ladder for ladder in (CPU, REDUCE, SGEMM, HGEMM, HOPPER)}
 
 
 def find_ladder(name: str) -> Ladder:

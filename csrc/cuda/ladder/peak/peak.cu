@@ -84,6 +84,8 @@ double peak_work(Instruction instruction, const Peak& peak) {
       return threads * steps * kUnrolled * kSums * 2;
     case Instruction::kMma:
       return threads / 32 * steps * kSums * 2 * 16 * 8 * 16;
+    case Instruction::kWgmma:
+      return wgmma_peak_work(peak);
     default:
       return 4.0 * static_cast<double>(peak.count);
   }
@@ -100,6 +102,8 @@ Status run_peak(Instruction instruction, const Peak& peak) {
     case Instruction::kMma:
       return launch_grid("ladder: the peak of mma", grid, mma_kernel, peak.out, peak.cycles, 1u,
                          peak.steps);
+    case Instruction::kWgmma:
+      return run_wgmma_peak(peak);
     default:
       return launch_grid("ladder: the peak of reading", grid, read_kernel,
                          reinterpret_cast<const float4*>(peak.x), peak.count / 4, peak.out,
