@@ -5,6 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
@@ -13,7 +19,9 @@ from xgemm.cli.app import app
 from xgemm.layouts import algebra
 from xgemm.layouts.algebra import Layout, parse
 from xgemm.layouts.banks import access, addresses_of, ldmatrix_addresses, swizzled
+from xgemm.layouts.fragments import FRAGMENTS, find_fragment
 from xgemm.layouts.order import panels_by_wave, stripes, tiles_in_order
+from xgemm.layouts.tma import Box
 
 
 @pytest.mark.parametrize(("row_bytes", "extra"), [(32, 4), (64, 12), (128, 28)])
@@ -141,6 +149,50 @@ def test_what_is_no_layout_is_refused(text: str):
         parse(text)
 
 
+@pytest.mark.parametrize(("instruction", "operand"), FRAGMENTS)
+def test_each_element_of_a_fragment_has_one_place(instruction: str, operand: str):
+    fragment = find_fragment(instruction, operand)
+    owners = [owner for row in fragment.owners() for owner in row]
+    threads = 128 if instruction == "wgmma" else 32
+    each = fragment.rows * fragment.columns // threads
+    assert sorted((owner.thread, owner.index) for owner in owners) == [
+        (thread, index) for thread in range(threads) for index in range(each)
+    ]
+
+
+def test_fragments_are_as_the_ptx_manual_has_them():
+    """The formulas of the manual's sections on m16n8k16, m8n8k32 and wgmma, by lane and index."""
+    a, b, c = (find_fragment("m16n8k16", operand) for operand in "abc")
+    narrow, d = find_fragment("m8n8k32", "a"), find_fragment("wgmma", "d")
+    for lane in range(32):
+        group, member = lane // 4, lane % 4
+        for i in range(8):
+            row = group + (8 if i in (2, 3, 6, 7) else 0)
+            owner = a.owner(row, member * 2 + i % 2 + (8 if i >= 4 else 0))
+            assert (owner.thread, owner.index) == (lane, i)
+            assert narrow.owner(group, member * 8 + i).index == i
+            assert narrow.owner(group, member * 8 + i).thread == lane
+        for i in range(4):
+            owner = b.owner(group, member * 2 + i % 2 + (8 if i >= 2 else 0))  # row n, column k
+            assert (owner.thread, owner.index) == (lane, i)
+            owner = c.owner(group + (8 if i >= 2 else 0), member * 2 + i % 2)
+            assert (owner.thread, owner.index) == (lane, i)
+    for thread in range(128):
+        for i in range(8):
+            row = thread // 32 * 16 + thread % 32 // 4 + i // 2 % 2 * 8
+            owner = d.owner(row, i // 4 * 8 + thread % 4 * 2 + i % 2)
+            assert (owner.thread, owner.index) == (thread, i)
+
+
+def test_a_box_of_tma_fills_its_bytes_and_has_zeros_outside():
+    box = Box(100, 64, 8, 64, 96, 0)
+    pieces = box.pieces()
+    assert sorted(pieces) == list(range(0, box.bytes, 16))
+    assert sum(found is None for found in pieces.values()) == 4 * 8
+    assert pieces[swizzled(3 * 128 + 16, "128")] == (99, 8)
+    assert Box(100, 64, 8, 64, -4, 0).pieces()[0] is None
+
+
 def command(*arguments: str) -> str:
     result = CliRunner().invoke(app, ["layout", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -157,6 +209,10 @@ def command(*arguments: str) -> str:
         (["order", "grouped", "8x8", "10", "4"], "panels", 49),
         (["stripes", "768x256", "5"], "begin", [[0, 0], [1, 1], [2, 2], [3, 3], [0, 5]]),
         (["algebra", "(6,2):(8,2) o (4,3):(3,1)"], "result", "((2,2),3):((24,2),8)"),
+        (["mma", "m16n8k16", "a"], "elements_a_thread", 8),
+        (["mma", "wgmma", "d"], "threads", 128),
+        (["tma", "100x64", "8x64", "96,0"], "pieces_of_zeros", 32),
+        (["w4", "4096", "4096", "128", "5", "70"], "nibble", 1760),
         (["64", "128"], "n", 64),
     ],
 )
@@ -168,7 +224,13 @@ def test_the_command_prints_text_and_json(arguments: list[str], key: str, value:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["other"], "smem, ldmatrix, swizzle, order, stripes, algebra"),
+        (["other"], "smem, ldmatrix, swizzle, mma, tma, w4, order, stripes, algebra"),
+        (["mma", "m16n8k16", "d"], "m16n8k16 a, m16n8k16 b, m16n8k16 c"),
+        (["tma", "100x64", "8x72", "0,0"], "at most 128 bytes, got 144"),
+        (["tma", "100x60", "8x64", "0,0"], "multiple of 16 bytes, got 120"),
+        (["w4", "64", "64", "128", "64"], "must be below 64 and 64, got 64 and 0"),
+        (["swizzle", "128", "--svg", "/nowhere/x.svg"], "its directory does not exist"),
+        (["64", "64", "--svg", "x.svg"], "need a name"),
         (["smem", "lane * x", "4"], "only `lane`"),
         (["smem", "lane * 2", "4"], "lane 1: the address must be a multiple of 4, got 2"),
         (["ldmatrix", "3", "64"], "1, 2 or 4 matrices, got 3"),
@@ -182,3 +244,58 @@ def test_bad_input_names_the_rule(arguments: list[str], message: str):
     result = CliRunner().invoke(app, ["layout", *arguments])
     assert result.exit_code != 0
     assert message in f"{result.output}{result.exception}"
+
+
+PICTURES = [
+    ["smem", "lane * 8", "4"],
+    ["swizzle", "64"],
+    ["mma", "m16n8k8", "b"],
+    ["tma", "16x16", "8x16", "12,0", "2", "32"],
+    ["w4", "64", "128"],
+    ["order", "hilbert", "4x4", "4"],
+    ["stripes", "768x256", "5"],
+    ["algebra", "(4,2):(2,1)"],
+]
+
+
+@pytest.mark.parametrize("arguments", PICTURES, ids=[name[0] for name in PICTURES])
+def test_pictures_are_written(arguments: list[str], tmp_path: Path):
+    svg, html = tmp_path / "x.svg", tmp_path / "x.html"
+    command(*arguments, "--svg", str(svg), "--html", str(html))
+    tree = ElementTree.parse(svg).getroot()
+    cells = tree.findall(".//{http://www.w3.org/2000/svg}g[@class='cell']")
+    assert len(cells) >= 8
+    page = html.read_text()
+    assert not re.search(r"(src|href)=|url\(|@import|fetch\(", page)  # nothing from elsewhere
+
+
+def test_a_picture_as_png(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    command("swizzle", "128", "--png", str(tmp_path / "x.png"))
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_guides_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    guide = Path(__file__).parents[1] / "docs" / "guide" / "layouts.md"
+    commands = re.findall(r"^\$ xgemm layout (.*)$", guide.read_text(), re.MULTILINE)
+    assert len(commands) >= 10
+    for text in commands:
+        assert command(*shlex.split(text, comments=True)).strip()
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "headless_shell")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@pytest.mark.skipif(BROWSER is None, reason=f"no browser here: {', '.join(BROWSERS)}")
+@pytest.mark.parametrize(("swizzle", "extra"), [("none", 28), ("128", 0)])
+def test_a_browser_counts_the_same_turns(swizzle: str, extra: int, tmp_path: Path):
+    page = tmp_path / "x.html"
+    command("ldmatrix", "4", "128", "0", swizzle, "--html", str(page))
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    found = subprocess.run(
+        [str(BROWSER), *options, page.as_uri()], capture_output=True, text=True, timeout=60
+    )
+    assert f"{extra} more than needed" in found.stdout
+    assert found.stdout.count("<table>") == 4  # phases

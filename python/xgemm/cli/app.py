@@ -404,14 +404,21 @@ def layout(
         list[str],
         typer.Argument(
             help="N K [GROUP_SIZE], or a name and its arguments: smem PATTERN [WIDTH]; ldmatrix"
-            " MATRICES ROW_BYTES [PADDING [SWIZZLE]]; swizzle BYTES [SIZE]; order ORDER RxC WAVE"
-            " [GROUP]; stripes NxK CTAS; algebra TEXT.",
+            " MATRICES ROW_BYTES [PADDING [SWIZZLE]]; swizzle BYTES [SIZE]; mma INSTRUCTION"
+            " OPERAND; tma RxC BOX_RxBOX_C ROW,COLUMN [ELEMENT_BYTES [SWIZZLE]]; w4 N K [GROUP_SIZE"
+            " [COLUMN [CHANNEL]]]; order ORDER RxC WAVE [GROUP]; stripes NxK CTAS; algebra TEXT.",
         ),
     ],
     zeros: Annotated[bool, typer.Option("--zeros", help="The format stores zero points.")] = False,
     json: Json = False,
+    svg: Annotated[Path | None, typer.Option(help="Write a name's picture to this file.")] = None,
+    png: Annotated[Path | None, typer.Option(help="The same as PNG; needs matplotlib.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write one page that works without a network.")
+    ] = None,
 ) -> None:
-    """The packed layout of an N x K weight; or banks, swizzles, orders of tiles, layout algebra."""
+    """The packed layout of an N x K weight; or banks, swizzles, fragments, TMA boxes, orders of
+    tiles, layout algebra."""
     from xgemm.cli import layout, layout_names
 
     if what[0].lstrip("-").isdecimal():
@@ -424,6 +431,8 @@ def layout(
         n, k, group_size = (*map(int, numbers), 128)[:3]
         if n < 0 or k < 0:
             raise typer.BadParameter(f"N and K must be at least 0, got {n} and {k}")
+        if svg or png or html:
+            raise typer.BadParameter("--svg, --png and --html need a name: `xgemm layout w4 N K`")
         layout.run(n, k, group_size, zeros, json)
     else:
-        layout_names.run(what[0], what[1:], json)
+        layout_names.run(what[0], what[1:], json, layout_names.Files(svg, png, html))
