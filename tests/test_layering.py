@@ -22,9 +22,9 @@ STABLE_TORCH = (
 FORBIDDEN_EVERYWHERE = re.compile(r"(ATen|c10|caffe2|pybind11)/|Python\.h|torch/(extension|all)\.h")
 CUDA_HEADER = re.compile(r"cuda|cooperative_groups|mma\.h|nv/|cutlass|cute/|cub/|thrust/")
 
-# Packages of the core that a user imports on purpose, and that may need extras.
 # _xgemm_command is the console script's, lies beside the package and needs nothing else.
 ALLOWED = {"torch", "xgemm", "_xgemm_command"}
+# Packages of the core that a user imports on purpose, and that may need extras.
 OPTIONAL_PACKAGES = {"cli", "hf", "sglang", "vllm"}
 
 
