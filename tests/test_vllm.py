@@ -318,18 +318,23 @@ def test_a_joined_layer_is_its_linears_side_by_side(vllm, group_size, zeros, siz
         torch.testing.assert_close(layer(x), torch.cat([part[rank] for part in expected], dim=-1))
 
 
-@pytest.mark.parametrize(("group_size", "zeros"), [(128, False), (32, True), (-1, True)])
-def test_ranks_that_split_the_channels_add_up(vllm, group_size, zeros):
+@pytest.mark.parametrize("ranks", [4, 8, 16], ids="{} ranks".format)
+@pytest.mark.parametrize(
+    ("group_size", "zeros"), [(128, False), (64, True), (32, True), (-1, True)]
+)
+def test_ranks_that_split_the_channels_add_up(vllm, group_size, zeros, ranks):
+    """128, 64 or 32 channels each: a range within a unit is repacked, one within a group in others."""
     model = Model(group_size, zeros)
     x = torch.randn(5, K, dtype=torch.bfloat16)
     total = torch.zeros(5, 192, dtype=torch.float64)
-    for rank in range(4):
-        with standin.rank_of(rank, 4):
+    for rank in range(ranks):
+        with standin.rank_of(rank, ranks):
             layer = standin.LinearBase(K, [192], method_of(model), "attn.o_proj", "channels")
             layer.load_state(model.state("o_proj"))
         layer.quant_method.process_weights_after_loading(layer)
-        assert layer.qweight.numel() <= model.attn.o_proj.qweight.numel() // 4 + 3 * 256
-        total += layer(x.chunk(4, dim=1)[rank]).double()
+        if ranks == 4:
+            assert layer.qweight.numel() <= model.attn.o_proj.qweight.numel() // 4 + 3 * 256
+        total += layer(x.chunk(ranks, dim=1)[rank]).double()
     expected = x.double() @ model.attn.o_proj.dequantize(torch.float64).t()
     torch.testing.assert_close(total, expected, rtol=2e-2, atol=0.3)
 
@@ -419,7 +424,7 @@ def refused(text: str) -> Any:
 
 
 def test_shards_that_do_not_fit_are_named(vllm):
-    text = "attn.o_proj: a GPU's input channels must be a multiple of 128, got 170 of 512"
+    text = "attn.o_proj: a GPU's input channels must be a multiple of 32, got 170 of 512"
     with standin.rank_of(0, 3), refused(text):
         standin.LinearBase(K, [192], method_of(Model()), "attn.o_proj", "channels")
     with standin.rank_of(0, 4), refused("multiples of 64, got [64, 32, 32] of 512"):

@@ -7,6 +7,7 @@ other.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,12 @@ from xgemm.formats.manifest import (
     ModuleSpec,
     parse_quantization_config,
 )
-from xgemm.formats.packed import ROW_COLUMNS, UNIT_K, Layout
+from xgemm.formats.packed import GROUP_SIZES, ROW_COLUMNS, Layout
 from xgemm.formats.packed_format import FIELDS, PackedFormat
-from xgemm.formats.split import units
+from xgemm.formats.split import channels
 from xgemm.vllm.parts import check_parts, join, load_order, members, multiply, shard_index
+
+FINEST_GROUP = min(size for size in GROUP_SIZES if size > 0)
 
 
 @register_quantization_config(QUANT_METHOD)
@@ -128,7 +131,9 @@ class XgemmLinearMethod(LinearMethodBase):
         layout = Layout(sum(output_partition_sizes), k, spec.group_size, spec.zeros)
         qweight = _PackedWeight(
             data=torch.empty(layout.rows, layout.row_bytes, dtype=torch.uint8),
-            whole=Layout(output_size, input_size, spec.group_size, spec.zeros),
+            whole=PackedFormat(
+                output_size, input_size, spec.group_size, spec.bf16_scales, spec.zeros
+            ),
             channels=k,
             input_dim=1,
             output_dim=0,
@@ -152,9 +157,10 @@ class XgemmLinearMethod(LinearMethodBase):
                 f"xgemm: {self.prefix}: a weight with an order of channels (act-order) cannot be "
                 f"split along its {input_size} input channels, to {k} a GPU"
             )
-        if k != input_size and k % UNIT_K != 0:
+        multiple = 1 if self.specs[0].group_size == -1 else FINEST_GROUP
+        if k != input_size and k % multiple != 0:
             raise ValueError(
-                f"xgemm: {self.prefix}: a GPU's input channels must be a multiple of {UNIT_K}, "
+                f"xgemm: {self.prefix}: a GPU's input channels must be a multiple of {multiple}, "
                 f"got {k} of {input_size}"
             )
         whole = len(columns) == 1 and columns[0] == output_size
@@ -172,6 +178,7 @@ class XgemmLinearMethod(LinearMethodBase):
         expected.check(f"xgemm: {self.prefix}", loaded)
 
     def process_weights_after_loading(self, layer: Any) -> None:
+        self.spec = replace(self.specs[0], group_size=layer.qweight.group_size)
         layer.qweight = torch.nn.Parameter(layer.qweight.data, requires_grad=False)
         del layer.packed_format
         perms = None
@@ -181,23 +188,25 @@ class XgemmLinearMethod(LinearMethodBase):
         layer.xgemm_parts = join(self.columns, perms)
 
     def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        parts, spec = layer.xgemm_parts, self.specs[0]
-        return multiply(x, layer.qweight, parts, spec, self.k, bias, self.batch_invariant)
+        parts, k = layer.xgemm_parts, self.k
+        return multiply(x, layer.qweight, parts, self.spec, k, bias, self.batch_invariant)
 
 
 class _PackedWeight(PackedvLLMParameter):
-    """Rows of 64 output columns; a row parallel layer's GPU takes a range of input channels."""
+    """Rows of 64 output columns; a row parallel layer's GPU takes a range of input channels.
 
-    def __init__(self, whole: Layout, channels: int, **kwargs: Any) -> None:
+    Where the range begins within a group, it has smaller groups of the same scales.
+    """
+
+    def __init__(self, whole: PackedFormat, channels: int, **kwargs: Any) -> None:
         self.whole = whole
         self.channels = channels
+        self.group_size = whole.group_size
         super().__init__(**kwargs)
 
     def load_row_parallel_weight(self, loaded_weight: torch.Tensor) -> None:
         start = self.tp_rank * self.channels
-        own = units(loaded_weight, self.whole, start, self.channels)
-        if own.shape != self.data.shape:
-            raise ValueError(
-                f"xgemm: qweight must be uint8 {list(self.data.shape)} a GPU, got {list(own.shape)}"
-            )
-        self.data.copy_(own)
+        loaded = loaded_weight.to(self.data.device)  # where it may be repacked
+        own = channels(loaded, self.whole, range(start, start + self.channels))
+        self.group_size = own.group_size
+        self.data = own.qweight
