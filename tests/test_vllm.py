@@ -323,7 +323,7 @@ def test_a_joined_layer_is_its_linears_side_by_side(vllm, group_size, zeros, siz
     ("group_size", "zeros"), [(128, False), (64, True), (32, True), (-1, True)]
 )
 def test_ranks_that_split_the_channels_add_up(vllm, group_size, zeros, ranks):
-    """128, 64 or 32 channels each: a range within a unit is repacked, one within a group in others."""
+    """128, 64 or 32 channels each: those within a unit of 128 are repacked, in groups that fit."""
     model = Model(group_size, zeros)
     x = torch.randn(5, K, dtype=torch.bfloat16)
     total = torch.zeros(5, 192, dtype=torch.float64)
@@ -352,8 +352,10 @@ def test_orders_of_channels_are_kept(vllm, orders, products):
     assert len(layer.xgemm_parts) == products
     x, bias = torch.randn(3, K, dtype=torch.bfloat16), torch.randn(512, dtype=torch.bfloat16)
     torch.testing.assert_close(layer(x), joined(model, x))
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(x), layer(x))
+    if products == 3:
+        torch.compiler.reset()
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(x), layer(x))
     torch.testing.assert_close(layer(x, bias), joined(model, x) + bias, rtol=2e-2, atol=0.1)
 
 
