@@ -198,6 +198,8 @@ class _PackedWeight(PackedvLLMParameter):
     Where the range begins within a group, it has smaller groups of the same scales.
     """
 
+    data: torch.Tensor
+
     def __init__(self, whole: PackedFormat, channels: int, **kwargs: Any) -> None:
         self.whole = whole
         self.channels = channels
