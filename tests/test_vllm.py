@@ -135,6 +135,18 @@ def test_another_vllm_keeps_its_kernels_and_one_warning_says_why(vllm, caplog, c
     assert len(cuda_kernels(vllm)) == len(INTERFACE["cuda_kernels"])
 
 
+def test_a_build_without_cuda_leaves_vllm_its_kernels(vllm, caplog, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr("xgemm._library.build_info", lambda: {"cuda": None})
+    register()
+    assert caplog.messages == [
+        f"xgemm is built without CUDA (torch {torch.__version__} has CUDA 13.0): vLLM goes on with "
+        f"its own kernels"
+    ]
+    assert len(cuda_kernels(vllm)) == len(INTERFACE["cuda_kernels"])
+    assert not standin.methods
+
+
 # ---- the kernel ----
 
 

@@ -8,6 +8,8 @@ import os
 
 import torch
 
+from xgemm._library import build_info
+
 logger = logging.getLogger("xgemm")
 
 SWITCH = "XGEMM_VLLM"
@@ -17,9 +19,17 @@ def register() -> None:
     """Put XgemmLinearKernel in front of vLLM's own int4 kernels. A second call changes nothing.
 
     With `XGEMM_VLLM=0` in the environment nothing is done. A vLLM whose interface differs from the
-    one that xgemm was written for gets one warning with the versions, and keeps its own kernels.
+    one that xgemm was written for gets one warning with the versions, and keeps its own kernels. So
+    does a vLLM on CUDA beside an xgemm that was built without.
     """
     if os.environ.get(SWITCH, "1") == "0":
+        return
+    if torch.version.cuda is not None and build_info().get("cuda", "") is None:
+        logger.warning(
+            "xgemm is built without CUDA (torch %s has CUDA %s): vLLM goes on with its own kernels",
+            torch.__version__,
+            torch.version.cuda,
+        )
         return
     try:
         from xgemm.vllm.interface import check_interface
