@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <sstream>
 
+#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/align/plan.h"
 #include "cuda/gemm/fp32/select.h"
@@ -14,7 +14,6 @@
 #include "cuda/gemm/sm90/persistent/shifted.h"
 #include "cuda/gemm/sm90/single_tile/select.h"
 #include "cuda/gemm/sm90/single_tile/select_k_major.h"
-#include "cuda/gemm/sm90/single_tile/tile.h"
 #include "cuda/gemm/sm90/skinny/select.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 #include "cuda/gemm/tf32/select.h"
@@ -70,8 +69,11 @@ void consider_tma(const Problem& p, const DeviceInfo& device, Best* best) {
   double us = 0;
   Config config = sm90::persistent::select(p, device, &us);
   best->consider(config, us);
+  const size_t first = logged<Config>();
   if (suits_skinny_kernel(p) && sm90::skinny::select(p, device, &config, &us)) {
-    best->consider(config, sm90::single_tile::suits_k_major(p) ? kSkinnyOfKMajor * us : us);
+    const double factor = sm90::single_tile::suits_k_major(p) ? kSkinnyOfKMajor : 1;
+    best->consider(config, factor * us);
+    adjust_logged<Config>(first, [&](Config&, double& candidate_us) { candidate_us *= factor; });
   }
   if (sm90::single_tile::select(p, device, &config, &us)) best->consider(config, us);
 }
@@ -96,43 +98,18 @@ void consider_copies(const Problem& p, const DeviceInfo& device, Best* best) {
   const Problem copied = align::with_copies(p, copy_a ? &a : nullptr, copy_b ? &b : nullptr);
   if (!sm90::extents_fit_tma(copied)) return;
   Best of_copies;
+  const size_t first = logged<Config>();
   consider_tma(copied, device, &of_copies);
-  Config config = of_copies.config;
-  config.copy_a = copy_a, config.copy_b = copy_b;
   const int64_t bytes = (copy_a ? a.bytes() : 0) + (copy_b ? b.bytes() : 0);
-  config.workspace_bytes += bytes;
-  config.reason = "a copy of what TMA cannot read, or not well, pays";
-  best->consider(config, of_copies.us + copies_us(bytes));
-}
-
-const char* name_of(Kernel kernel) {
-  switch (kernel) {
-    case Kernel::kSm90Persistent:
-      return "sm90 persistent (wgmma + TMA)";
-    case Kernel::kSm90Skinny:
-      return "sm90 skinny (wgmma + TMA, operands swapped, K split over a cluster)";
-    case Kernel::kSm90SingleTile:
-      return "sm90 single-tile (wgmma + TMA, one tile for each CTA)";
-    case Kernel::kGemv:
-      return "gemv (a stream over the matrix)";
-    case Kernel::kSm80:
-      return "sm80 (mma.sync, any stride and alignment)";
-    case Kernel::kTf32:
-      return "tf32 (wgmma + TMA, fp32 operands)";
-    case Kernel::kTf32Swapped:
-      return "tf32 (wgmma + TMA, fp32 operands, swapped)";
-    case Kernel::kTf32Sm80:
-      return "tf32 (mma.sync, fp32 operands, any stride and alignment)";
-    case Kernel::kFp32:
-      return "fp32 (FP32 cores, any stride and alignment)";
-    case Kernel::kFp32Sm90:
-      return "fp32 sm90 (FP64 tensor cores)";
-    case Kernel::kTf32SingleTile:
-      return "tf32 single-tile (mma.sync + TMA, fp32 operands)";
-    case Kernel::kSimt:
-      return "simt (any stride and alignment)";
-  }
-  return "";
+  const auto copy = [&](Config& config, double& us) {
+    config.copy_a = copy_a, config.copy_b = copy_b;
+    config.workspace_bytes += bytes;
+    config.reason = "a copy of what TMA cannot read, or not well, pays";
+    us += copies_us(bytes);
+  };
+  copy(of_copies.config, of_copies.us);
+  adjust_logged<Config>(first, copy);
+  best->consider(of_copies.config, of_copies.us);
 }
 
 }  // namespace
@@ -183,42 +160,18 @@ bool select_shifted(const Problem& p, const DeviceInfo& device, Config* config, 
   const align::AlignedCopy b = align::copy_of_b(p);
   const Problem copied = align::with_copies(p, nullptr, copy_b ? &b : nullptr);
   if (!sm90::extents_fit_tma(copied) || !sm90::persistent::fits_shifted(copied)) return false;
+  const size_t first = logged<Config>();
   *config = sm90::persistent::select_shifted(copied, device, us);
-  config->reason = "a has rows that TMA can read shifted, and that pays";
-  if (copy_b) {
-    config->copy_b = true;
-    config->workspace_bytes += b.bytes();
-    *us += copies_us(b.bytes());
-  }
+  const auto shift = [&](Config& candidate, double& candidate_us) {
+    candidate.reason = "a has rows that TMA can read shifted, and that pays";
+    if (!copy_b) return;
+    candidate.copy_b = true;
+    candidate.workspace_bytes += b.bytes();
+    candidate_us += copies_us(b.bytes());
+  };
+  shift(*config, *us);
+  adjust_logged<Config>(first, shift);
   return true;
-}
-
-std::string explain(const Problem& problem, const Config& config) {
-  std::ostringstream out;
-  out << "dense GEMM on CUDA: m=" << problem.m << " n=" << problem.n << " k=" << problem.k << " "
-      << name_of(problem.dtype) << "\nkernel: " << name_of(config.kernel) << ", tile "
-      << config.block_m << "x" << config.block_n;
-  if (config.kernel == Kernel::kSm90SingleTile) {
-    const bool k_major = sm90::a_k_major(problem) && sm90::b_k_major(problem);
-    const sm90::single_tile::Shape& most =
-        sm90::single_tile::shape_of(config.block_m, config.block_n, k_major);
-    out << " of at most " << most.block_m << "x" << most.block_n;
-  }
-  if (config.stages > 0) out << ", " << config.stages << " stages";
-  if (config.cluster > 1) out << ", clusters of " << config.cluster;
-  if (config.splits > 1) out << ", K in " << config.splits << " parts";
-  if (config.stream_k) out << ", stream-K";
-  if (config.swapped) out << ", operands swapped";
-  if (config.kernel == Kernel::kSm90Persistent) {
-    out << ", " << (config.tma_store ? "TMA store" : "element-wise store");
-  }
-  out << ", " << config.ctas << " CTAs";
-  if (config.shifted) out << ", a read shifted";
-  if (config.copy_a) out << ", a copied first";
-  if (config.copy_b) out << ", b copied first";
-  if (config.workspace_bytes > 0) out << ", workspace of " << config.workspace_bytes << " bytes";
-  out << "\nbecause: " << config.reason << "\n";
-  return out.str();
 }
 
 }  // namespace xgemm::cuda::gemm

@@ -16,6 +16,10 @@ Config remembered_config(const Problem& problem, const DeviceInfo& device);
 // (sm90/shifted.h), after a copy of such a B: false if it cannot. The estimate is of all that is
 // launched.
 bool select_shifted(const Problem& problem, const DeviceInfo& device, Config* config, double* us);
+// In words.
 std::string explain(const Problem& problem, const Config& config);
+// An object: the problem, the choice with its estimate and reason, and all candidates that were
+// weighed, by their estimates.
+std::string explain_json(const Problem& problem, const DeviceInfo& device);
 
 }  // namespace xgemm::cuda::gemm

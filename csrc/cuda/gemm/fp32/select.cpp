@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/fp32/plan.h"
 #include "cuda/gemm/fp32/sm90/select.h"
@@ -47,6 +48,27 @@ struct Choice {
   double us = std::numeric_limits<double>::infinity();
 };
 
+constexpr const char* kReason = "fp32 products as IEEE has them: the tile that fills the SMs best";
+
+Config config_of(const Choice& choice) {
+  return {.kernel = Kernel::kFp32,
+          .block_m = choice.block_m,
+          .block_n = choice.block_n,
+          .stages = choice.stages,
+          .cluster = choice.cluster,
+          .splits = choice.splits,
+          .ctas = static_cast<int>(std::min<int64_t>(choice.ctas, INT32_MAX)),
+          .copy_a = choice.copy_a,
+          .copy_b = choice.copy_b,
+          .workspace_bytes = choice.workspace_bytes,
+          .reason = kReason};
+}
+
+void consider(const Choice& choice, Choice* best) {
+  if (auto* log = CandidateLog<Config>::active()) log->add(config_of(choice), choice.us);
+  if (choice.us < best->us) *best = choice;
+}
+
 // Which operands the large tile's fast kernel wants copied, and what that takes. (On Hopper TMA
 // feeds it: sm90/select.cpp.)
 struct Copies {
@@ -86,17 +108,16 @@ void consider(const Tile& tile, const Copies& copies, int64_t tiles, int64_t par
               kRoundUs * static_cast<double>(ceil_div<int64_t>(per_sm, tile.ctas_per_sm));
   us += std::max(fmas / fmas_per_us, bytes / kReadBytesPerUs);
   if (splits > 1) us += kReduceUs + 2.0 * static_cast<double>(workspace) / kReduceBytesPerUs;
-  if (us < best->us) {
-    *best = {.block_m = tile.block_m,
-             .block_n = tile.block_n,
-             .stages = tile.stages,
-             .copy_a = copies.a,
-             .copy_b = copies.b,
-             .splits = static_cast<int>(splits),
-             .ctas = tiles * splits,
-             .workspace_bytes = workspace + copies.bytes,
-             .us = us};
-  }
+  consider({.block_m = tile.block_m,
+            .block_n = tile.block_n,
+            .stages = tile.stages,
+            .copy_a = copies.a,
+            .copy_b = copies.b,
+            .splits = static_cast<int>(splits),
+            .ctas = tiles * splits,
+            .workspace_bytes = workspace + copies.bytes,
+            .us = us},
+           best);
 }
 
 // Whole K; in two or three parts, which shorten a last round that does not fill the SMs; and in as
@@ -191,21 +212,21 @@ void consider_few(const Problem& problem, const DeviceInfo& device, Choice* best
   const double us = kLaunchUs + kGemvUs +
                     std::max(bytes / (vectors ? kReadBytesPerUs : 0.6 * kReadBytesPerUs), ctas_us) +
                     (partials ? kGemvReduceUs : 0.0);
-  if (us < best->us) {
-    *best = {.block_m = p.m == 3 ? 4 : static_cast<int>(p.m),
-             .block_n = block_n,
-             .splits = static_cast<int>(splits),
-             .cluster = cluster,
-             .ctas = tiles * splits,
-             .workspace_bytes = workspace,
-             .us = us};
-  }
+  consider({.block_m = p.m == 3 ? 4 : static_cast<int>(p.m),
+            .block_n = block_n,
+            .splits = static_cast<int>(splits),
+            .cluster = cluster,
+            .ctas = tiles * splits,
+            .workspace_bytes = workspace,
+            .us = us},
+           best);
 }
 
 }  // namespace
 
 Config select(const Problem& problem, const DeviceInfo& device, double* estimate_us) {
   const Params p = make_params(problem);
+  const size_t first = logged<Config>();
   Choice best;
   Config config;
   const bool tma = sm90::select(problem, p, device, &config, estimate_us);
@@ -220,18 +241,10 @@ Config select(const Problem& problem, const DeviceInfo& device, double* estimate
   consider_few(problem, device, &best);
   if (!tma || *estimate_us > best.us) {
     *estimate_us = best.us;
-    config = {.kernel = Kernel::kFp32,
-              .block_m = best.block_m,
-              .block_n = best.block_n,
-              .stages = best.stages,
-              .cluster = best.cluster,
-              .splits = best.splits,
-              .ctas = static_cast<int>(std::min<int64_t>(best.ctas, INT32_MAX)),
-              .copy_a = best.copy_a,
-              .copy_b = best.copy_b,
-              .workspace_bytes = best.workspace_bytes};
+    config = config_of(best);
   }
-  config.reason = "fp32 products as IEEE has them: the tile that fills the SMs best";
+  config.reason = kReason;
+  adjust_logged<Config>(first, [](Config& candidate, double&) { candidate.reason = kReason; });
   return config;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/ptx/l2_policy.h"
 
@@ -230,6 +231,7 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
       .workspace_bytes = splits > 1 && !cluster ? outputs * splits * 4 : 0,
       .reason = view->swapped ? "few columns: a stream over a" : "few rows: a stream over b"};
   *estimate_us = estimate(*view, device, splits);
+  if (auto* log = CandidateLog<Config>::active()) log->add(*config, *estimate_us);
   return true;
 }
 

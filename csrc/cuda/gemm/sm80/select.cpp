@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/sm80/plan.h"
 
@@ -46,6 +47,26 @@ struct Choice {
   double cost = std::numeric_limits<double>::infinity();
 };
 
+bool is_aligned(const Params& p) {
+  return p.a.access == Access::kWhole16 && p.b.access == Access::kWhole16;
+}
+
+Config config_of(const Choice& choice, const Params& p, int sm_count) {
+  // Where an SM holds one CTA, it takes a tile after another: the next one's copies start before
+  // the last one is stored. Two CTAs do so for each other, and share the tiles out more evenly if
+  // they are not dealt beforehand: 3 to 5 % at 8192^3 on an H200.
+  const int64_t most_ctas = choice.tile == &kLarge ? sm_count : std::numeric_limits<int32_t>::max();
+  return {.kernel = Kernel::kSm80,
+          .block_m = choice.tile->block_m,
+          .block_n = choice.tile->block_n,
+          .stages = choice.tile->stages,
+          .splits = choice.splits,
+          .ctas = static_cast<int>(std::min(choice.ctas, most_ctas)),
+          .workspace_bytes = choice.workspace_bytes,
+          .reason = is_aligned(p) ? "mma.sync: 16-byte aligned operands"
+                                  : "mma.sync: an operand is not 16-byte aligned"};
+}
+
 // Parts that K must be split into.
 int64_t least_parts(const Params& p) { return std::max<int64_t>(ceil_div(p.k, kMaxKPerSplit), 1); }
 
@@ -67,9 +88,11 @@ void consider(const Tile& tile, int64_t tiles, int64_t parts, const Params& p, i
   if (splits > 1) {
     cost += kReduceMicroseconds + 2.0 * static_cast<double>(workspace) / kReduceBytesPerMicrosecond;
   }
-  if (cost < best->cost) {
-    *best = {&tile, static_cast<int>(splits), tiles * splits, workspace, cost};
+  const Choice choice{&tile, static_cast<int>(splits), tiles * splits, workspace, cost};
+  if (auto* log = CandidateLog<Config>::active()) {
+    log->add(config_of(choice, p, sm_count), kLaunchMicroseconds + cost);
   }
+  if (cost < best->cost) *best = choice;
 }
 
 // Whole K, and K in as many parts as leave at most a quarter more CTAs than the SMs hold at a time.
@@ -89,26 +112,14 @@ void consider(const Tile& tile, const Params& p, int sm_count, Choice* best) {
 
 Config select(const Problem& problem, const DeviceInfo& device, double* estimate_us) {
   const Params p = make_params(problem);
-  const bool aligned = p.a.access == Access::kWhole16 && p.b.access == Access::kWhole16;
+  const bool aligned = is_aligned(p);
   const int sm_count = std::max(device.sm_count, 1);
   Choice best;
   consider(aligned ? kSmall : kSmallGeneral, p, sm_count, &best);
   consider(aligned ? kMedium : kGeneral, p, sm_count, &best);
   if (aligned && has_large_shared_memory(device.capability)) consider(kLarge, p, sm_count, &best);
-  // Where an SM holds one CTA, it takes a tile after another: the next one's copies start before
-  // the last one is stored. Two CTAs do so for each other, and share the tiles out more evenly if
-  // they are not dealt beforehand: 3 to 5 % at 8192^3 on an H200.
-  const int64_t most_ctas = best.tile == &kLarge ? sm_count : std::numeric_limits<int32_t>::max();
   *estimate_us = kLaunchMicroseconds + best.cost;
-  return {.kernel = Kernel::kSm80,
-          .block_m = best.tile->block_m,
-          .block_n = best.tile->block_n,
-          .stages = best.tile->stages,
-          .splits = best.splits,
-          .ctas = static_cast<int>(std::min(best.ctas, most_ctas)),
-          .workspace_bytes = best.workspace_bytes,
-          .reason = aligned ? "mma.sync: 16-byte aligned operands"
-                            : "mma.sync: an operand is not 16-byte aligned"};
+  return config_of(best, p, sm_count);
 }
 
 }  // namespace xgemm::cuda::gemm::sm80

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/fp32/copy_plan.h"
 #include "cuda/gemm/fp32/plan.h"
@@ -81,6 +82,24 @@ bool d_is_aligned(const Problem& p) {
   return (step | batch_step) % 4 == 0 && reinterpret_cast<uintptr_t>(p.d) % 16 == 0;
 }
 
+Config config_of(const Problem& p, const Choice& choice, int sm_count) {
+  const TileShape tile = choice.tile->shape;
+  const int cluster = choice.tile->cluster;
+  const Copies copied = copies(p, choice.swapped);
+  const int64_t most = sm_count / cluster;
+  return {.kernel = choice.swapped ? Kernel::kTf32Swapped : Kernel::kTf32,
+          .block_m = choice.swapped ? tile.y : tile.x,
+          .block_n = choice.swapped ? tile.x : tile.y,
+          .stages = stages(p.precision == Precision::kTf32x3, tile),
+          .cluster = cluster,
+          .splits = static_cast<int>(choice.splits),
+          .ctas = static_cast<int>(std::min(choice.units, most)) * cluster,
+          .copy_a = choice.swapped ? copied.y : copied.x,
+          .copy_b = choice.swapped ? copied.x : copied.y,
+          .workspace_bytes = choice.workspace,
+          .reason = "TF32 tensor cores are estimated to be faster than FP32 cores"};
+}
+
 void consider(const Problem& p, const Tile& tile, bool swapped, int64_t parts, int sm_count,
               Choice* best) {
   const int64_t batches = batches_of(p);
@@ -125,7 +144,9 @@ void consider(const Problem& p, const Tile& tile, bool swapped, int64_t parts, i
   double us = kLaunchUs + kStartUs + std::max(busy, stream) + kOverlapLost * std::min(busy, stream);
   if (splits > 1) us += kReduceUs + 2.0 * static_cast<double>(partials) / kReduceBytesPerUs;
   if (bytes > 0) us += kCopyUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs;
-  if (us < best->us) *best = {&tile, swapped, splits, units, partials + bytes, us};
+  const Choice choice{&tile, swapped, splits, units, partials + bytes, us};
+  if (auto* log = CandidateLog<Config>::active()) log->add(config_of(p, choice, sm_count), us);
+  if (us < best->us) *best = choice;
 }
 
 // mma.sync: any strides and batches. K is in as many parts as fill the SMs once.
@@ -169,6 +190,7 @@ bool select_sm80(const Problem& p, const DeviceInfo& device, Config* config, dou
              .ctas = static_cast<int>(std::min<int64_t>(tiles * splits, INT32_MAX)),
              .workspace_bytes = partials,
              .reason = "TF32 by mma.sync is estimated to be faster than FP32 cores"};
+  if (auto* log = CandidateLog<Config>::active()) log->add(*config, *estimate_us);
   return true;
 }
 
@@ -200,21 +222,8 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
     }
   }
   if (best.tile == nullptr) return false;
-  const TileShape tile = best.tile->shape;
-  const int cluster = best.tile->cluster;
-  const Copies copied = copies(p, best.swapped);
   *estimate_us = best.us;
-  *config = {.kernel = best.swapped ? Kernel::kTf32Swapped : Kernel::kTf32,
-             .block_m = best.swapped ? tile.y : tile.x,
-             .block_n = best.swapped ? tile.x : tile.y,
-             .stages = stages(three, tile),
-             .cluster = cluster,
-             .splits = static_cast<int>(best.splits),
-             .ctas = static_cast<int>(std::min<int64_t>(best.units, sm_count / cluster)) * cluster,
-             .copy_a = best.swapped ? copied.y : copied.x,
-             .copy_b = best.swapped ? copied.x : copied.y,
-             .workspace_bytes = best.workspace,
-             .reason = "TF32 tensor cores are estimated to be faster than FP32 cores"};
+  *config = config_of(p, best, sm_count);
   return true;
 }
 

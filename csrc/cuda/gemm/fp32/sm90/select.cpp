@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/fp32/plan.h"
 #include "cuda/gemm/fp32/sm90/tiles.h"
@@ -60,6 +61,19 @@ struct Choice {
   int64_t splits = 1, ctas = 0, parts_bytes = 0;
   double us = std::numeric_limits<double>::infinity();
 };
+
+Config config_of(const Choice& choice) {
+  const bool copy_a = choice.operands.copy_a, copy_b = choice.operands.copy_b;
+  return {.kernel = choice.tile->kernel,
+          .block_m = choice.tile->shape.block_m,
+          .block_n = choice.tile->shape.block_n,
+          .stages = choice.tile->shape.stages,
+          .splits = static_cast<int>(choice.splits),
+          .ctas = static_cast<int>(choice.ctas),
+          .copy_a = choice.transposed ? copy_b : copy_a,
+          .copy_b = choice.transposed ? copy_a : copy_b,
+          .workspace_bytes = choice.parts_bytes + choice.operands.bytes};
+}
 
 class Search {
  public:
@@ -139,8 +153,10 @@ class Search {
       us += kPartsUs + static_cast<double>(bytes) / kPartsBytesPerUs +
             part_us * static_cast<double>(std::max<int64_t>(splits - 8, 0));
     }
-    if (us >= best_->us || bytes > kMaxWorkspace) return;
-    *best_ = {&tile_, operands_, p_.transposed, splits, whole + parts, bytes, us};
+    if (bytes > kMaxWorkspace) return;
+    const Choice choice{&tile_, operands_, p_.transposed, splits, whole + parts, bytes, us};
+    if (auto* log = CandidateLog<Config>::active()) log->add(config_of(choice), us);
+    if (us < best_->us) *best_ = choice;
   }
 
   const Params& p_;
@@ -212,17 +228,8 @@ bool select(const Problem& problem, const Params& p, const DeviceInfo& device, C
     }
   }
   if (best.tile == nullptr) return false;
-  const bool copy_a = best.operands.copy_a, copy_b = best.operands.copy_b;
   *estimate_us = best.us;
-  *config = {.kernel = best.tile->kernel,
-             .block_m = best.tile->shape.block_m,
-             .block_n = best.tile->shape.block_n,
-             .stages = best.tile->shape.stages,
-             .splits = static_cast<int>(best.splits),
-             .ctas = static_cast<int>(best.ctas),
-             .copy_a = best.transposed ? copy_b : copy_a,
-             .copy_b = best.transposed ? copy_a : copy_b,
-             .workspace_bytes = best.parts_bytes + best.operands.bytes};
+  *config = config_of(best);
   return true;
 }
 

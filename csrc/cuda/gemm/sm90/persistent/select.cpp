@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/sm90/persistent/shifted.h"
 #include "cuda/gemm/sm90/persistent/tiles.h"
@@ -220,11 +221,9 @@ class Chooser {
   }
 
   void consider(const Tile& tile, int64_t rows, int64_t columns, const Walk& walk) const {
-    const double us = time(tile, rows, columns, walk);
-    if (us >= *best_us_) return;
-    *best_us_ = us;
     const auto ctas = static_cast<int>(walk.clusters) * tile.cluster;
-    *best_ = {.kernel = Kernel::kSm90Persistent,
+    const auto config = [&]() -> Config {
+      return {.kernel = Kernel::kSm90Persistent,
               .block_m = kBlockM,
               .block_n = tile.block_n,
               .stages = tile.stages,
@@ -236,6 +235,8 @@ class Chooser {
               .tma_store = tma_store_,
               .workspace_bytes = walk.stream_k ? stream_k_workspace(tile.block_n, ctas).bytes() : 0,
               .reason = walk.reason};
+    };
+    weigh(time(tile, rows, columns, walk), config, best_, best_us_);
   }
 
   double time(const Tile& tile, int64_t rows, int64_t columns, const Walk& walk) const {
@@ -303,11 +304,14 @@ class Chooser {
 Config select(const Problem& p, const DeviceInfo& device, double* estimate_us) {
   Config best;
   *estimate_us = std::numeric_limits<double>::infinity();
+  const size_t first = logged<Config>();
   Chooser(p, device, false, &best, estimate_us).choose();
   const Problem other = swapped(p);
   Chooser(other, device, true, &best, estimate_us).choose();
   if (takes_33_to_128_costs(p)) {
-    *estimate_us = k33To128Us + (is_large_33_to_128(p) ? kLarge33To128 : k33To128) * *estimate_us;
+    const double factor = is_large_33_to_128(p) ? kLarge33To128 : k33To128;
+    *estimate_us = k33To128Us + factor * *estimate_us;
+    adjust_logged<Config>(first, [&](Config&, double& us) { us = k33To128Us + factor * us; });
   }
   return best;
 }
@@ -316,10 +320,15 @@ Config select_shifted(const Problem& p, const DeviceInfo& device, double* estima
   Config best;
   *estimate_us = std::numeric_limits<double>::infinity();
   const Problem problem = by_residues(p);
+  const size_t first = logged<Config>();
   Chooser(problem, device, false, &best, estimate_us).choose();
-  best.shifted = true;
-  best.workspace_bytes += head_bytes(p);
-  *estimate_us += kHeadsUs;
+  const auto shift = [&](Config& config, double& us) {
+    config.shifted = true;
+    config.workspace_bytes += head_bytes(p);
+    us += kHeadsUs;
+  };
+  shift(best, *estimate_us);
+  adjust_logged<Config>(first, shift);
   return best;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/sm90/row_begins.h"
 #include "cuda/gemm/sm90/single_tile/select_k_major.h"
@@ -286,10 +287,8 @@ class Chooser {
     const int64_t room = large_cluster ? room_ : sm_count_;
     const bool one_wave = !of_33_to_128_ && (c.shape.wide() || large_cluster || c.splits > 1);
     if (ctas > (one_wave ? room : most)) return;
-    const double us = estimate(c, clusters, ctas);
-    if (us >= *best_us_) return;
-    *best_us_ = us;
-    *best_ = {.kernel = Kernel::kSm90SingleTile,
+    const auto config = [&]() -> Config {
+      return {.kernel = Kernel::kSm90SingleTile,
               .block_m = c.tile_m,
               .block_n = c.tile_n,
               .stages = shape_of(c.tile_m, c.tile_n, !a_mn_ && !b_mn_).stages,
@@ -298,6 +297,8 @@ class Chooser {
               .swapped = swapped_,
               .ctas = static_cast<int>(ctas),
               .reason = "few tiles: a CTA for each of them, soon started and soon stored"};
+    };
+    weigh(estimate(c, clusters, ctas), config, best_, best_us_);
   }
 
   double estimate(const Candidate& c, const Clusters& clusters, int64_t ctas) const {
@@ -400,17 +401,22 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
   if (!extents_fit_tma(p) || !a_fits_tma(p) || !b_fits_tma(p)) return false;
   if (suits_k_major(p)) return select_k_major(p, device, config, estimate_us);
   *estimate_us = std::numeric_limits<double>::infinity();
+  const size_t first = logged<Config>();
   Chooser(p, device, false, config, estimate_us).choose();
   const Problem other = swapped(p);
   Chooser(other, device, true, config, estimate_us).choose();
   const int64_t skinny = std::min(p.m, p.n);
   const bool skinny_k_major = p.m < p.n ? a_k_major(p) : b_k_major(p);
-  if (takes_33_to_128_costs(p)) return *estimate_us < std::numeric_limits<double>::infinity();
-  if (skinny <= kMaxSkinny && p.k >= kLongK) {
-    *estimate_us *= kSkinnyLongK;
-  } else if (skinny <= kMaxVerySkinny && skinny_k_major) {
-    *estimate_us *= kSkinnyShortK;
+  double factor = 1;
+  if (!takes_33_to_128_costs(p)) {
+    if (skinny <= kMaxSkinny && p.k >= kLongK) {
+      factor = kSkinnyLongK;
+    } else if (skinny <= kMaxVerySkinny && skinny_k_major) {
+      factor = kSkinnyShortK;
+    }
   }
+  *estimate_us *= factor;
+  adjust_logged<Config>(first, [&](Config&, double& us) { us *= factor; });
   return *estimate_us < std::numeric_limits<double>::infinity();
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/sm90/row_begins.h"
 #include "cuda/gemm/sm90/single_tile/tile.h"
@@ -107,9 +108,8 @@ class Chooser {
     const auto stages = static_cast<double>(waves * ceil_div<int64_t>(chunks_, c.splits));
     const double us = estimate(c, clusters, stages, static_cast<double>(waves),
                                static_cast<double>(rows * columns));
-    if (us >= *best_us_) return;
-    *best_us_ = us;
-    *best_ = {.kernel = Kernel::kSm90SingleTile,
+    const auto config = [&]() -> Config {
+      return {.kernel = Kernel::kSm90SingleTile,
               .block_m = c.tile_m,
               .block_n = c.tile_n,
               .stages = c.shape.stages,
@@ -118,6 +118,8 @@ class Chooser {
               .swapped = swapped_,
               .ctas = static_cast<int>(ctas),
               .reason = "tiles that fill whole waves, one for each CTA"};
+    };
+    weigh(us, config, best_, best_us_);
   }
 
   // `stages`: of K, that the busiest SM multiplies. `tiles`: of D.

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 
+#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/sm90/row_begins.h"
 #include "cuda/gemm/sm90/skinny/tile.h"
@@ -150,7 +151,7 @@ class Chooser {
       }
     }
     if (best_us_ == std::numeric_limits<double>::infinity()) return false;
-    *config = config_of(best_);
+    *config = best_;
     *estimate_us = best_us_;
     return true;
   }
@@ -185,8 +186,7 @@ class Chooser {
   }
 
   void consider(const Candidate& candidate) {
-    const double us = estimate(candidate);
-    if (us < best_us_) best_us_ = us, best_ = candidate;
+    weigh(estimate(candidate), [&] { return config_of(candidate); }, &best_, &best_us_);
   }
 
   int64_t tiles_of(const Candidate& c) const {
@@ -299,7 +299,7 @@ class Chooser {
   bool of_33_to_128_;
   const Costs& costs_;
   bool vector_store_;
-  Candidate best_{};
+  Config best_{};
   double best_us_ = std::numeric_limits<double>::infinity();
 };
 
