@@ -37,6 +37,8 @@ class CandidateLog {
     }
   }
 
+  void drop_from(size_t first) { candidates_.resize(first); }
+
   std::vector<Candidate> sorted() const {
     std::vector<Candidate> all = candidates_;
     std::ranges::stable_sort(all, std::less{}, &Candidate::us);
@@ -58,6 +60,10 @@ size_t logged() {
 template <typename Config, typename Adjust>
 void adjust_logged(size_t first, const Adjust& adjust) {
   if (auto* log = CandidateLog<Config>::active()) log->adjust_from(first, adjust);
+}
+template <typename Config>
+void drop_logged(size_t first) {
+  if (auto* log = CandidateLog<Config>::active()) log->drop_from(first);
 }
 
 // Weighs a candidate: `make` gives its configuration, which is built where it is the best so far

@@ -1,8 +1,7 @@
 // What is said of a choice: in words, and as JSON.
 #include <sstream>
 
-#include "common/candidate_log.h"
-#include "common/json.h"
+#include "cuda/choice_json.h"
 #include "cuda/gemm/select.h"
 #include "cuda/gemm/sm90/single_tile/tile.h"
 #include "cuda/gemm/sm90/tma_fit.h"
@@ -143,26 +142,8 @@ std::string explain(const Problem& problem, const Config& config) {
 std::string explain_json(const Problem& problem, const DeviceInfo& device) {
   CandidateLog<Config> log;
   const Config chosen = select_config(problem, device);
-  JsonObject choice = fields_of(problem, chosen);
-  const std::string same = choice.text();
-  JsonList candidates;
-  bool estimated = false;
-  for (const auto& [config, us] : log.sorted()) {
-    JsonObject fields = fields_of(problem, config);
-    if (!estimated && fields.text() == same) {
-      choice.add("estimate_us", us);
-      estimated = true;
-    }
-    candidates.add(fields.add("estimate_us", us).add("reason", config.reason));
-  }
-  choice.add("reason", chosen.reason);
-  return JsonObject()
-      .add("family", "dense")
-      .add("device", "cuda")
-      .add_raw("problem", describe(problem, device).text())
-      .add_raw("choice", choice.text())
-      .add_raw("candidates", candidates.text())
-      .text();
+  const auto fields = [&](const Config& config) { return fields_of(problem, config); };
+  return choice_json("dense", describe(problem, device), chosen, log, fields);
 }
 
 }  // namespace xgemm::cuda::gemm

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "common/candidate_log.h"
 #include "cuda/reduce/cost.h"
 #include "cuda/reduce/view.h"
 
@@ -15,11 +16,14 @@ struct Choice {
   double cost = std::numeric_limits<double>::infinity();
 
   void consider(const Cut& cut, int cluster, bool mail, double cost_of_cut, int collectors = 0) {
-    if (cost_of_cut >= cost) return;
-    cost = cost_of_cut;
-    config.threads = cut.threads, config.lanes = cut.lanes, config.tiles = cut.tiles;
-    config.pieces = cut.pieces, config.cluster = cluster, config.mail = mail;
-    config.one_shift = cut.one_shift, config.collectors = collectors;
+    const auto make = [&] {
+      Config other = config;
+      other.threads = cut.threads, other.lanes = cut.lanes, other.tiles = cut.tiles;
+      other.pieces = cut.pieces, other.cluster = cluster, other.mail = mail;
+      other.one_shift = cut.one_shift, other.collectors = collectors;
+      return other;
+    };
+    weigh(cost_of_cut, make, &config, &cost);
   }
 };
 

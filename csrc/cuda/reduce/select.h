@@ -13,6 +13,10 @@ Plan make_plan(const ReduceProblem& problem);
 // Of a configuration with groups: its columns as outputs, reduced over the outer dimension alone.
 Plan columns_of_groups(const Plan& plan);
 Config select_config(const ReduceProblem& problem, const Plan& plan, const DeviceInfo& device);
+// In words.
 std::string explain(const Plan& plan, const Config& config);
+// An object: the problem, the choice with its reason, and the candidates whose costs were
+// estimated, by these. Kernels that a rule gives a problem have no estimate.
+std::string explain_json(const ReduceProblem& problem, const Plan& plan, const DeviceInfo& device);
 
 }  // namespace xgemm::cuda::reduce

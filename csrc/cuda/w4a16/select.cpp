@@ -2,32 +2,12 @@
 // time.
 #include "cuda/w4a16/select.h"
 
-#include <sstream>
-
 #include "cuda/w4a16/sm80/select.h"
 #include "cuda/w4a16/sm90/register_resident/select.h"
 #include "cuda/w4a16/sm90/skinny/select.h"
 #include "cuda/w4a16/sm90/wgmma/select.h"
 
 namespace xgemm::cuda::w4a16 {
-namespace {
-
-const char* name_of(Kernel kernel) {
-  switch (kernel) {
-    case Kernel::kSm80:
-      return "sm80 (cp.async, mma.sync; any format, stride and alignment)";
-    case Kernel::kSm90Skinny:
-      return "sm90 skinny (bulk copies + mma.sync, K split over warps and a cluster)";
-    case Kernel::kSm90RegisterResident:
-      return "sm90 register-resident (all of a small weight in registers, mma.sync)";
-    case Kernel::kSm90Wgmma:
-      return "sm90 wgmma (the weight dequantized in registers)";
-  }
-  return "";
-}
-
-}  // namespace
-
 std::optional<Config> select_config(const Problem& p, const DeviceInfo& device) {
   if (p.dtype == DType::kF32) return std::nullopt;
   if (p.m == 0 || p.weight.layout.n == 0) return Config{.reason = "the result is empty"};
@@ -51,24 +31,6 @@ std::optional<Config> select_config(const Problem& p, const DeviceInfo& device) 
   if (wgmma) return config;
   // On Hopper it was the slowest of all at every size measured.
   return sm80::select(p, device, &us);
-}
-
-std::string explain(const Problem& p, const Config& config) {
-  const w4::Layout& layout = p.weight.layout;
-  std::ostringstream out;
-  out << "W4A16 on CUDA: m=" << p.m << " n=" << layout.n << " k=" << layout.k << " "
-      << xgemm::name_of(p.dtype) << ", group_size=" << layout.group_size
-      << (layout.zeros ? ", zeros" : "") << "\nkernel: " << name_of(config.kernel) << ", tile "
-      << config.block_m << "x" << config.block_n << ", " << config.warps << " warps, "
-      << config.stages << " stages";
-  if (config.cluster > 1) out << ", clusters of " << config.cluster;
-  if (config.splits > 1) out << ", K in " << config.splits << " parts";
-  out << ", " << config.ctas << " CTAs";
-  if (config.stream_k) out << ", stream-K";
-  if (config.copy_x) out << ", x copied first";
-  if (config.workspace_bytes > 0) out << ", workspace of " << config.workspace_bytes << " bytes";
-  out << "\nbecause: " << config.reason << "\n";
-  return out.str();
 }
 
 }  // namespace xgemm::cuda::w4a16

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <limits>
 
+#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/w4a16/sm80/plan.h"
 #include "cuda/w4a16/sm80/tile.h"
@@ -73,6 +74,21 @@ struct Choice {
   double cost = std::numeric_limits<double>::infinity();
 };
 
+// Without a copy of X.
+Config config_of(const Choice& choice, const Params& p) {
+  const int64_t partials =
+      choice.splits == 1 ? 0
+                         : 4 * choice.splits * rows_per_launch(p, choice.splits) * p.partial_stride;
+  return {.kernel = Kernel::kSm80,
+          .block_m = choice.way->block_m,
+          .block_n = choice.way->block_n,
+          .warps = choice.way->warps,
+          .stages = choice.stages,
+          .splits = choice.splits,
+          .ctas = static_cast<int>(std::min<int64_t>(choice.ctas, std::numeric_limits<int>::max())),
+          .workspace_bytes = round_up<int64_t>(partials, 256)};
+}
+
 void consider(const Way& way, Fit fit, int64_t tiles, int64_t parts, const Params& p, int sm_count,
               Choice* best) {
   const int64_t per_split = round_up<int64_t>(ceil_div<int64_t>(p.units, parts), way.warps_k);
@@ -92,9 +108,11 @@ void consider(const Way& way, Fit fit, int64_t tiles, int64_t parts, const Param
     const double partials = 4.0 * static_cast<double>(splits * p.m * p.partial_stride);
     cost += kReduceMicroseconds + partials / kReduceBytesPerMicrosecond;
   }
-  if (cost < best->cost) {
-    *best = {&way, fit.stages, static_cast<int>(splits), tiles * splits, cost};
+  const Choice choice{&way, fit.stages, static_cast<int>(splits), tiles * splits, cost};
+  if (auto* log = CandidateLog<Config>::active()) {
+    log->add(config_of(choice, p), kLaunchMicroseconds + cost);
   }
+  if (cost < best->cost) *best = choice;
 }
 
 int64_t tiles_of(const Way& way, const Params& p) {
@@ -148,25 +166,25 @@ Config select(const Problem& problem, const DeviceInfo& device, double* estimate
   const Params p = make_params(problem);
   const int sm_count = std::max(device.sm_count, 1);
   const bool scales_fit = !p.zeros && p.bf16_scales == (problem.dtype == DType::kBF16);
+  const size_t first = logged<Config>();
   const Choice best = problem.batch_invariant ? choose_invariant(p, device.capability, sm_count)
                                               : choose(p, scales_fit, device.capability, sm_count);
-  const int64_t partials =
-      best.splits == 1 ? 0 : 4 * best.splits * rows_per_launch(p, best.splits) * p.partial_stride;
   const bool copy_x = !x_fits(problem);
-  *estimate_us = kLaunchMicroseconds + best.cost + (copy_x ? kLaunchMicroseconds : 0.0);
-  return {.kernel = Kernel::kSm80,
-          .block_m = best.way->block_m,
-          .block_n = best.way->block_n,
-          .warps = best.way->warps,
-          .stages = best.stages,
-          .splits = best.splits,
-          .ctas = static_cast<int>(std::min<int64_t>(best.ctas, std::numeric_limits<int>::max())),
-          .copy_x = copy_x,
-          .workspace_bytes = round_up<int64_t>(partials, 256) +
-                             (copy_x ? p.m * copied_row_stride(problem) * 2 : 0),
-          .reason = copy_x ? "mma.sync on every GPU from Ampere on; x is copied, as it is permuted "
-                             "or not 16-byte aligned"
-                           : "mma.sync on every GPU from Ampere on"};
+  const auto copy = [&](Config& config, double& us) {
+    config.copy_x = copy_x;
+    config.reason = "mma.sync on every GPU from Ampere on";
+    if (!copy_x) return;
+    config.workspace_bytes += p.m * copied_row_stride(problem) * 2;
+    config.reason =
+        "mma.sync on every GPU from Ampere on; x is copied, as it is permuted or not 16-byte "
+        "aligned";
+    us += kLaunchMicroseconds;
+  };
+  adjust_logged<Config>(first, copy);
+  *estimate_us = kLaunchMicroseconds + best.cost;
+  Config config = config_of(best, p);
+  copy(config, *estimate_us);
+  return config;
 }
 
 }  // namespace xgemm::cuda::w4a16::sm80

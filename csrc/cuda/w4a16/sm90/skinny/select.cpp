@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/candidate_log.h"
 #include "common/math.h"
 
 namespace xgemm::cuda::w4a16::sm90::skinny {
@@ -189,17 +190,18 @@ struct Search {
         if (split.plan().bytes > kSmemBytes) break;
         fits = true;
         const double us = estimate(split, waves, strips, p.perm != nullptr);
-        if (us >= best_us) continue;
-        best_us = us;
-        best = {.kernel = Kernel::kSm90Skinny,
-                .block_m = split.rows,
-                .block_n = split.strips * static_cast<int>(w4::kStripColumns),
-                .warps = split.warps,
-                .stages = split.stages,
-                .cluster = split.cluster,
-                .ctas = clusters * split.cluster,
-                .workspace_bytes = 0,
-                .reason = "few rows: a stream over the weight"};
+        const auto config = [&]() -> Config {
+          return {.kernel = Kernel::kSm90Skinny,
+                  .block_m = split.rows,
+                  .block_n = split.strips * static_cast<int>(w4::kStripColumns),
+                  .warps = split.warps,
+                  .stages = split.stages,
+                  .cluster = split.cluster,
+                  .ctas = clusters * split.cluster,
+                  .workspace_bytes = 0,
+                  .reason = "few rows: a stream over the weight"};
+        };
+        weigh(us, config, &best, &best_us);
       }
       tried += fits ? 1 : 0;
     }

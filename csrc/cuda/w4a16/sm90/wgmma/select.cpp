@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/w4a16/sm90/wgmma/tile.h"
 #include "cuda/w4a16/sm90/wgmma/tma_fit.h"
@@ -126,7 +127,8 @@ struct Candidate {
 class Chooser {
  public:
   Chooser(const Problem& p, int64_t m, const DeviceInfo& device)
-      : layout_(p.weight.layout),
+      : p_(p),
+        layout_(p.weight.layout),
         foreign_scales_(p.weight.bf16_scales != (p.dtype == DType::kBF16)),
         plain_(is_plain(p)),
         batch_invariant_(p.batch_invariant),
@@ -165,6 +167,40 @@ class Chooser {
       }
     }
     return found();
+  }
+
+  Config config_of(const Candidate& c) const {
+    const auto& [shape, sharers, splits, shares] = c;
+    const bool stream_k = shares > 0;
+    const int cluster = sharers * splits;
+    const int64_t tiles = tiles_of(c);
+    const int64_t waves = ceil_div(tiles, most_clusters(device_, cluster));
+    Config config = {.kernel = Kernel::kSm90Wgmma,
+                     .block_m = shape.rows,
+                     .block_n = shape.columns(),
+                     .warps = (shape.warpgroups() + 1) * kWarpgroup / 32,
+                     .stages = 0,
+                     .cluster = cluster,
+                     .splits = splits,
+                     // As few as need the same number of waves: less power, the same time.
+                     .ctas = static_cast<int>(stream_k ? shares : ceil_div(tiles, waves)) * cluster,
+                     .stream_k = stream_k,
+                     .copy_x = !x_fits_tma(p_),
+                     .workspace_bytes = copy_bytes(),
+                     .reason = "the weight dequantized in registers: fewest cycles over the SMs"};
+    if (stream_k) {
+      config.workspace_bytes += stream_k_workspace(shape.rows, config.block_n, config.ctas).bytes();
+    }
+    return config;
+  }
+
+  // Of X, where TMA cannot read it as it lies.
+  int64_t copy_bytes() const {
+    return x_fits_tma(p_) ? 0 : p_.m * round_up<int64_t>(layout_.k, 8) * 2;
+  }
+  double copy_us() const {
+    if (x_fits_tma(p_)) return 0;
+    return kCopyLaunchUs + 2.0 * static_cast<double>(copy_bytes()) / kCopyBytesPerUs;
   }
 
   const Candidate& best() const { return best_; }
@@ -206,6 +242,7 @@ class Chooser {
     if (most_clusters(device_, sharers * splits) == 0 || tiles_of(c) > UINT32_MAX / 2) return;
     const double us =
         estimate(c) * (batch_invariant_ && (shares > 0 || splits > 2) ? kInvariantSharing : 1.0);
+    if (auto* log = CandidateLog<Config>::active()) log->add(config_of(c), us + copy_us());
     if (us < us_) us_ = us, best_ = c;
   }
 
@@ -286,7 +323,8 @@ class Chooser {
                            static_cast<double>(layout_.rows() * kWarpgroupColumns) *
                            static_cast<double>(layout_.k);
       const double power_us = flops / kFlopsPerUs * energy * (1.0 + kDequantRows / shape.rows);
-      if (kLaunchUs + std::max(busy_us, power_us) >= us_) return us_;  // spares the powers
+      const bool logs = CandidateLog<Config>::active() != nullptr;
+      if (!logs && kLaunchUs + std::max(busy_us, power_us) >= us_) return us_;  // spares the powers
       busy_us = std::pow(
           std::pow(busy_us, kDegree) + std::pow(power_us, kDegree) + std::pow(again_us, kDegree),
           1 / kDegree);
@@ -297,6 +335,7 @@ class Chooser {
     return us * static_cast<double>(launches_of(c));
   }
 
+  const Problem& p_;
   const w4::Layout& layout_;
   bool foreign_scales_, plain_, batch_invariant_;
   int64_t m_;
@@ -317,38 +356,15 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
   constexpr int64_t kInvariantRows = 32;
   Chooser small_m(p, kInvariantRows, device), chooser(p, p.m, device);
   if (p.batch_invariant) {
-    if (!small_m.choose_invariant(nullptr) || !chooser.choose_invariant(&small_m.best()))
-      return false;
+    const size_t first = logged<Config>();
+    if (!small_m.choose_invariant(nullptr)) return false;
+    drop_logged<Config>(first);  // candidates for another number of rows
+    if (!chooser.choose_invariant(&small_m.best())) return false;
   } else if (!chooser.choose()) {
     return false;
   }
-  const auto& [shape, sharers, splits, shares] = chooser.best();
-  const bool stream_k = shares > 0;
-  const int cluster = sharers * splits;
-  const int64_t tiles = chooser.tiles_of(chooser.best());
-  const int64_t most = most_clusters(device, cluster), waves = ceil_div(tiles, most);
-  *estimate_us = chooser.us();
-  *config = {.kernel = Kernel::kSm90Wgmma,
-             .block_m = shape.rows,
-             .block_n = shape.columns(),
-             .warps = (shape.warpgroups() + 1) * kWarpgroup / 32,
-             .stages = 0,
-             .cluster = cluster,
-             .splits = splits,
-             // As few as need the same number of waves: less power, the same time.
-             .ctas = static_cast<int>(stream_k ? shares : ceil_div(tiles, waves)) * cluster,
-             .stream_k = stream_k,
-             .copy_x = !x_fits_tma(p),
-             .workspace_bytes = 0,
-             .reason = "the weight dequantized in registers: fewest cycles over the SMs"};
-  if (stream_k) {
-    config->workspace_bytes = stream_k_workspace(shape.rows, config->block_n, config->ctas).bytes();
-  }
-  if (config->copy_x) {
-    const int64_t bytes = p.m * round_up<int64_t>(layout.k, 8) * 2;
-    config->workspace_bytes += bytes;
-    *estimate_us += kCopyLaunchUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs;
-  }
+  *estimate_us = chooser.us() + chooser.copy_us();
+  *config = chooser.config_of(chooser.best());
   return true;
 }
 
