@@ -42,11 +42,11 @@ rule link
 def _testing_sources() -> Iterable[Path]:
     """The bindings, and what they call: none needs torch or a CUDA toolkit.
 
-    Files named select*.cpp and plan.cpp hold the choice of a CUDA kernel.
+    Files named select*.cpp, plan.cpp and explain.cpp hold the choice of a CUDA kernel.
     """
     yield from (ROOT / "tests" / "cpp").glob("*.cpp")
     yield ROOT / "csrc" / "cpu" / "isa" / "isa.cpp"
-    for name in ("select*", "plan"):
+    for name in ("select*", "plan", "explain"):
         yield from (ROOT / "csrc" / "cuda").rglob(f"{name}.cpp")
 
 

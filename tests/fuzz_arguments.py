@@ -35,7 +35,8 @@ MEMORY = 1 << 30
 N, K, GROUP = 48, 64, 32
 REDUCTIONS = ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin")
 OVERLOADS = ("mul", "mul.w4a16", "mul_into", "mul_into.w4a16", "w4a16_grad_a", "sgemm")
-OVERLOADS += ("sgemm_into", *REDUCTIONS, "pack_w4", "unpack_w4", "dequantize_w4", "explain")
+OVERLOADS += ("sgemm_into", *REDUCTIONS, "pack_w4", "unpack_w4", "dequantize_w4")
+OVERLOADS += ("explain", "explain_reduce")
 DTYPES = [getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64", "uint8")]
 DTYPES += [torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.complex64]
 DTYPES += [torch.float8_e4m3fn, torch.uint16]
@@ -125,6 +126,8 @@ def draw_call(rng: random.Random, name: str) -> Arguments:
                 "zeros": integers(rng, shape, torch.float16)}  # fmt: skip
     if name == "explain":
         return {"op": rng.choice(["mul", "mul.w4a16", "sgemm"]), "m": 5, "n": N, "k": K}
+    if name == "explain_reduce":
+        return {"op": rng.choice(REDUCTIONS), "shape": [3, 1, 5], "dim": [0]}
     if name in REDUCTIONS:
         dtype = rng.choice(DTYPES[: 4 if name in ("mean", "norm") else 10])
         return {"x": integers(rng, (3, 1, 5), dtype), "dim": 0, "keepdim": True}

@@ -68,4 +68,16 @@ class JsonList {
   std::string body_;
 };
 
+// Of a choice on the CPU, where a rule gives each problem its kernel: no candidates are weighed.
+inline std::string rule_json(std::string_view family, const JsonObject& problem,
+                             const JsonObject& choice) {
+  return JsonObject()
+      .add("family", family)
+      .add("device", "cpu")
+      .add_raw("problem", problem.text())
+      .add_raw("choice", choice.text())
+      .add_raw("candidates", JsonList().text())
+      .text();
+}
+
 }  // namespace xgemm

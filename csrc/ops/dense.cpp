@@ -92,17 +92,18 @@ void run_dense(const char* op, const cpu::GemmProblem& problem, Precision precis
   cpu::gemm(problem, TorchParallel());
 }
 
-std::string explain_dense_cuda(const char* op, const cpu::GemmProblem& problem,
-                               Precision precision) {
+std::string explain_dense_cuda(const char* op, const cpu::GemmProblem& problem, Precision precision,
+                               bool json) {
 #ifdef XGEMM_WITH_CUDA
   const DeviceInfo device = current_device();
   if (device.sm_count > 0) {
     const cuda::gemm::Problem p = to_cuda(problem, precision);
+    if (json) return cuda::gemm::explain_json(p, device);
     return cuda::gemm::explain(p, cuda::gemm::select_config(p, device));
   }
   value_error(op, ": device must be one that is here, got 'cuda' without a GPU");
 #else
-  (void)problem, (void)precision;
+  (void)problem, (void)precision, (void)json;
   value_error(op, ": device must be 'cpu' in a library built without CUDA, got 'cuda'");
 #endif
 }

@@ -14,8 +14,8 @@ namespace xgemm::ops {
 void run_dense(const char* op, const cpu::GemmProblem& problem, Precision precision,
                const TensorView& like);
 
-// Which CUDA kernel a problem gets on the current device, for people.
-std::string explain_dense_cuda(const char* op, const cpu::GemmProblem& problem,
-                               Precision precision);
+// Which CUDA kernel a problem gets on the current device, in words or as JSON.
+std::string explain_dense_cuda(const char* op, const cpu::GemmProblem& problem, Precision precision,
+                               bool json);
 
 }  // namespace xgemm::ops

@@ -1,4 +1,4 @@
-// explain: which kernel and blocking a problem gets, in words.
+// explain: which kernel and blocking a problem gets, in words or as JSON.
 #include <limits>
 #include <string>
 
@@ -48,7 +48,7 @@ cpu::GemmProblem dense_problem(int64_t m, int64_t n, int64_t k, DType dtype, boo
 std::string explain(const StringArg& op, int64_t m, int64_t n, int64_t k, const StringArg& dtype,
                     int64_t group_size, bool zeros, bool bf16_scales, bool transa, bool transb,
                     bool batch_invariant, const StringArg& device,
-                    const EnumArg<Precision>& precision) {
+                    const EnumArg<Precision>& precision, bool json) {
   const std::string& name = op.text;
   const bool quantized = name == "mul.w4a16";
   if (!quantized && name != "mul" && name != "sgemm") {
@@ -65,18 +65,21 @@ std::string explain(const StringArg& op, int64_t m, int64_t n, int64_t k, const 
   const DType element = parse_dtype(name, dtype.text);
   const int threads = TorchParallel().num_threads();
   cpu::GemmProblem dense = dense_problem(m, n, k, element, transa, transb);
-  if (!quantized && on_cuda) return explain_dense_cuda(kOp, dense, precision.value(kOp));
-  if (!quantized) return cpu::explain_gemm(dense, threads);
+  if (!quantized && on_cuda) return explain_dense_cuda(kOp, dense, precision.value(kOp), json);
+  if (!quantized) {
+    return json ? cpu::explain_gemm_json(dense, threads) : cpu::explain_gemm(dense, threads);
+  }
 
   const w4::Layout layout = require_layout(kOp, n, k, group_size, zeros);
   const cpu::W4Weight weight = {.data = nullptr, .layout = layout, .bf16_scales = bf16_scales};
-  if (on_cuda) return explain_w4a16_cuda(kOp, m, weight, element, batch_invariant);
+  if (on_cuda) return explain_w4a16_cuda(kOp, m, weight, element, batch_invariant, json);
   const cpu::W4Problem problem = {.m = m,
                                   .weight = weight,
                                   .dtype = element,
                                   .x_row_stride = k,
                                   .y_row_stride = n,
                                   .batch_invariant = batch_invariant};
+  if (json) return cpu::explain_w4a16_json(problem, threads);
   std::string text = cpu::explain_w4a16(problem, threads);
   if (!cpu::w4a16_streams(problem)) {
     const cpu::W4Panels panels(problem.weight);

@@ -1,7 +1,10 @@
 // The eight reductions: dimensions checked and sorted into kept and reduced ones.
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "cpu/reduce/api.h"
@@ -22,6 +25,7 @@ using Dims = std::optional<std::vector<int64_t>>;
 
 constexpr const char* kNames[] = {"sum",  "mean", "prod",   "amax",
                                   "amin", "norm", "argmax", "argmin"};
+constexpr const char* kExplain = "explain_reduce";
 constexpr const char* name_of(ReduceOp op) { return kNames[static_cast<int>(op)]; }
 
 DType require_input(ReduceOp op, const TensorView& x) {
@@ -81,16 +85,43 @@ void run_on_gpu(const ReduceProblem& problem, const TensorView& like) {
 }
 #endif
 
+// The sizes and strides of x's dimensions as those that are kept and those that are reduced. The
+// output's strides are set by dense_output.
+ReduceProblem make_problem(ReduceOp op, DType dtype, double p, const int64_t* sizes,
+                           const int64_t* strides, int64_t dim, uint64_t mask, bool empty) {
+  ReduceProblem problem;
+  problem.op = op;
+  problem.in_dtype = dtype;
+  problem.p = p;
+  for (int64_t d = 0; d < dim; ++d) {
+    const bool reduced = mask >> d & 1;
+    // An empty tensor's sizes may have a product beyond int64, and its strides any value.
+    const ReduceDim extent = {sizes[d], empty ? 0 : strides[d], 0};
+    if (!reduced) problem.kept.push(extent);
+    if (reduced && !empty) problem.reduced.push(extent);
+  }
+  if (empty) problem.reduced.push({0, 1, 0});
+  // The norm of one number, of whatever order but 0, is its magnitude.
+  if (op == ReduceOp::kNorm && problem.reduced.elements() == 1 && (p < 0 || p > 0)) {
+    problem.p = std::numeric_limits<double>::infinity();
+  }
+  return problem;
+}
+
+void dense_output(ReduceProblem* problem) {
+  int64_t stride = 1;
+  for (int d = problem->kept.count - 1; d >= 0; --d) {
+    problem->kept[d].out_stride = stride;
+    stride *= problem->kept[d].size;
+  }
+}
+
 Tensor reduce(ReduceOp op, const Tensor& x, const int64_t* dims, size_t count, bool keepdim,
               double p = 2.0) {
   const TensorView view(name_of(op), "x", x);
   const DType dtype = require_input(op, view);
   const uint64_t mask = reduced_dims(op, dims, count, view.dim);
 
-  ReduceProblem problem;
-  problem.op = op;
-  problem.in_dtype = dtype;
-  problem.p = p;
   int64_t sizes[ReduceDims::kMaxDims];
   int64_t out_dim = 0;
   const bool empty = view.numel() == 0;
@@ -102,18 +133,11 @@ Tensor reduce(ReduceOp op, const Tensor& x, const int64_t* dims, size_t count, b
                   op == ReduceOp::kNorm ? concat(" with p=", p) : "", ", got x of shape ",
                   shape_of(view));
     }
-    // An empty tensor's sizes may have a product beyond int64, and its strides any value.
-    const ReduceDim extent = {view.sizes[d], empty ? 0 : view.strides[d], 0};
-    if (!reduced) problem.kept.push(extent);
-    if (reduced && !empty) problem.reduced.push(extent);
     no_output = no_output || (!reduced && view.sizes[d] == 0);
     if (!reduced || keepdim) sizes[out_dim++] = reduced ? 1 : view.sizes[d];
   }
-  if (empty) problem.reduced.push({0, 1, 0});
-  // The norm of one number, of whatever order but 0, is its magnitude.
-  if (op == ReduceOp::kNorm && problem.reduced.elements() == 1 && (p < 0 || p > 0)) {
-    problem.p = std::numeric_limits<double>::infinity();
-  }
+  ReduceProblem problem =
+      make_problem(op, dtype, p, view.sizes, view.strides, view.dim, mask, empty);
 #ifdef XGEMM_WITH_CUDA
   std::optional<CurrentDevice> device;
   const bool on_gpu = view.device_type == aoti_torch_device_type_cuda();
@@ -121,11 +145,7 @@ Tensor reduce(ReduceOp op, const Tensor& x, const int64_t* dims, size_t count, b
 #endif
   Tensor out = new_output(sizes, out_dim, torch_code(reduce_output_dtype(op, dtype)), view);
   if (no_output) return out;
-  int64_t stride = 1;
-  for (int d = problem.kept.count - 1; d >= 0; --d) {
-    problem.kept[d].out_stride = stride;
-    stride *= problem.kept[d].size;
-  }
+  dense_output(&problem);
   problem.in = view.data();
   problem.out = out.mutable_data_ptr();
 #ifdef XGEMM_WITH_CUDA
@@ -152,6 +172,59 @@ Tensor over_dim(const Tensor& x, std::optional<int64_t> dim, bool keepdim) {
   return reduce(kOp, x, dim ? &*dim : nullptr, dim ? 1 : 0, keepdim);
 }
 
+std::string explain_on_gpu([[maybe_unused]] const ReduceProblem& problem,
+                           [[maybe_unused]] bool json) {
+#ifdef XGEMM_WITH_CUDA
+  const DeviceInfo device = current_device();
+  if (device.sm_count > 0) {
+    const cuda::reduce::Plan plan = cuda::reduce::make_plan(problem);
+    if (json) return cuda::reduce::explain_json(problem, plan, device);
+    return cuda::reduce::explain(plan, cuda::reduce::select_config(problem, plan, device));
+  }
+  value_error(kExplain, ": device must be one that is here, got 'cuda' without a GPU");
+#else
+  value_error(kExplain, ": device must be 'cpu' in a library built without CUDA, got 'cuda'");
+#endif
+}
+
+// Of a contiguous tensor whose address is a multiple of 16 bytes.
+std::string explain_reduce(const StringArg& op, const std::vector<int64_t>& shape, const Dims& dim,
+                           const StringArg& dtype, double p, const StringArg& device, bool json) {
+  const auto* found = std::ranges::find(kNames, op.text, [](const char* x) { return x; });
+  if (found == std::end(kNames)) {
+    value_error(kExplain, ": op must be a reduction, such as 'sum', got ", printable(op.text));
+  }
+  const auto reduction = static_cast<ReduceOp>(found - kNames);
+  if (device.text != "cpu" && device.text != "cuda") {
+    value_error(kExplain, ": device must be 'cpu' or 'cuda', got ", printable(device.text));
+  }
+  const bool floats = reduction == ReduceOp::kMean || reduction == ReduceOp::kNorm;
+  std::optional<DType> element;
+  for (int i = 0; i <= static_cast<int>(DType::kBool); ++i) {
+    const auto each = static_cast<DType>(i);
+    if (dtype.text == xgemm::name_of(each) && (is_floating(each) || !floats)) element = each;
+  }
+  if (!element) {
+    value_error(kExplain, ": dtype of ", op.text, " must be one that it takes, got ",
+                printable(dtype.text));
+  }
+  const auto count = static_cast<int64_t>(shape.size());
+  const uint64_t mask =
+      reduced_dims(reduction, dim ? dim->data() : nullptr, dim ? dim->size() : 0, count);
+  std::vector<int64_t> strides(shape.size());
+  int64_t stride = 1;
+  for (int64_t d = count - 1; d >= 0; --d) {
+    strides[d] = stride;
+    const bool fits = shape[d] >= 0 && !__builtin_mul_overflow(stride, shape[d], &stride);
+    if (!fits) value_error(kExplain, ": shape must have a size in int64, got ", shape[d]);
+  }
+  ReduceProblem problem =
+      make_problem(reduction, *element, p, shape.data(), strides.data(), count, mask, stride == 0);
+  dense_output(&problem);
+  if (device.text == "cuda") return explain_on_gpu(problem, json);
+  return cpu::explain_reduce(problem, json);
+}
+
 void register_kernels(torch::stable::detail::StableLibrary& m) {
   m.impl("sum", TORCH_BOX(&over_dims<ReduceOp::kSum>));
   m.impl("mean", TORCH_BOX(&over_dims<ReduceOp::kMean>));
@@ -166,6 +239,9 @@ void register_kernels(torch::stable::detail::StableLibrary& m) {
 }  // namespace
 }  // namespace xgemm::ops
 
+STABLE_TORCH_LIBRARY_IMPL(xgemm, CompositeExplicitAutograd, m) {
+  m.impl("explain_reduce", TORCH_BOX(&xgemm::ops::explain_reduce));
+}
 STABLE_TORCH_LIBRARY_IMPL(xgemm, CPU, m) { xgemm::ops::register_kernels(m); }
 #ifdef XGEMM_WITH_CUDA
 STABLE_TORCH_LIBRARY_IMPL(xgemm, CUDA, m) { xgemm::ops::register_kernels(m); }

@@ -51,8 +51,8 @@ void run_dequantize_cuda(const char* op, const cuda::w4a16::Dequantize& part,
                          const TensorView& like);
 #endif
 
-// Which CUDA kernel a problem gets on the current device, for people.
+// Which CUDA kernel a problem gets on the current device, in words or as JSON.
 std::string explain_w4a16_cuda(const char* op, int64_t m, const cpu::W4Weight& weight, DType dtype,
-                               bool batch_invariant);
+                               bool batch_invariant, bool json);
 
 }  // namespace xgemm::ops

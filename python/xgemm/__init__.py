@@ -29,6 +29,7 @@ from xgemm import (  # noqa: E402
     onnx,
     reductions,  # noqa: F401
 )
+from xgemm.explain import explain  # noqa: E402
 from xgemm.formats.checkpoint import load, save  # noqa: E402
 from xgemm.formats.packed import PackedWeight, pack, unpack  # noqa: E402
 from xgemm.nn.swap import swap, unswap  # noqa: E402
@@ -42,6 +43,7 @@ __all__ = [
     "PackedWeight",
     "QuantizedWeight",
     "__version__",
+    "explain",
     "fuse",
     "linear",
     "load",

@@ -28,7 +28,7 @@ from .arguments import takes, type_error
 _DIFFERENTIABLE = ("mul", "sgemm", "w4a16_grad_a", "sum", "mean", "prod", "amax", "amin", "norm")
 _OTHERS = (
     *("argmax", "argmin", "mul_into", "sgemm_into"),
-    *("pack_w4", "unpack_w4", "dequantize_w4", "explain"),
+    *("pack_w4", "unpack_w4", "dequantize_w4", "explain", "explain_reduce"),
 )
 
 _inference_mode = torch.is_inference_mode_enabled

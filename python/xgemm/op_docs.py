@@ -140,13 +140,29 @@ Source: csrc/ops/dequantize.cpp; csrc/cpu/w4a16/dequantize.cpp, csrc/cuda/w4a16/
 _EXPLAIN = """Which kernel a problem gets, and why; for people, not for torch.compile.
 
 explain(op, m, n, k, *, dtype="float32", group_size=128, zeros=False, bf16_scales=False,
-        transa=False, transb=False, batch_invariant=False, device="cpu", precision="ieee") -> str
+        transa=False, transb=False, batch_invariant=False, device="cpu", precision="ieee",
+        json=False) -> str
 
     op: mul, mul.w4a16 or sgemm. m, n, k: the problem's sizes.
     dtype: of the activations. The rest: as in the op.
+    json: a JSON object: family, device, problem, choice (with reason and, on CUDA, estimate_us) and
+        candidates, all that were weighed, the least estimate first. xgemm.explain gives it parsed.
 
 Errors: ValueError, naming the argument, what was expected and what it got.
 Source: csrc/ops/explain.cpp.
+"""
+
+_EXPLAIN_REDUCE = """Which kernel the reduction of a contiguous tensor gets, and why.
+
+explain_reduce(op, shape, dim=None, *, dtype="float32", p=2.0, device="cpu", json=False) -> str
+
+    op: sum, mean, prod, amax, amin, norm, argmax or argmin. shape: the tensor's.
+    dim: an int, a list of them, or None for all. dtype, p: as in the op.
+    json: as in explain.
+
+Errors: ValueError, naming the argument, what was expected and what it got; IndexError for a
+    dimension that is not there.
+Source: csrc/ops/reduce.cpp.
 """
 
 _ALL_DTYPES = "float16, bfloat16, float32, float64, or an integer type or bool"
@@ -189,6 +205,7 @@ DOCS = {
     "unpack_w4": _UNPACK,
     "dequantize_w4": _DEQUANTIZE,
     "explain": _EXPLAIN,
+    "explain_reduce": _EXPLAIN_REDUCE,
     "sum": _reduction(
         "sum",
         "Sum over dimensions.",

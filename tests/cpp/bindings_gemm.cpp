@@ -174,4 +174,10 @@ void bind_gemm(py::module_& m) {
   m.def("fast_divide", [](uint32_t x, uint32_t by) { return xgemm::FastDivisor(by).divide(x); });
   bind_align(m);
   m.def("explain_gemm", &gemm::explain, py::arg("problem"), py::arg("config"));
+  m.def(
+      "explain_gemm_json",
+      [](const gemm::Problem& problem, int capability, int sm_count) {
+        return gemm::explain_json(problem, {.sm_count = sm_count, .capability = capability});
+      },
+      py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
 }

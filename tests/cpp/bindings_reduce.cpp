@@ -21,6 +21,8 @@ using Reduced = std::pair<int64_t, int64_t>;         // size, stride
 using Dims = std::vector<std::pair<int64_t, int64_t>>;
 
 struct Choice {
+  xgemm::ReduceProblem problem;
+  xgemm::DeviceInfo device;
   reduce::Plan plan;
   reduce::Config config;
 };
@@ -33,10 +35,9 @@ Choice choose(int op, int dtype, uintptr_t in, const std::vector<Kept>& kept,
   problem.in = reinterpret_cast<const void*>(in), problem.p = p;
   for (const auto& [size, of_in, of_out] : kept) problem.kept.push({size, of_in, of_out});
   for (const auto& [size, stride] : reduced) problem.reduced.push({size, stride, 0});
-  Choice choice{reduce::make_plan(problem), {}};
-  choice.config =
-      reduce::select_config(problem, choice.plan, {.sm_count = sm_count, .capability = capability});
-  return choice;
+  const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
+  const reduce::Plan plan = reduce::make_plan(problem);
+  return {problem, device, plan, reduce::select_config(problem, plan, device)};
 }
 
 Dims sizes_and_strides(const xgemm::ReduceDims& dims) {
@@ -84,7 +85,9 @@ void bind_reduce(py::module_& m) {
       .def_property_readonly("kept", [](const Choice& c) { return sizes_and_strides(c.plan.kept); })
       .def_property_readonly("reduced",
                              [](const Choice& c) { return sizes_and_strides(c.plan.reduced); })
-      .def("__str__", [](const Choice& c) { return reduce::explain(c.plan, c.config); });
+      .def("__str__", [](const Choice& c) { return reduce::explain(c.plan, c.config); })
+      .def("json",
+           [](const Choice& c) { return reduce::explain_json(c.problem, c.plan, c.device); });
   m.def("select_reduce", &choose, py::kw_only(), py::arg("op"), py::arg("dtype"),
         py::arg("address"), py::arg("kept"), py::arg("reduced"), py::arg("p") = 2.0,
         py::arg("capability") = 90, py::arg("sm_count") = 132);

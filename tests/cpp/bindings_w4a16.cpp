@@ -111,6 +111,12 @@ void bind_w4a16(py::module_& m) {
                    double*) { return register_resident::select(p, device, config); });
   m.def("w4_wgmma_may_split", &wgmma::may_split, py::arg("consumers"), py::arg("rows"));
   m.def("explain_w4a16", &w4a16::explain, py::arg("problem"), py::arg("config"));
+  m.def(
+      "explain_w4a16_json",
+      [](const w4a16::Problem& problem, int capability, int sm_count) {
+        return w4a16::explain_json(problem, {.sm_count = sm_count, .capability = capability});
+      },
+      py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
 
   py::class_<skinny::SharedPlan>(m, "W4RowsSharedPlan")
       .def_readonly("inbox", &skinny::SharedPlan::inbox)

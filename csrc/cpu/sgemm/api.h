@@ -51,5 +51,7 @@ void gemm(const GemmProblem& problem, const Parallel& parallel);
 
 // The kernel and blocking that `problem` gets, for people.
 std::string explain_gemm(const GemmProblem& problem, int num_threads);
+// The same as a JSON object.
+std::string explain_gemm_json(const GemmProblem& problem, int num_threads);
 
 }  // namespace xgemm::cpu

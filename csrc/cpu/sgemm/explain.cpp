@@ -1,6 +1,7 @@
 // What a person reads about a product: its way, its kernel, its blocks.
 #include <string>
 
+#include "common/json.h"
 #include "common/math.h"
 #include "cpu/sgemm/plan.h"
 
@@ -55,6 +56,32 @@ std::string explain_gemm(const GemmProblem& problem, int num_threads) {
   }
   text += ", threads " + sizes(plan.threads_m, plan.threads_n);
   return text;
+}
+
+std::string explain_gemm_json(const GemmProblem& problem, int num_threads) {
+  using namespace dense;
+  const Product p = product_of(problem);
+  const Kernels& table = kernels();
+  const Plan plan = make_plan(p, table, num_threads);
+  const Blocking& blocking = table.blocking;
+  JsonObject size, choice;
+  size.add("m", problem.m)
+      .add("n", problem.n)
+      .add("k", problem.k)
+      .add("dtype", name_of(problem.d.dtype))
+      .add("threads", num_threads);
+  choice.add("kernel", name_of(plan.path))
+      .add("isa", name_of(table.isa))
+      .add("transposed", plan.transposed)
+      .add("mr", blocking.mr)
+      .add("nr", blocking.nr)
+      .add("mc", blocking.mc)
+      .add("nc", blocking.nc)
+      .add("kc", blocking.kc)
+      .add("threads_m", plan.threads_m)
+      .add("threads_n", plan.threads_n)
+      .add("reason", why(plan.path));
+  return rule_json("dense", size, choice);
 }
 
 }  // namespace xgemm::cpu

@@ -41,6 +41,8 @@ bool w4a16_streams(const W4Problem& problem);
 // Few rows: reads every packed byte once, dequantizes in registers.
 void w4a16_stream(const W4Problem& problem, const Parallel& parallel);
 std::string explain_w4a16(const W4Problem& problem, int num_threads);
+// The same as a JSON object.
+std::string explain_w4a16_json(const W4Problem& problem, int num_threads);
 
 // W^T [k, n] as the B operand of the blocked driver (forward: X W^T), dequantized in the packing.
 class W4Panels final : public PanelSource {

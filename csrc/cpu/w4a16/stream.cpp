@@ -5,6 +5,7 @@
 #include <sstream>
 #include <vector>
 
+#include "common/json.h"
 #include "cpu/isa/convert.h"
 #include "cpu/isa/isa.h"
 #include "cpu/w4a16/api.h"
@@ -136,6 +137,22 @@ void w4a16_stream(const W4Problem& problem, const Parallel& parallel) {
   }
 }
 
+namespace {
+
+std::string why(const W4Problem& problem) {
+  if (by_digits()) {
+    return "the CPU has avx512_vnni: 64 products of a digit are one instruction";
+  }
+  const std::string most = std::to_string(kStreamMaxRows);
+  if (!w4a16_streams(problem)) return "m > " + most + ": one dequantization serves all rows";
+  if (problem.batch_invariant) {
+    return "batch_invariant is set: it sums a row in one order for every m";
+  }
+  return "m <= " + most + ": reading the weights costs more than the sums";
+}
+
+}  // namespace
+
 std::string explain_w4a16(const W4Problem& problem, int num_threads) {
   const w4::Layout& layout = problem.weight.layout;
   std::ostringstream out;
@@ -147,23 +164,39 @@ std::string explain_w4a16(const W4Problem& problem, int num_threads) {
       << " x=" << name_of(problem.dtype) << " threads=" << num_threads << "\n";
   if (by_digits()) {
     out << "kernel: 8-bit dot products (" << name_of(isa()) << "), x as " << digits
-        << " digits of 8 bits, up to " << w4a16::kDigitRows << " rows share a decoding; "
-        << "because the CPU has avx512_vnni: 64 products of a digit are one instruction";
+        << " digits of 8 bits, up to " << w4a16::kDigitRows << " rows share a decoding; ";
   } else if (w4a16_streams(problem)) {
     out << "kernel: stream (" << instructions << "), " << w4a16::kMaxRows
         << " rows of x share a conversion of the weights; ";
-    if (problem.batch_invariant) {
-      out << "because batch_invariant is set: it sums a row in one order for every m";
-    } else {
-      out << "because m <= " << kStreamMaxRows << ": reading the weights costs more than the sums";
-    }
   } else {
     out << "kernel: blocked fp32 GEMM, weights dequantized (" << instructions
-        << ") while its panels are packed; because m > " << kStreamMaxRows
-        << ": one dequantization serves all rows";
+        << ") while its panels are packed; ";
   }
+  out << "because " << why(problem);
   out << "\nreads " << layout.bytes() << " bytes of packed weights\n";
   return out.str();
+}
+
+std::string explain_w4a16_json(const W4Problem& problem, int num_threads) {
+  const w4::Layout& layout = problem.weight.layout;
+  JsonObject size, choice;
+  size.add("m", problem.m)
+      .add("n", layout.n)
+      .add("k", layout.k)
+      .add("dtype", name_of(problem.dtype))
+      .add("group_size", layout.group_size)
+      .add("zeros", layout.zeros)
+      .add("bf16_scales", problem.weight.bf16_scales)
+      .add("batch_invariant", problem.batch_invariant)
+      .add("threads", num_threads);
+  const char* instructions = isa() != Isa::kGeneric ? "avx2" : "generic";
+  choice
+      .add("kernel", by_digits()              ? "8-bit dot products"
+                     : w4a16_streams(problem) ? "stream"
+                                              : "blocked")
+      .add("isa", by_digits() ? name_of(isa()) : instructions)
+      .add("reason", why(problem));
+  return rule_json("w4a16", size, choice);
 }
 
 }  // namespace xgemm::cpu
