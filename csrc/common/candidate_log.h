@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <functional>
 #include <vector>
@@ -27,7 +28,10 @@ class CandidateLog {
   // The thread's, or null.
   static CandidateLog* active() { return active_; }
 
-  void add(const Config& config, double us) { candidates_.push_back({config, us}); }
+  // A candidate that does not fit has no finite estimate.
+  void add(const Config& config, double us) {
+    if (std::isfinite(us)) candidates_.push_back({config, us});
+  }
   size_t size() const { return candidates_.size(); }
   // What adjusts an estimate after it was weighed adjusts those that were added since.
   template <typename Adjust>

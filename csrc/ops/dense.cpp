@@ -93,17 +93,17 @@ void run_dense(const char* op, const cpu::GemmProblem& problem, Precision precis
 }
 
 std::string explain_dense_cuda(const char* op, const cpu::GemmProblem& problem, Precision precision,
-                               bool json) {
+                               ExplainForm form) {
 #ifdef XGEMM_WITH_CUDA
   const DeviceInfo device = current_device();
   if (device.sm_count > 0) {
     const cuda::gemm::Problem p = to_cuda(problem, precision);
-    if (json) return cuda::gemm::explain_json(p, device);
+    if (form.json) return cuda::gemm::explain_json(p, device, form.candidates);
     return cuda::gemm::explain(p, cuda::gemm::select_config(p, device));
   }
   value_error(op, ": device must be one that is here, got 'cuda' without a GPU");
 #else
-  (void)problem, (void)precision, (void)json;
+  (void)problem, (void)precision, (void)form;
   value_error(op, ": device must be 'cpu' in a library built without CUDA, got 'cuda'");
 #endif
 }

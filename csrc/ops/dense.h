@@ -6,6 +6,7 @@
 #include "common/precision.h"
 #include "cpu/sgemm/api.h"
 #include "ops/checks.h"
+#include "ops/explain_form.h"
 
 namespace xgemm::ops {
 
@@ -16,6 +17,6 @@ void run_dense(const char* op, const cpu::GemmProblem& problem, Precision precis
 
 // Which CUDA kernel a problem gets on the current device, in words or as JSON.
 std::string explain_dense_cuda(const char* op, const cpu::GemmProblem& problem, Precision precision,
-                               bool json);
+                               ExplainForm form);
 
 }  // namespace xgemm::ops

@@ -48,7 +48,8 @@ cpu::GemmProblem dense_problem(int64_t m, int64_t n, int64_t k, DType dtype, boo
 std::string explain(const StringArg& op, int64_t m, int64_t n, int64_t k, const StringArg& dtype,
                     int64_t group_size, bool zeros, bool bf16_scales, bool transa, bool transb,
                     bool batch_invariant, const StringArg& device,
-                    const EnumArg<Precision>& precision, bool json) {
+                    const EnumArg<Precision>& precision, bool json, bool candidates) {
+  const ExplainForm form{.json = json, .candidates = candidates};
   const std::string& name = op.text;
   const bool quantized = name == "mul.w4a16";
   if (!quantized && name != "mul" && name != "sgemm") {
@@ -65,14 +66,14 @@ std::string explain(const StringArg& op, int64_t m, int64_t n, int64_t k, const 
   const DType element = parse_dtype(name, dtype.text);
   const int threads = TorchParallel().num_threads();
   cpu::GemmProblem dense = dense_problem(m, n, k, element, transa, transb);
-  if (!quantized && on_cuda) return explain_dense_cuda(kOp, dense, precision.value(kOp), json);
+  if (!quantized && on_cuda) return explain_dense_cuda(kOp, dense, precision.value(kOp), form);
   if (!quantized) {
     return json ? cpu::explain_gemm_json(dense, threads) : cpu::explain_gemm(dense, threads);
   }
 
   const w4::Layout layout = require_layout(kOp, n, k, group_size, zeros);
   const cpu::W4Weight weight = {.data = nullptr, .layout = layout, .bf16_scales = bf16_scales};
-  if (on_cuda) return explain_w4a16_cuda(kOp, m, weight, element, batch_invariant, json);
+  if (on_cuda) return explain_w4a16_cuda(kOp, m, weight, element, batch_invariant, form);
   const cpu::W4Problem problem = {.m = m,
                                   .weight = weight,
                                   .dtype = element,

@@ -10,6 +10,7 @@
 #include "cpu/reduce/api.h"
 #include "ops/boxed.h"
 #include "ops/checks.h"
+#include "ops/explain_form.h"
 
 #ifdef XGEMM_WITH_CUDA
 #include "common/current_device.h"
@@ -173,12 +174,12 @@ Tensor over_dim(const Tensor& x, std::optional<int64_t> dim, bool keepdim) {
 }
 
 std::string explain_on_gpu([[maybe_unused]] const ReduceProblem& problem,
-                           [[maybe_unused]] bool json) {
+                           [[maybe_unused]] ExplainForm form) {
 #ifdef XGEMM_WITH_CUDA
   const DeviceInfo device = current_device();
   if (device.sm_count > 0) {
     const cuda::reduce::Plan plan = cuda::reduce::make_plan(problem);
-    if (json) return cuda::reduce::explain_json(problem, plan, device);
+    if (form.json) return cuda::reduce::explain_json(problem, plan, device, form.candidates);
     return cuda::reduce::explain(plan, cuda::reduce::select_config(problem, plan, device));
   }
   value_error(kExplain, ": device must be one that is here, got 'cuda' without a GPU");
@@ -189,7 +190,8 @@ std::string explain_on_gpu([[maybe_unused]] const ReduceProblem& problem,
 
 // Of a contiguous tensor whose address is a multiple of 16 bytes.
 std::string explain_reduce(const StringArg& op, const std::vector<int64_t>& shape, const Dims& dim,
-                           const StringArg& dtype, double p, const StringArg& device, bool json) {
+                           const StringArg& dtype, double p, const StringArg& device, bool json,
+                           bool candidates) {
   const auto* found = std::ranges::find(kNames, op.text, [](const char* x) { return x; });
   if (found == std::end(kNames)) {
     value_error(kExplain, ": op must be a reduction, such as 'sum', got ", printable(op.text));
@@ -221,7 +223,8 @@ std::string explain_reduce(const StringArg& op, const std::vector<int64_t>& shap
   ReduceProblem problem =
       make_problem(reduction, *element, p, shape.data(), strides.data(), count, mask, stride == 0);
   dense_output(&problem);
-  if (device.text == "cuda") return explain_on_gpu(problem, json);
+  if (device.text == "cuda")
+    return explain_on_gpu(problem, {.json = json, .candidates = candidates});
   return cpu::explain_reduce(problem, json);
 }
 

@@ -50,8 +50,8 @@ STABLE_TORCH_LIBRARY(xgemm, m) {
       "explain(str op, int m, int n, int k, *, str dtype=\"float32\", int group_size=128, "
       "bool zeros=False, bool bf16_scales=False, bool transa=False, bool transb=False, "
       "bool batch_invariant=False, str device=\"cpu\", str precision=\"ieee\", "
-      "bool json=False) -> str");
+      "bool json=False, bool candidates=True) -> str");
   m.def(
       "explain_reduce(str op, int[] shape, int[1]? dim=None, *, str dtype=\"float32\", "
-      "float p=2.0, str device=\"cpu\", bool json=False) -> str");
+      "float p=2.0, str device=\"cpu\", bool json=False, bool candidates=True) -> str");
 }

@@ -254,7 +254,7 @@ void run_dequantize_cuda(const char* op, const Dequantize& part, const TensorVie
 #endif  // XGEMM_WITH_CUDA
 
 std::string explain_w4a16_cuda(const char* op, int64_t m, const cpu::W4Weight& weight, DType dtype,
-                               bool batch_invariant, bool json) {
+                               bool batch_invariant, ExplainForm form) {
 #ifdef XGEMM_WITH_CUDA
   const DeviceInfo device = current_device();
   if (device.sm_count > 0) {
@@ -266,23 +266,23 @@ std::string explain_w4a16_cuda(const char* op, int64_t m, const cpu::W4Weight& w
                           .d_row_stride = layout.n,
                           .batch_invariant = batch_invariant};
     if (const auto config = cuda::w4a16::select_config(problem, device)) {
-      return json ? cuda::w4a16::explain_json(problem, device)
-                  : cuda::w4a16::explain(problem, *config);
+      return form.json ? cuda::w4a16::explain_json(problem, device, form.candidates)
+                       : cuda::w4a16::explain(problem, *config);
     }
     cpu::GemmProblem dense;
     dense.m = m, dense.n = layout.n, dense.k = layout.k;
     dense.a = {.data = nullptr, .dtype = dtype, .row_stride = layout.k, .col_stride = 1};
     dense.b = {.data = nullptr, .dtype = dtype, .row_stride = 1, .col_stride = layout.k};
     dense.d = {.data = nullptr, .dtype = dtype, .row_stride = layout.n, .col_stride = 1};
-    const std::string product = explain_dense_cuda(op, dense, Precision::kIeee, json);
-    if (json) return product;
+    const std::string product = explain_dense_cuda(op, dense, Precision::kIeee, form);
+    if (form.json) return product;
     return "W4A16 on CUDA with float32 activations: the weight is dequantized to float32 in parts"
            " of at most 64 MiB, each multiplied by the dense kernel\n" +
            product;
   }
   value_error(op, ": device must be one that is here, got 'cuda' without a GPU");
 #else
-  (void)m, (void)weight, (void)dtype, (void)batch_invariant, (void)json;
+  (void)m, (void)weight, (void)dtype, (void)batch_invariant, (void)form;
   value_error(op, ": device must be 'cpu' in a library built without CUDA, got 'cuda'");
 #endif
 }

@@ -6,6 +6,7 @@
 
 #include "cpu/w4a16/api.h"
 #include "ops/checks.h"
+#include "ops/explain_form.h"
 
 #ifdef XGEMM_WITH_CUDA
 #include "cuda/w4a16/api.h"
@@ -53,6 +54,6 @@ void run_dequantize_cuda(const char* op, const cuda::w4a16::Dequantize& part,
 
 // Which CUDA kernel a problem gets on the current device, in words or as JSON.
 std::string explain_w4a16_cuda(const char* op, int64_t m, const cpu::W4Weight& weight, DType dtype,
-                               bool batch_invariant, bool json);
+                               bool batch_invariant, ExplainForm form);
 
 }  // namespace xgemm::ops

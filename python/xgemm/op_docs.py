@@ -141,12 +141,13 @@ _EXPLAIN = """Which kernel a problem gets, and why; for people, not for torch.co
 
 explain(op, m, n, k, *, dtype="float32", group_size=128, zeros=False, bf16_scales=False,
         transa=False, transb=False, batch_invariant=False, device="cpu", precision="ieee",
-        json=False) -> str
+        json=False, candidates=True) -> str
 
     op: mul, mul.w4a16 or sgemm. m, n, k: the problem's sizes.
     dtype: of the activations. The rest: as in the op.
     json: a JSON object: family, device, problem, choice (with reason and, on CUDA, estimate_us) and
         candidates, all that were weighed, the least estimate first. xgemm.explain gives it parsed.
+    candidates: False leaves these, and the estimates, out of the JSON: a tenth of the time.
 
 Errors: ValueError, naming the argument, what was expected and what it got.
 Source: csrc/ops/explain.cpp.
@@ -154,11 +155,12 @@ Source: csrc/ops/explain.cpp.
 
 _EXPLAIN_REDUCE = """Which kernel the reduction of a contiguous tensor gets, and why.
 
-explain_reduce(op, shape, dim=None, *, dtype="float32", p=2.0, device="cpu", json=False) -> str
+explain_reduce(op, shape, dim=None, *, dtype="float32", p=2.0, device="cpu", json=False,
+               candidates=True) -> str
 
     op: sum, mean, prod, amax, amin, norm, argmax or argmin. shape: the tensor's.
     dim: an int, a list of them, or None for all. dtype, p: as in the op.
-    json: as in explain.
+    json, candidates: as in explain.
 
 Errors: ValueError, naming the argument, what was expected and what it got; IndexError for a
     dimension that is not there.

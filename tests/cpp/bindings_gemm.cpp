@@ -176,8 +176,9 @@ void bind_gemm(py::module_& m) {
   m.def("explain_gemm", &gemm::explain, py::arg("problem"), py::arg("config"));
   m.def(
       "explain_gemm_json",
-      [](const gemm::Problem& problem, int capability, int sm_count) {
-        return gemm::explain_json(problem, {.sm_count = sm_count, .capability = capability});
+      [](const gemm::Problem& problem, int capability, int sm_count, bool candidates) {
+        return gemm::explain_json(problem, {.sm_count = sm_count, .capability = capability},
+                                  candidates);
       },
-      py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
+      py::arg("problem"), py::arg("capability"), py::arg("sm_count"), py::arg("candidates") = true);
 }

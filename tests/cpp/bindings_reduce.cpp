@@ -87,7 +87,7 @@ void bind_reduce(py::module_& m) {
                              [](const Choice& c) { return sizes_and_strides(c.plan.reduced); })
       .def("__str__", [](const Choice& c) { return reduce::explain(c.plan, c.config); })
       .def("json",
-           [](const Choice& c) { return reduce::explain_json(c.problem, c.plan, c.device); });
+           [](const Choice& c) { return reduce::explain_json(c.problem, c.plan, c.device, true); });
   m.def("select_reduce", &choose, py::kw_only(), py::arg("op"), py::arg("dtype"),
         py::arg("address"), py::arg("kept"), py::arg("reduced"), py::arg("p") = 2.0,
         py::arg("capability") = 90, py::arg("sm_count") = 132);

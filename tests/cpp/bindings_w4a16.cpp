@@ -113,10 +113,11 @@ void bind_w4a16(py::module_& m) {
   m.def("explain_w4a16", &w4a16::explain, py::arg("problem"), py::arg("config"));
   m.def(
       "explain_w4a16_json",
-      [](const w4a16::Problem& problem, int capability, int sm_count) {
-        return w4a16::explain_json(problem, {.sm_count = sm_count, .capability = capability});
+      [](const w4a16::Problem& problem, int capability, int sm_count, bool candidates) {
+        return w4a16::explain_json(problem, {.sm_count = sm_count, .capability = capability},
+                                   candidates);
       },
-      py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
+      py::arg("problem"), py::arg("capability"), py::arg("sm_count"), py::arg("candidates") = true);
 
   py::class_<skinny::SharedPlan>(m, "W4RowsSharedPlan")
       .def_readonly("inbox", &skinny::SharedPlan::inbox)

@@ -139,11 +139,10 @@ std::string explain(const Problem& problem, const Config& config) {
   return out.str();
 }
 
-std::string explain_json(const Problem& problem, const DeviceInfo& device) {
-  CandidateLog<Config> log;
-  const Config chosen = select_config(problem, device);
-  const auto fields = [&](const Config& config) { return fields_of(problem, config); };
-  return choice_json("dense", describe(problem, device), chosen, log, fields);
+std::string explain_json(const Problem& problem, const DeviceInfo& device, bool candidates) {
+  const auto choose = [&] { return select_config(problem, device); };
+  return choice_json<Config>("dense", describe(problem, device), candidates, choose,
+                             [&](const Config& config) { return fields_of(problem, config); });
 }
 
 }  // namespace xgemm::cuda::gemm

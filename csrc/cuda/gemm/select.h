@@ -20,6 +20,6 @@ bool select_shifted(const Problem& problem, const DeviceInfo& device, Config* co
 std::string explain(const Problem& problem, const Config& config);
 // An object: the problem, the choice with its estimate and reason, and all candidates that were
 // weighed, by their estimates.
-std::string explain_json(const Problem& problem, const DeviceInfo& device);
+std::string explain_json(const Problem& problem, const DeviceInfo& device, bool candidates);
 
 }  // namespace xgemm::cuda::gemm

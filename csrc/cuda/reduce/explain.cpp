@@ -65,10 +65,11 @@ std::string explain(const Plan& plan, const Config& config) {
   return text;
 }
 
-std::string explain_json(const ReduceProblem& problem, const Plan& plan, const DeviceInfo& device) {
-  CandidateLog<Config> log;
-  const Config chosen = select_config(problem, plan, device);
-  return choice_json("reduce", describe(problem, plan, device), chosen, log, fields_of);
+std::string explain_json(const ReduceProblem& problem, const Plan& plan, const DeviceInfo& device,
+                         bool candidates) {
+  const auto choose = [&] { return select_config(problem, plan, device); };
+  return choice_json<Config>("reduce", describe(problem, plan, device), candidates, choose,
+                             fields_of);
 }
 
 }  // namespace xgemm::cuda::reduce

@@ -17,6 +17,7 @@ Config select_config(const ReduceProblem& problem, const Plan& plan, const Devic
 std::string explain(const Plan& plan, const Config& config);
 // An object: the problem, the choice with its reason, and the candidates whose costs were
 // estimated, by these. Kernels that a rule gives a problem have no estimate.
-std::string explain_json(const ReduceProblem& problem, const Plan& plan, const DeviceInfo& device);
+std::string explain_json(const ReduceProblem& problem, const Plan& plan, const DeviceInfo& device,
+                         bool candidates);
 
 }  // namespace xgemm::cuda::reduce

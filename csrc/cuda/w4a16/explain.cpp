@@ -88,11 +88,9 @@ std::string explain(const Problem& p, const Config& config) {
   return out.str();
 }
 
-std::string explain_json(const Problem& problem, const DeviceInfo& device) {
-  CandidateLog<Config> log;
-  const std::optional<Config> chosen = select_config(problem, device);
-  if (!chosen) return "";
-  return choice_json("w4a16", describe(problem, device), *chosen, log, fields_of);
+std::string explain_json(const Problem& problem, const DeviceInfo& device, bool candidates) {
+  const auto choose = [&] { return select_config(problem, device); };
+  return choice_json<Config>("w4a16", describe(problem, device), candidates, choose, fields_of);
 }
 
 }  // namespace xgemm::cuda::w4a16

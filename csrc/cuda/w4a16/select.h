@@ -18,6 +18,6 @@ std::optional<Config> remembered_config(const Problem& problem, const DeviceInfo
 std::string explain(const Problem& problem, const Config& config);
 // An object: the problem, the choice with its estimate and reason, and all candidates that were
 // weighed, by their estimates. Empty for float32 activations, as select_config.
-std::string explain_json(const Problem& problem, const DeviceInfo& device);
+std::string explain_json(const Problem& problem, const DeviceInfo& device, bool candidates);
 
 }  // namespace xgemm::cuda::w4a16
