@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
 LAYOUTS = ((False, False), (False, True), (True, False), (True, True))  # transa, transb
 M = (1, 2, 4, 5, 8, 12, 16, 24, 32, 48, 64, 100, 128, 129, 200, 256, 384, 512, 640, 1024, 2560)
@@ -28,8 +27,10 @@ W4_K = (96, 256, 512, 640, 768, 1024, 1100, 1536, 2048, 2560, 4096, 8192, 16384)
 MOST_W4_WEIGHT = 1 << 24  # elements: packed on the host
 W4_RING_UNITS = 24  # of 128 k: more than the longest ring of a CTA holds
 
-# What says which kernel a product [m, k] x [k, n] gets, given also transa and transb.
-Explain = Callable[[int, int, int, bool, bool], str]
+# What says which kernel a product [m, k] x [k, n] gets, given also transa and transb: the `choice`
+# of explain's JSON.
+Choice = dict[str, Any]
+Explain = Callable[[int, int, int, bool, bool], Choice]
 
 
 class Sized(Protocol):
@@ -50,8 +51,35 @@ def least(problems: Iterable[tuple[Hashable, Problem]]) -> tuple[Problem, ...]:
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """A choice, without the numbers that follow from the shape."""
+
+    name: str
+    tile: tuple[int, int]  # of single-tile kernels the compiled one
+    stages: int
+    cluster: int
+    warps: int
+    flags: frozenset[str]  # in_parts, stream_k, swapped, shifted, copy_a, tma_store...
+
+
+FLAGS = ("stream_k", "swapped", "shifted", "copy_a", "copy_b", "copy_x", "tma_store")
+
+
+def kernel_of(choice: Choice) -> Kernel:
+    """The kernel, its tile, stages, cluster, copies: not how many CTAs, parts of K or bytes."""
+    tile = [choice.get(f"compiled_{side}", choice[f"block_{side}"]) for side in "mn"]
+    flags = {name for name in FLAGS if choice.get(name)}
+    if choice["splits"] > 1:
+        flags.add("in_parts")
+    return Kernel(
+        name=choice["kernel"], tile=(tile[0], tile[1]), stages=choice["stages"],
+        cluster=choice["cluster"], warps=choice.get("warps", 0), flags=frozenset(flags),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Visit:
-    kernel: str  # the explanation's line, without the numbers that follow from the shape
+    kernel: Kernel | str
     m: int
     n: int
     k: int
@@ -61,14 +89,6 @@ class Visit:
     @property
     def work(self) -> int:
         return self.m * self.n * self.k
-
-
-def kernel_of(said: str) -> str:
-    """The kernel, its tile, stages, cluster, copies: not how many CTAs, parts of K or bytes."""
-    line = next(line for line in said.splitlines() if line.startswith("kernel: "))
-    line = re.sub(r",? \d+ CTAs|, workspace of \d+ bytes", "", line.removeprefix("kernel: "))
-    line = re.sub(r"tile \d+x\d+ of at most", "tile", line)
-    return re.sub(r"\d+ parts", "parts", line)
 
 
 def shapes(most_work: int) -> Iterator[tuple[int, int, int]]:
@@ -93,10 +113,11 @@ def find_visits(explain: Explain, most_work: int = MOST_WORK) -> tuple[Visit, ..
 def of_compiled(visits: Iterable[Visit]) -> tuple[Visit, ...]:
     """Of those that differ in the number of stages or a cluster's size alone one each."""
 
-    def compiled(kernel: str) -> str:
-        return re.sub(r"clusters of \d+", "clusters", re.sub(r", \d+ stages", "", kernel))
+    def compiled(visit: Visit) -> Hashable:
+        assert isinstance(visit.kernel, Kernel)
+        return replace(visit.kernel, stages=0, cluster=min(visit.kernel.cluster, 2))
 
-    return least(((compiled(v.kernel), v.transa, v.transb), v) for v in visits)
+    return least(((compiled(v), v.transa, v.transb), v) for v in visits)
 
 
 @dataclass(frozen=True)
@@ -123,58 +144,54 @@ W4_FORMS = (
 )
 
 
-def w4_turns(said: str, m: int, n: int, k: int) -> tuple[bool, bool]:
+def w4_waves(choice: Choice, m: int, n: int, k: int) -> tuple[bool, bool]:
     """Whether CTAs have several tiles, and whether their rings are filled more than once."""
-    line = next(line for line in said.splitlines() if line.startswith("kernel: "))
 
     def ceil_div(a: int, b: int) -> int:
         return -(-a // b)
 
-    def number(pattern: str) -> int:
-        found = re.search(pattern, line)
-        return int(found[1]) if found else 1
-
-    block_m, block_n = number(r"tile (\d+)x"), number(r"tile \d+x(\d+)")
-    cluster, parts = number(r"clusters of (\d+)"), number(r"K in (\d+) parts")
-    clusters = number(r"(\d+) CTAs") // cluster
-    units = ceil_div(k, 128)
-    if "wgmma" not in line:
-        turns = ceil_div(ceil_div(n, block_n), clusters)
-        ring = number(r"(\d+) warps") * number(r"(\d+) stages")
-        return turns > 1, turns * units // cluster > ring
+    block_m, block_n, cluster = choice["block_m"], choice["block_n"], choice["cluster"]
+    clusters, units = choice["ctas"] // cluster, ceil_div(k, 128)
+    if choice["kernel"] != "sm90_wgmma":
+        waves = ceil_div(ceil_div(n, block_n), clusters)
+        return waves > 1, waves * units // cluster > choice["warps"] * choice["stages"]
+    parts = choice["splits"]
     tiles = ceil_div(m, block_m) * ceil_div(n, block_n * cluster // parts)
-    if "stream-K" in line:
+    if choice["stream_k"]:
         return tiles > clusters, tiles * units // clusters > W4_RING_UNITS
-    turns = ceil_div(tiles, clusters)
-    return turns > 1, turns * (units // parts) > W4_RING_UNITS
+    waves = ceil_div(tiles, clusters)
+    return waves > 1, waves * (units // parts) > W4_RING_UNITS
 
 
-def w4_kernel_of(said: str, m: int) -> str:
+def w4_kernel_of(kernel: Kernel, m: int) -> Kernel:
     """The kernel and its tile, of any number of warps and stages."""
-    key = re.sub(r", \d+ (stages|warps)", "", kernel_of(said))
-    if re.search("skinny|register-resident", key):  # it names them all, and is compiled for every 8
-        key = re.sub(r"tile \d+x(\d+)", rf"{-(-m // 8)} tiles, \1", key)
-    return key
+    tile = kernel.tile
+    if kernel.name in ("sm90_skinny", "sm90_register_resident"):  # compiled for every 8 rows
+        tile = (-(-m // 8), tile[1])
+    return replace(kernel, tile=tile, warps=0, stages=0)
 
 
-def w4_compiled(kernel: str) -> str:
+def w4_compiled(kernel: Kernel) -> Kernel:
     """Without what is decided when it runs."""
-    return re.sub(r", (clusters of \d+|stream-K|x copied first)", "", kernel)
+    decided = {"stream_k", "copy_x"}
+    return replace(kernel, cluster=1, flags=kernel.flags - decided)
 
 
 def find_w4_visits(
-    explain: Callable[[W4Form, int, int, int], str], form: W4Form
+    explain: Callable[[W4Form, int, int, int], Choice], form: W4Form
 ) -> tuple[Visit, ...]:
-    """The same of products with a packed weight; rather some with several turns."""
-    key = str if form == W4_FORMS[0] else w4_compiled
-    found: dict[str, tuple[int, int, Visit]] = {}
+    """The same of products with a packed weight; rather some with several waves."""
+    whole = form == W4_FORMS[0]
+    found: dict[Kernel, tuple[int, int, Visit]] = {}
     for n in W4_N:
         for k in W4_K:
             for m in W4_M if n * k <= MOST_W4_WEIGHT else ():
-                said = explain(form, m, n, k)
-                visit = Visit(kernel_of(said), m, n, k)
-                rank = -sum(w4_turns(said, m, n, k)), visit.work
-                kernel = key(w4_kernel_of(said, m))
-                if kernel not in found or rank < found[kernel][:2]:
-                    found[kernel] = (*rank, visit)
+                choice = explain(form, m, n, k)
+                kernel = kernel_of(choice)
+                visit = Visit(kernel, m, n, k)
+                rank = -sum(w4_waves(choice, m, n, k)), visit.work
+                key = w4_kernel_of(kernel, m)
+                key = key if whole else w4_compiled(key)
+                if key not in found or rank < found[key][:2]:
+                    found[key] = (*rank, visit)
     return tuple(visit for *_, visit in found.values())

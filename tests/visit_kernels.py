@@ -26,6 +26,7 @@ import torch
 from kernel_visits import (
     MOST_WORK,
     W4_FORMS,
+    Choice,
     Visit,
     W4Form,
     find_visits,
@@ -86,9 +87,11 @@ def strided_product(m: int, n: int, k: int, dtype: torch.dtype, offset: int) -> 
 
 
 def dense_visits(dtype: str, precision: str, most_work: int) -> tuple[Visit, ...]:
-    def explain(m: int, n: int, k: int, transa: bool, transb: bool) -> str:
+    def explain(m: int, n: int, k: int, transa: bool, transb: bool) -> Choice:
         options = {"dtype": dtype, "device": "cuda", "transa": transa, "transb": transb}
-        return torch.ops.xgemm.explain("mul", m, n, k, precision=precision, **options)
+        options |= {"precision": precision, "candidates": False}
+        choice: Choice = xgemm.explain("mul", m, n, k, **options)["choice"]
+        return choice
 
     return of_compiled(find_visits(explain, most_work))
 
@@ -159,8 +162,10 @@ def pack_there_and_back(group_size: int) -> torch.Tensor:
     return xgemm.unpack(p).scales
 
 
-def explain_w4(form: W4Form, m: int, n: int, k: int) -> str:
-    return torch.ops.xgemm.explain("mul.w4a16", m, n, k, device="cuda", **asdict(form))
+def explain_w4(form: W4Form, m: int, n: int, k: int) -> Choice:
+    options = {"device": "cuda", "candidates": False, **asdict(form)}
+    choice: Choice = xgemm.explain("mul.w4a16", m, n, k, **options)["choice"]
+    return choice
 
 
 def w4a16() -> Iterator[Job]:
