@@ -180,7 +180,7 @@ XGEMM_INLINE_VNNI __m512i dot_bytes(__m512i sum, __m512i codes, const uint8_t* f
 // have several chains of each digit.
 template <int kDigits, int kRows>
 struct GroupSums {
-  static constexpr int kChains = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
+  static constexpr int kChains = kRows == 1 ? 2 : 1;
   __m512i chains[kChains][kRows][kDigits];
 
   XGEMM_INLINE_VNNI void clear() {
@@ -299,7 +299,7 @@ struct Stream {
   }
 };
 
-// One or two rows: codes go from the registers that they are decoded in into the products.
+// Up to four rows: codes go from the registers that they are decoded in into the products.
 template <int kDigits, int kRows, int kGroups>
 XGEMM_INLINE_VNNI void stream_unit(const Stream& stream, const uint8_t* strip, int64_t unit,
                                    float* totals) {
@@ -379,6 +379,10 @@ void stream(const DigitTask& task) {
       return stream_few<kDigits, 1>(task);
     case 2:
       return stream_few<kDigits, 2>(task);
+    case 3:
+      return stream_few<kDigits, 3>(task);
+    case 4:
+      return stream_few<kDigits, 4>(task);
     default:
       return stream_many<kDigits>(task);
   }
