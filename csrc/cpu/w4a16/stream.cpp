@@ -2,6 +2,7 @@
 #include "cpu/w4a16/stream.h"
 
 #include <algorithm>
+#include <atomic>
 #include <sstream>
 #include <vector>
 
@@ -28,6 +29,7 @@ constexpr int64_t kDigitChunk = 256;
 // Products of a weight and an activation below which waking another thread costs more than it
 // saves.
 constexpr int64_t kProductsPerTask = 1 << 17;
+constexpr int64_t kPartsPerThread = 4;
 
 // Columns [column, column + count) of a row of Y.
 void store_row(const W4Problem& problem, int64_t row, int64_t column, int64_t count, float unscale,
@@ -99,16 +101,21 @@ void stream_rows(const W4Problem& problem, const std::vector<Block>& blocks, int
   const int64_t strips = ceil_div(layout.n, kColumns);
   // Whole rows of qweight, read front to back, where there are enough of them to share out evenly.
   const int64_t worthwhile = ceil_div(count * layout.n * layout.k + 1, kProductsPerTask);
-  const int64_t parts =
-      parallel.num_threads() == 1 ? 1 : std::min<int64_t>(4 * parallel.num_threads(), worthwhile);
-  const int64_t grain = layout.rows() >= 4 * parts ? kStripsPerRow : 1;
-  const int64_t tasks = std::min(parts, ceil_div(strips, grain));
-  parallel.for_each(tasks, [&](int64_t i) {
-    const Range range = split_range(strips, tasks, i, grain);
-    for (int64_t first = range.begin; first < range.end;) {
-      const int64_t last = std::min(range.end, round_up(first + 1, kStripsPerRow));
-      stream_strips<Block, kRows>(problem, blocks, row, first, last);
-      first = last;
+  const int64_t threads = std::min<int64_t>(parallel.num_threads(), worthwhile);
+  // A thread takes the next part when it is done with one: others may be slower, or not run at all
+  // for a while where processes share the cores.
+  const int64_t wanted = threads == 1 ? 1 : kPartsPerThread * threads;
+  const int64_t grain = layout.rows() >= 4 * wanted ? kStripsPerRow : 1;
+  const int64_t parts = std::min(wanted, ceil_div(strips, grain));
+  std::atomic<int64_t> next{0};
+  parallel.for_each(std::min(threads, parts), [&](int64_t) {
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < parts;) {
+      const Range range = split_range(strips, parts, i, grain);
+      for (int64_t first = range.begin; first < range.end;) {
+        const int64_t last = std::min(range.end, round_up(first + 1, kStripsPerRow));
+        stream_strips<Block, kRows>(problem, blocks, row, first, last);
+        first = last;
+      }
     }
   });
 }
