@@ -4,6 +4,7 @@
     python benchmarks/sweep_mul.py build                 # links what is measured; needs nvcc
     python benchmarks/sweep_mul.py run --output s.json   # on the GPU; cuBLAS in the same run
     python benchmarks/sweep_mul.py show s.json           # anywhere: regret of the present choice
+    python benchmarks/sweep_mul.py compact s.json --output tests/data/dense_h200.json.xz ...
     python benchmarks/sweep_mul.py tune s.json --source csrc/cuda/gemm/sm90/persistent/select.cpp
 
 `run` times every candidate (sweep/candidates.py) from a cold L2 cache, all of a shape by turns, and
@@ -33,6 +34,7 @@ from sweep.candidates import candidates
 from sweep.commands import Commands
 from sweep.library import LIBRARY, Config, Device, Library, Shape, build, current_device
 from sweep.model import Record, against_torch, estimates, fit, regret, winners
+from sweep.recorded import compact
 from sweep.tune import constants, tune_file, with_constants
 
 FLUSH_BYTES = 256 << 20  # more than any L2
@@ -250,6 +252,21 @@ def fit_constants(options: argparse.Namespace) -> None:
         source.write_text(with_constants(source.read_text(), tuned.values))
 
 
+def compact_sweep(options: argparse.Namespace) -> None:
+    report = json.loads(options.sweep.read_text())
+    device, records = load(options.sweep)
+    provenance = {
+        "command": options.command_line,
+        "gpu": device.name,
+        "torch": report["torch"],
+        "cuda": report["cuda"],
+        "seed": report["seed"],
+        "measured": options.measured,
+        "problems": f"{options.records} of {len(records)}",
+    }
+    compact(options.output, provenance, records, options.records)
+
+
 def main() -> None:
     commands = Commands(__doc__, LIBRARY, "shapes")
     commands.run.add_argument(
@@ -266,7 +283,13 @@ def main() -> None:
     tune.add_argument("--source", type=Path, required=True, help="of csrc/cuda/gemm")
     tune.add_argument("--rounds", type=int, default=2, help="over all constants, at most")
     tune.add_argument("--write", action="store_true", help="into the source")
-    commands.execute(build, sweep, judge, tune=fit_constants)
+    small = commands.add("compact", help="write some of a sweep's times to a small file, for tests")
+    small.add_argument("sweep", type=Path)
+    small.add_argument("--output", type=Path, required=True)
+    small.add_argument("--records", type=int, default=240)
+    small.add_argument("--command-line", required=True, help="that made the sweep")
+    small.add_argument("--measured", required=True, help="when: a month")
+    commands.execute(build, sweep, judge, tune=fit_constants, compact=compact_sweep)
 
 
 if __name__ == "__main__":
