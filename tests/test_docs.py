@@ -85,3 +85,10 @@ def test_every_op_has_a_page(name):
 
 def test_the_readme_stays_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("family", ["dense", "fp32", "w4a16", "reductions"])
+def test_a_family_has_one_page_that_can_be_read_at_once(family):
+    page = ROOT / "docs" / "design" / f"{family}.md"
+    assert len(page.read_text().splitlines()) <= 250
+    assert f"({family}.md)" in (page.parent / "index.md").read_text()
