@@ -4,6 +4,7 @@
 #   make fuzz                    random cases for 20 s a fuzzer; XGEMM_FUZZ_SECONDS=600 for longer
 #   make sanitize                the CPU half under ASan, UBSan and TSan, in under three minutes
 #   make build                   the op library in place (incremental)
+#   make docs                    the documentation as a static site: dist/docs/index.html
 #   make hub                       what a kernel repository of the Hugging Face Hub holds: dist/hub
 #   make lint | wheel | clean | distclean
 PYTHON ?= python3
@@ -28,7 +29,7 @@ GPU = $(wildcard /dev/nvidia0)$(shell nvidia-smi -L 2> /dev/null)
 CUDA_HALF = $(shell grep -s '"cuda": "' python/xgemm/_build_info.json)
 export DEMO_XGEMM_CUDA = $(if $(GPU)$(CUDA_HALF),1,0)
 
-.PHONY: demo test fuzz sanitize locked build lint wheel hub clean distclean
+.PHONY: demo test fuzz sanitize locked build docs lint wheel hub clean distclean
 .DEFAULT_GOAL := build
 
 $(STAMPS)/venv:
@@ -52,7 +53,7 @@ locked: $(STAMPS)/venv
 build: $(STAMPS)/tools
 	$(BUILD)
 
-$(STAMPS)/test $(STAMPS)/dev: $(STAMPS)/%: pyproject.toml $(STAMPS)/tools
+$(STAMPS)/test $(STAMPS)/dev $(STAMPS)/docs: $(STAMPS)/%: pyproject.toml $(STAMPS)/tools
 	@$(STEP) "installing xgemm[$*]" "$(INSTALL) --no-build-isolation --editable '.[$*]'"
 	@touch $@
 
@@ -101,6 +102,9 @@ lint: build $(STAMPS)/dev
 wheel: $(STAMPS)/tools
 	@$(STEP) "building the wheel" "$(BIN)/python -m pip wheel . --no-build-isolation --no-deps --wheel-dir dist"
 	@ls -sh dist
+
+docs: build $(STAMPS)/docs
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 hub: build
 	PYTHONPATH=python $(BIN)/python hub/write.py dist/hub

@@ -34,6 +34,7 @@ def measure_peak(ladder: Ladder) -> dict[str, Any]:
     call = {"peak": lambda: ops().peak(cycles, x, instruction, steps)}
     seconds = time_cuda(call)["peak"]
     unit = 1e12 if ladder.unit == "TFLOP/s" else 1e9
-    # One block's lifetime is the kernel's, but for what starts and ends it.
-    clock = float(cycles.item()) / seconds * 1e-6 if steps else None
+    # The lifetime of the only block of a multiprocessor is the kernel's, but for what starts and
+    # ends it. Where there are several the first is preferred, and done long before the others.
+    clock = float(cycles.item()) / seconds * 1e-6 if instruction == "wgmma" else None
     return {"rate": work / seconds / unit, "of": of, "clock_mhz": clock}
