@@ -2,14 +2,20 @@
 //
 // Source:    ours: what the product's kernel for Ampere does (csrc/cuda/gemm/sm80), step by step.
 // Changed:   a warp makes 64 x 64 of C; it loads the fragments of the next 16 k before it
-//            multiplies those of the last; blocks that run together lie in groups of 8 rows of
-//            tiles.
+//            multiplies those of the last; addresses are kept; blocks that run together lie in
+//            groups of 8 rows of tiles.
 // Published: nothing.
 //
 // A warp tile of 64 x 64 reads 4 KB of shared memory for 65,536 multiply-adds: a third less for
 // each than 64 x 32. Its 128 sums and two sets of fragments fill the registers of one block an SM.
 // With 8 warps only, latency is covered by order: the ldmatrix of step k + 1 are issued before the
 // mma of step k, over the edge of the tile, too. x4.trans loads two tiles of B at once.
+//
+// In rung 6's loop 430 of 462 instructions are not mma: most compute addresses anew. Here a thread
+// keeps two global pointers and two shared addresses. The swizzle is an XOR within a line of 128
+// bytes, so another 16 k of A or another 16 columns of B is another XOR of the lane's own address,
+// and everything else is added as a constant. Tiles of 64 k halve the number of barriers, and
+// copies are spread over the steps. Those past the last tile read that one again: no branch.
 //
 // Blocks are numbered so that those which run at the same time make a square of C, not a strip:
 // they read fewer different rows of A and columns of B, and more of what they read is in L2.
@@ -19,23 +25,18 @@
 #include "cuda/ptx/cp_async.h"
 #include "cuda/ptx/ldmatrix.h"
 #include "cuda/ptx/mma_sm80.h"
+#include "cuda/ptx/opaque.h"
 #include "cuda/shared_memory_limit.h"
 
 namespace xgemm::cuda::ladder::hgemm::rung7 {
 
-inline constexpr int kBlockM = 128, kBlockN = 256, kBlockK = 32;
+inline constexpr int kBlockM = 128, kBlockN = 256, kBlockK = 64;
 inline constexpr int kThreads = 256;
 inline constexpr int kWarpM = 64, kWarpN = 64;  // 2 x 4 warps
-inline constexpr int kStages = 4, kGroup = 8;
+inline constexpr int kStages = 3, kSteps = kBlockK / 16, kGroup = 8;
+inline constexpr int kLineA = kBlockK * 2, kLineB = kBlockN * 2;  // bytes
 
-// Where an element lies in its tile: the row's number, XORed into that of its 16 bytes.
-__device__ constexpr int offset_a(int row, int k) {
-  return row * kBlockK + (k ^ (row / 2 % 4 * 8));
-}
-__device__ constexpr int offset_b(int k, int column) {
-  return k * kBlockN + (column ^ (k % 8 * 8));
-}
-
+// Of a line, the number XORs that of its 16 bytes, within each 128.
 struct Tiles {
   alignas(128) __half a[kBlockM * kBlockK];
   alignas(128) __half b[kBlockK * kBlockN];
@@ -55,37 +56,52 @@ __device__ inline Place place_of(const Matrices& x) {
   return {(first + within % height) * kBlockM, within / height * kBlockN};
 }
 
-// One group of copies: each thread copies 16 bytes at a time of A, and of B.
-__device__ inline void copy_tiles(const Matrices& x, Tiles& tiles, int tid, int row0, int column0,
-                                  int k0) {
-#pragma unroll
-  for (int i = tid; i < kBlockM * kBlockK / 8; i += kThreads) {
-    const int row = i / (kBlockK / 8), k = i % (kBlockK / 8) * 8;
-    ptx::cp_async<16>(ptx::smem_address(&tiles.a[offset_a(row, k)]),
-                      x.a + int64_t{row0 + row} * x.k + k0 + k, 16);
-  }
-#pragma unroll
-  for (int i = tid; i < kBlockK * kBlockN / 8; i += kThreads) {
-    const int k = i / (kBlockN / 8), column = i % (kBlockN / 8) * 8;
-    ptx::cp_async<16>(ptx::smem_address(&tiles.b[offset_b(k, column)]),
-                      x.b + int64_t{k0 + k} * x.n + column0 + column, 16);
-  }
-}
+// A thread's copies of a tile: 4 times 16 bytes of A, 32 rows apart, and 8 of B, 8 k apart.
+struct Copier {
+  const __half *a, *b;
+  int64_t step_a, step_b;  // from one copy to the next
+  uint32_t to_a, to_b;     // in the first of the ring's tiles
+  int left;                // tiles that are still to be copied
 
-// What a warp multiplies in 16 k.
+  __device__ Copier(const Matrices& x, const Tiles& tiles, Place place, int tid)
+      : a(x.a + int64_t{place.row + tid / 8} * x.k + tid % 8 * 8),
+        b(x.b + int64_t{tid / 32} * x.n + place.column + tid % 32 * 8),
+        step_a(int64_t{32} * x.k),
+        step_b(int64_t{8} * x.n),
+        to_a(ptx::smem_address(tiles.a) + tid / 8 * kLineA + (tid % 8 ^ tid / 8 % 8) * 16),
+        to_b(ptx::smem_address(tiles.b) + tid / 32 * kLineB + (tid % 32 ^ tid / 32) * 16),
+        left(x.k / kBlockK) {}
+
+  // A third of a tile, to `offset` bytes behind the first one: A, or half of B.
+  __device__ void copy(int third, int offset) const {
+    const __half* from = third == 0 ? a : b + (third - 1) * 4 * step_b;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int line = third == 0 ? i * 32 * kLineA : ((third - 1) * 4 + i) * 8 * kLineB;
+      ptx::cp_async<16>((third == 0 ? to_a : to_b) + offset + line, from, 16);
+      from = ptx::opaque(from + (third == 0 ? step_a : step_b));
+    }
+  }
+  __device__ void end_tile() {
+    ptx::cp_async_commit_group();
+    const bool more = --left > 0;
+    a += more ? kBlockK : 0;
+    b += more ? 8 * step_b : 0;
+  }
+};
+
+// What a warp multiplies in 16 k; a, b: the lane's addresses in a tile.
 struct Fragments {
   uint32_t a[kWarpM / 16][4], b[kWarpN / 16][4];
 
-  __device__ void load(const Tiles& tiles, int k, int row, int column, int lane) {
+  __device__ void load(uint32_t from_a, uint32_t from_b, int offset, int step) {
 #pragma unroll
     for (int i = 0; i < kWarpM / 16; ++i) {
-      const int offset = offset_a(row + i * 16 + lane % 16, k + lane / 16 * 8);
-      ptx::ldmatrix_x4(a[i], ptx::smem_address(&tiles.a[offset]));
+      ptx::ldmatrix_x4(a[i], (from_a ^ step * 32) + i * 16 * kLineA + offset);
     }
 #pragma unroll
     for (int j = 0; j < kWarpN / 16; ++j) {
-      const int offset = offset_b(k + lane % 16, column + j * 16 + lane / 16 * 8);
-      ptx::ldmatrix_x4_trans(b[j], ptx::smem_address(&tiles.b[offset]));
+      ptx::ldmatrix_x4_trans(b[j], (from_b ^ j * 32) + step * 16 * kLineB + offset);
     }
   }
 };
@@ -124,31 +140,40 @@ __global__ void __launch_bounds__(kThreads) gemm_kernel(Matrices x) {
   XGEMM_DYNAMIC_SHARED(Tiles, tiles, 128);
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32;
   const int warp_row = warp / 4 * kWarpM, warp_column = warp % 4 * kWarpN;
-  const auto [row, column] = place_of(x);
-  Sums sums = {};
-  Fragments fragments[2];
-  const int count = x.k / kBlockK;
+  const Place place = place_of(x);
+  const int twist = (lane / 16 ^ lane % 8) * 16;
+  const uint32_t a = ptx::smem_address(tiles[0].a) + (warp_row + lane % 16) * kLineA + twist;
+  const uint32_t b = ptx::smem_address(tiles[0].b) + lane % 16 * kLineB + warp_column * 2 + twist;
+  constexpr int kTile = sizeof(Tiles), kLast = (kStages - 1) * kTile;
+  Copier copier(x, tiles[0], place, tid);
   for (int tile = 0; tile < kStages - 1; ++tile) {
-    if (tile < count) copy_tiles(x, tiles[tile], tid, row, column, tile * kBlockK);
-    ptx::cp_async_commit_group();
+    for (int third = 0; third < 3; ++third) copier.copy(third, tile * kTile);
+    copier.end_tile();
   }
   ptx::cp_async_wait_group<kStages - 2>();
   __syncthreads();
-  fragments[0].load(tiles[0], 0, warp_row, warp_column, lane);
-  for (int tile = 0; tile < count; ++tile) {
-    const int later = tile + kStages - 1;
-    if (later < count) copy_tiles(x, tiles[later % kStages], tid, row, column, later * kBlockK);
-    ptx::cp_async_commit_group();
-    fragments[1].load(tiles[tile % kStages], 16, warp_row, warp_column, lane);
-    multiply(sums, fragments[0]);
-    if (tile + 1 < count) {
-      ptx::cp_async_wait_group<kStages - 2>();
-      __syncthreads();  // the next tile is there, and all of this one is in registers
-      fragments[0].load(tiles[(tile + 1) % kStages], 0, warp_row, warp_column, lane);
+  Sums sums = {};
+  Fragments fragments[2];
+  fragments[0].load(a, b, 0, 0);
+  int read = 0, write = kLast;  // bytes from the first tile of the ring
+#pragma unroll 1
+  for (int k0 = 0; k0 < x.k; k0 += kBlockK) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (step == kSteps - 1) {
+        read = read == kLast ? 0 : read + kTile;
+        ptx::cp_async_wait_group<kStages - 2>();
+        __syncthreads();  // the next tile is there, and all of this one is in registers
+      }
+      fragments[(step + 1) % 2].load(a, b, read, (step + 1) % kSteps);
+      if (step < 3) copier.copy(step, write);
+      multiply(sums, fragments[step % 2]);
+      if (step == 2) copier.end_tile();
     }
-    multiply(sums, fragments[1]);
+    write = write == kLast ? 0 : write + kTile;
   }
-  store(x, sums, row + warp_row, column + warp_column, lane);
+  ptx::cp_async_wait_group<0>();
+  store(x, sums, place.row + warp_row, place.column + warp_column, lane);
 }
 
 inline Status run(const Product& product) {
