@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import importlib.util
-import math
-import sys
-import types
+import functools
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import make_by_tools
 import pytest
 import torch
 from foreign import (
@@ -32,6 +27,7 @@ from foreign import (
     words,
     zeros_of,
 )
+from safetensors.torch import load_file
 
 import xgemm
 from xgemm.formats.foreign import foreign_format
@@ -101,110 +97,101 @@ def test_what_compressed_tensors_compresses(group_size: int, symmetric: bool) ->
     assert torch.equal(found.dequantize(torch.float32), theirs)
 
 
-def installed_file(package: str, file: str) -> Path:
-    """A file of a package that is here without what it needs, so that it cannot be imported."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        pytest.skip(f"{package} is not installed: pip install --no-deps, or PYTHONPATH")
-    return Path(spec.origin).parent / file
+def live(make: Any, *arguments: Any) -> Any:
+    """What a tool makes here; skipped where the tool is not installed."""
+    try:
+        return make(*arguments)
+    except make_by_tools.Absent as absent:
+        pytest.skip(str(absent))
 
 
-def module_of(package: str, file: str) -> Any:
-    spec = importlib.util.spec_from_file_location("theirs", installed_file(package, file))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@functools.cache
+def stored_layers() -> dict[str, dict[str, torch.Tensor]]:
+    """What make_by_tools.py stored, layer by layer."""
+    layers: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in load_file(make_by_tools.FOLDER / "layers.safetensors").items():
+        layer, _, part = name.partition("/")
+        layers.setdefault(layer, {})[part] = tensor
+    return layers
 
 
-def test_autoawq_unpacks_it() -> None:
-    """AutoAWQ 0.2.9, of PyPI."""
-    packing = module_of("awq", "utils/packing_utils.py")
-    q = random_weight(64, 96)
-    for tensors in (awq_tensors(q), AwqWriter(True).tensors("layer", q)):
-        words = (tensors["qweight"], tensors["qzeros"])
-        found = packing.dequantize_gemm(*words, tensors["scales"].float(), 4, 32)
-        assert torch.equal(found.t(), q.dequantize(torch.float32))
+def assert_alike(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
+    for name, tensor in theirs.items():
+        assert ours[name].dtype == tensor.dtype, name
+        assert torch.equal(ours[name], tensor), name
+
+
+def test_what_autoawq_packed() -> None:
+    q, theirs = make_by_tools.awq_weight(), stored_layers()["autoawq"]
+    assert same_weight(read(awq_config(), theirs), q)
+    for ours in (awq_tensors(q), AwqWriter(True).tensors("layer", q)):
+        assert_alike(ours, theirs)
+
+
+def test_what_autoawq_packed_for_marlin() -> None:
+    q, theirs = make_by_tools.marlin_weight(), stored_layers()["autoawq-marlin"]
+    assert_alike(marlin_tensors(q, ("qweight", "scales")), theirs)
+    config = {"quant_method": "awq", "version": "marlin", "bits": 4, "group_size": 32}
+    workspace = torch.zeros(16, dtype=torch.int32)
+    assert same_weight(read(config, {**theirs, "workspace": workspace}), q)
+
+
+@pytest.mark.parametrize("act_order", [False, True])
+def test_what_gptqmodel_packed(act_order: bool) -> None:
+    q = make_by_tools.gptq_weight(act_order)
+    theirs = stored_layers()["gptqmodel-act-order" if act_order else "gptqmodel"]
+    assert same_weight(read(gptq_config(2, sym=False, desc_act=act_order), theirs), q)
+    for ours in (gptq_tensors(q, version=2), GptqWriter(True).tensors("layer", q)):
+        assert_alike(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["hqq", "hqq-as-float"])
+def test_what_hqq_quantized(name: str) -> None:
+    theirs = dict(stored_layers()[name])
+    expected = theirs.pop("expected")
+    assert torch.equal(read(hqq_config(), theirs).dequantize(torch.float32), expected)
+
+
+def test_what_torchao_flattened() -> None:
+    q, theirs = make_by_tools.torchao_weight(), stored_layers()["torchao"]
+    assert theirs.keys() == torchao_tensors(q).keys()
+    assert torch.equal(read(torchao_config(), theirs).codes, q.codes)
 
 
 @pytest.mark.parametrize("group_size", [32, 256])
-def test_autoawq_packs_for_marlin_alike(group_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.SimpleNamespace(try_import=lambda name: (None, ""))
-    theirs = installed_file("awq", "modules/linear/marlin.py")
-    for name, value in (("awq", None), ("awq.utils", None), ("awq.utils.module", module)):
-        monkeypatch.setitem(sys.modules, name, value or types.ModuleType(name))
-    names: dict[str, Any] = {}
-    exec(compile(theirs.read_text(), str(theirs), "exec"), names)
+def test_autoawq_packs_for_marlin_alike(group_size: int) -> None:
     q = random_weight(128, 256, group_size, symmetric=True)
-    linear = torch.nn.Linear(256, 128, bias=False)
-    linear.weight.data = q.dequantize(torch.float32)
-    make = names["WQLinear_Marlin"].from_linear
-    made = make(linear, 4, group_size, scales=q.scales.t().float())
-    ours = marlin_tensors(q, ("qweight", "scales"))
-    assert torch.equal(made.qweight, ours["qweight"])
-    assert torch.equal(made.scales, ours["scales"])
+    assert_alike(marlin_tensors(q, ("qweight", "scales")), live(make_by_tools.autoawq_marlin, q))
 
 
 @pytest.mark.parametrize("act_order", [False, True])
 def test_gptqmodel_packs_it_alike(act_order: bool) -> None:
-    """`pack_original` of GPTQModel 7.7, of PyPI: one method of a package that needs CUDA."""
-    source = installed_file("gptqmodel", "nn_modules/qlinear/__init__.py").read_text()
-    method = next(
-        node
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef) and node.name == "pack_original"
-    )
-    limits = types.SimpleNamespace(threadpool_limits=lambda count: contextlib.nullcontext())
-    names = {"t": torch, "np": np, "math": math, "nn": torch.nn, "THREADPOOLCTL": limits}
-    names |= {"transformers": pytest.importorskip("transformers"), "_ConvNd": torch.nn.Conv2d}
-    exec(compile(ast.Module([method], []), "pack_original", "exec"), names)
     q = random_weight(64, 96, act_order=act_order)
-    linear = torch.nn.Linear(96, 64, bias=False)
-    linear.weight.data = q.dequantize(torch.float32)
-    made = torch.nn.Module()
-    for name, value in {
-        **{"bits": 4, "maxq": 15, "planar": False, "pack_dtype": torch.int32},
-        **{"pack_dtype_bits": 32, "pack_factor": 8},
-        **{"pack_np_math_dtype": np.uint32, "pack_np_dtype": np.int32},
-    }.items():
-        setattr(made, name, value)
-    scales, zeros = q.scales.t().float(), zeros_of(q).t().float()
-    names["pack_original"](made, linear, scales, zeros, q.group_of_channel().int())
-    theirs = dict(made.named_buffers())
+    theirs = live(make_by_tools.gptqmodel, q)
     for ours in (gptq_tensors(q, version=2), GptqWriter(True).tensors("layer", q)):
-        assert theirs.keys() == ours.keys()
-        for name, tensor in ours.items():
-            assert torch.equal(theirs[name], tensor), name
+        assert ours.keys() == theirs.keys()
+        assert_alike(ours, theirs)
+
+
+def test_autoawq_packs_it_alike() -> None:
+    q = random_weight(64, 96)
+    assert_alike(awq_tensors(q), live(make_by_tools.autoawq, q))
 
 
 def test_what_hqq_quantizes() -> None:
     """HQQLinear's own state is read to the weight that it dequantizes, bit for bit."""
-    quantize = pytest.importorskip("hqq.core.quantize")
     for dtype, as_float in ((torch.float16, False), (torch.bfloat16, True)):
-        config = quantize.BaseQuantizeConfig(nbits=4, group_size=64, axis=1, view_as_float=as_float)
-        linear = torch.nn.Linear(128, 48, bias=False)
-        theirs = quantize.HQQLinear(linear, config, compute_dtype=dtype, device="cpu")
-        state = {name: t for name, t in theirs.state_dict().items() if t is not None}
+        state, expected = live(make_by_tools.hqq, dtype, as_float)
         found = read(hqq_config(), state)
         assert found.scales.dtype == dtype
-        wide = {**theirs.meta, "compute_dtype": torch.float32}
-        for part in ("scale", "zero"):
-            wide[part] = wide[part].float()
-        expected = quantize.Quantizer.dequantize(theirs.W_q, wide)
         assert torch.equal(found.dequantize(torch.float32), expected)
 
 
 def test_torchao_saves_the_tensors_by_these_names() -> None:
     """Its Int4Tensor, and what it makes of one for a safetensors file."""
-    int4 = pytest.importorskip("torchao.quantization.quantize_.workflows.int4.int4_tensor")
-    support = pytest.importorskip("torchao.prototype.safetensors.safetensors_support")
-    q = random_weight(16, 128, 64, dtype=torch.bfloat16)
-    parts = torchao_tensors(q)
-    theirs = int4.Int4Tensor(*parts.values(), [1, 64], torch.Size([16, 128]))
-    state, _ = support.flatten_tensor_state_dict({"layer.weight": theirs})
-    tensors = {name.removeprefix("layer."): tensor for name, tensor in state.items()}
-    assert tensors.keys() == parts.keys()
+    q = make_by_tools.torchao_weight()
+    tensors = live(make_by_tools.torchao, q)
+    assert tensors.keys() == torchao_tensors(q).keys()
     assert torch.equal(read(torchao_config(), tensors).codes, q.codes)
 
 

@@ -197,12 +197,22 @@ def convert(
         Path, typer.Argument(file_okay=False, metavar="DST", help="A new or empty directory.")
     ],
     to: Annotated[str, typer.Option(help="gptq, awq, compressed-tensors or xgemm.")],
+    requantize: Annotated[
+        str | None,
+        typer.Option(help="For bitsandbytes' nf4: dequantize it, then quantize: rtn or hqq."),
+    ] = None,
+    group_size: Annotated[
+        int | None, typer.Option(help="With --requantize: 32, 64 (if absent), 128 or -1.")
+    ] = None,
+    asymmetric: Annotated[
+        bool, typer.Option("--asymmetric", help="With --requantize: a zero point for each group.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Write a GPTQ, AWQ, compressed-tensors or xgemm directory SRC in another of these formats."""
-    from xgemm.cli.convert import run
+    from xgemm.cli.convert import recipe, run
 
-    run(source, destination, to, json)
+    run(source, destination, to, recipe(requantize, group_size, asymmetric), json)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 from xgemm.cli.output import out, print_json
 from xgemm.cli.progress import import_transformers, step
@@ -14,7 +15,22 @@ from xgemm.quoting import printable
 GENERATION_FILE = "generation_config.json"
 
 
-def run(source: Path, destination: Path, to: str, as_json: bool) -> None:
+NF4_GROUP_SIZE = 64  # bitsandbytes' own blocks
+
+
+def recipe(method: str | None, group_size: int | None, asymmetric: bool) -> dict[str, Any] | None:
+    """--requantize and what goes with it; None without."""
+    if method is None:
+        if group_size is not None or asymmetric:
+            raise ValueError("convert: --group-size and --asymmetric are for --requantize METHOD")
+        return None
+    size = NF4_GROUP_SIZE if group_size is None else group_size
+    return {"method": method, "group_size": size, "symmetric": not asymmetric}
+
+
+def run(
+    source: Path, destination: Path, to: str, requantize: dict[str, Any] | None, as_json: bool
+) -> None:
     started = time.perf_counter()
     import_transformers()
     from xgemm.hf.conversion import convert
@@ -24,6 +40,7 @@ def run(source: Path, destination: Path, to: str, as_json: bool) -> None:
             source,
             destination,
             to,
+            requantize=requantize,
             progress=lambda count, total, name: shown.update(
                 count, total, f"converting {name}".rstrip()
             ),

@@ -49,7 +49,7 @@ from xgemm.formats.files import (
     write_errors,
 )
 from xgemm.formats.fill import FillPlan
-from xgemm.formats.foreign import foreign_section
+from xgemm.formats.foreign import Quantizer, foreign_section
 from xgemm.formats.guard import guards
 from xgemm.formats.headers import read_headers
 from xgemm.formats.manifest import (
@@ -142,6 +142,7 @@ def load(
     fuse: bool = False,
     mesh: DeviceMesh | None = None,
     plan: Mapping[str, Any] | None = None,
+    requantize: Mapping[str, Any] | None = None,
 ) -> nn.Module: ...
 
 
@@ -156,6 +157,7 @@ def load(
     fuse: bool = False,
     mesh: DeviceMesh | None = None,
     plan: Mapping[str, Any] | None = None,
+    requantize: Mapping[str, Any] | None = None,
 ) -> ModelT: ...
 
 
@@ -169,6 +171,7 @@ def load(
     fuse: bool = False,
     mesh: DeviceMesh | None = None,
     plan: Mapping[str, Any] | None = None,
+    requantize: Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """Read what `save`, or save_pretrained of a quantized model, wrote, and return the model.
 
@@ -189,6 +192,10 @@ def load(
         `xgemm.distributed.parallelize` does. A rank reads its shares of them from the files, and no
         other bytes of them; `verify` compares what is read whole. Of what `save` wrote only.
 
+    requantize: arguments of `quantize_weight` ({"method": "hqq", "group_size": 64}, say) for a
+        directory of bitsandbytes (nf4), whose codes no integers hold: each weight is dequantized
+        and quantized again. None refuses such a directory.
+
     A checkpoint that is damaged, mixed from two saves, of another layout version or for another
     model is refused by file and tensor name, before `model` is changed. Beside a save, the older
     checkpoint is read or the newer one.
@@ -197,8 +204,9 @@ def load(
     path, given = real_path(directory, "load"), Path(directory)
     if plan is not None and mesh is None:
         raise ValueError("load: plan is for a mesh, got none")
+    quantizer = None if requantize is None else _recipe(requantize)
     if given.suffix == ".gguf" and not given.is_dir():
-        for name, value in (("model", model), ("mesh", mesh)):
+        for name, value in (("model", model), ("mesh", mesh), ("requantize", requantize)):
             if value is not None:
                 raise ValueError(f"load: {given} is a GGUF file: load it without {name}")
         loaded = load_gguf(given, device, dtype)
@@ -206,7 +214,9 @@ def load(
         loaded = atomic.read_whole(
             path,
             CONFIG_FILE,
-            lambda found: _load_directory(found, model, verify, device, dtype, mesh, plan),
+            lambda found: _load_directory(
+                found, model, verify, device, dtype, mesh, plan, quantizer
+            ),
         )
     return _fused(loaded) if fuse else loaded
 
@@ -219,6 +229,7 @@ def _load_directory(
     dtype: torch.dtype | None,
     mesh: DeviceMesh | None,
     tp_plan: Mapping[str, Any] | None,
+    requantize: Quantizer | None,
 ) -> nn.Module:
     safetensors = _safetensors("load")
     documents = read_documents(path)
@@ -230,7 +241,9 @@ def _load_directory(
                 f"{source[1]['quant_method']!r}, where {'mesh' if model is None else 'model'} is "
                 "given: load it without"
             )
-        return load_foreign(path, config, source, device, dtype)
+        return load_foreign(path, config, source, device, dtype, requantize)
+    if requantize is not None:
+        raise ValueError(f"load: {path}: requantize is for bitsandbytes, got a directory of xgemm")
     specs = parse_quantization_config(path / CONFIG_FILE, config)
     written_by_save = "save_id" in config["quantization_config"]
     if written_by_save or present(path / MANIFEST_FILE):
@@ -267,6 +280,12 @@ def _load_directory(
         finish_transformers_model(model, path, documents)
     attach(model)
     return model
+
+
+def _recipe(values: Mapping[str, Any]) -> Quantizer:
+    from xgemm.quantize.weight import WeightRecipe  # its package imports this one
+
+    return WeightRecipe.of("load: requantize", values)
 
 
 def _fused(model: nn.Module) -> nn.Module:

@@ -18,7 +18,7 @@ from torch import nn
 from xgemm.formats.directory import check_source
 from xgemm.formats.documents import Documents
 from xgemm.formats.files import file_size
-from xgemm.formats.foreign import foreign_format
+from xgemm.formats.foreign import Quantizer, foreign_format
 from xgemm.formats.headers import FOREIGN_FILE, checkpoint_files
 from xgemm.formats.manifest import CONFIG_FILE, GENERATION_FILE, SECTION
 from xgemm.formats.trust import refuse_foreign_implementations, refuse_foreign_names
@@ -99,9 +99,10 @@ def load_foreign(
     source: tuple[Path, dict[str, Any]],
     device: torch.device | str | int | None,
     dtype: torch.dtype | None,
+    requantize: Quantizer | None = None,
 ) -> nn.Module:
     """The model of a directory that another tool quantized; `source`: see foreign_section."""
-    foreign_format(*source)  # an unknown method is refused before anything is imported
+    foreign_format(*source, requantize)  # an unknown method is refused before anything is imported
     check_source(path, config)
     for file in checkpoint_files(path, FOREIGN_FILE):
         file_size(path / file)
@@ -110,7 +111,7 @@ def load_foreign(
 
     made = make_config(path, config)
     with _errors_that_name(path):
-        return foreign.load_foreign(cls, path, made, source, device, dtype)
+        return foreign.load_foreign(cls, path, made, source, device, dtype, requantize)
 
 
 def load_gguf(

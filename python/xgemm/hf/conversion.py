@@ -39,6 +39,7 @@ from xgemm.hf.foreign_module import check_shapes, packed_module
 from xgemm.hf.foreign_names import ForeignNames, Source
 from xgemm.hf.packed_layers import PackedLayers
 from xgemm.nn import QuantExperts
+from xgemm.quantize.weight import WeightRecipe
 from xgemm.quoting import shown
 
 METHODS = (*FOREIGN_WRITERS, QUANT_METHOD)
@@ -67,6 +68,7 @@ def convert(
     *,
     progress: Progress = lambda done, total, name: None,
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
+    requantize: Mapping[str, Any] | None = None,
 ) -> Converted:
     """Write the 4-bit transformers directory `source` in the format `to` to `destination`.
 
@@ -75,6 +77,8 @@ def convert(
     destination: a new or empty directory. It is filled as a whole or not at all.
     progress: called with tensors or layers done, of how many, and the name of the next.
     max_shard_bytes: bytes of tensors in one file, and about half of the memory needed.
+    requantize: arguments of `quantize_weight` for a source of bitsandbytes (nf4), whose codes no
+        integers hold: its weights are dequantized and quantized again. None refuses such a source.
 
     ValueError, by layer, for what the format cannot hold: zero points that are not whole numbers,
     act-order (awq), sizes that are no multiple of 8 (gptq, awq), experts that transformers has in
@@ -84,6 +88,7 @@ def convert(
     destination = real_path(destination, "convert", "destination")
     if to not in METHODS:
         raise ValueError(f"convert: to must be one of {', '.join(METHODS)}, got {shown(to)}")
+    quantizer = None if requantize is None else WeightRecipe.of("convert: requantize", requantize)
     check_int("convert: max_shard_bytes", max_shard_bytes, 1, 2**62)
     if destination.exists() and not destination.is_dir():
         raise NotADirectoryError(f"convert: {destination} is a file, not a directory")
@@ -96,7 +101,7 @@ def convert(
     save_id = uuid.uuid4().hex
     with (
         torch.no_grad(),
-        _opened(source, config, to) as job,
+        _opened(source, config, to, quantizer) as job,
         write_errors(destination, "convert"),
         atomic.replacing(destination, save_id, OURS, CONFIG_FILE, _refuse_files) as staging,
     ):
@@ -130,12 +135,16 @@ def _config(
     return {**kept, "quantization_config": section}
 
 
-def _opened(source: Path, config: dict[str, Any], to: str) -> _ToForeign | _ToPacked:
+def _opened(
+    source: Path, config: dict[str, Any], to: str, quantizer: WeightRecipe | None
+) -> _ToForeign | _ToPacked:
     section = foreign_section(source, config)
     if section is None:
+        if quantizer is not None:
+            raise ValueError(f"convert: {source}: requantize is for bitsandbytes, got xgemm")
         model = cast(PreTrainedModel, make_transformers_model(source, config))
         return _ToForeign(PackedLayers(source, config, model), to)
-    form = foreign_format(*section)
+    form = foreign_format(*section, quantizer)
     shards = Shards(source, checkpoint_files(source, FOREIGN_FILE), form)
     if not shards.layers:
         raise ValueError(f"convert: {source}: no file holds a tensor *.{form.key}")

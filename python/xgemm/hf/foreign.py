@@ -18,7 +18,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.integrations.accelerate import get_device
 
-from xgemm.formats.foreign import Shards, foreign_format
+from xgemm.formats.foreign import Quantizer, Shards, foreign_format
 from xgemm.formats.headers import FOREIGN_FILE, checkpoint_files
 from xgemm.formats.manifest import CONFIG_FILE, RECIPE
 from xgemm.hf.config import XgemmConfig
@@ -31,13 +31,20 @@ from xgemm.nn import QuantExperts, QuantLinear
 class ForeignConfig(XgemmConfig):
     """What another tool wrote as quantization_config, until the model is loaded.
 
-    section: its values. file: where it lies, for messages; None for config.json.
+    section: its values. file: where it lies, for messages; None for config.json. requantize: how
+    weights that no integers hold are quantized again.
     """
 
-    def __init__(self, section: Mapping[str, Any], file: Path | None = None) -> None:
+    def __init__(
+        self,
+        section: Mapping[str, Any],
+        file: Path | None = None,
+        requantize: Quantizer | None = None,
+    ) -> None:
         super().__init__(**dict.fromkeys(RECIPE), modules={})
         self.section = dict(section)
         self.file = file
+        self.requantize = requantize
 
     @classmethod
     def from_dict(
@@ -71,7 +78,9 @@ class ForeignLoading:
                 raise ValueError(f"load: {path} must be a .safetensors file: others can run code")
             if path.parent != directory or path.name.startswith("."):
                 raise ValueError(f"load: {path} must be a file of {directory}")
-        form = foreign_format(config.file or directory / CONFIG_FILE, config.section)
+        form = foreign_format(
+            config.file or directory / CONFIG_FILE, config.section, config.requantize
+        )
         self._shards = Shards(directory, [path.name for path in paths], form)
         self._shapes = self._shards.shapes()
         if not self._shapes:
@@ -112,6 +121,8 @@ class ForeignLoading:
         def forget_and_adjust(info: Any) -> None:
             del model.__dict__["_adjust_missing_and_unexpected_keys"]
             info.missing_keys -= self.weights
+            # bitsandbytes' packed weights have the name of the float ones.
+            info.mismatched_keys -= {k for k in info.mismatched_keys if k[0] in self.weights}
             with self._shards:
                 info.unexpected_keys -= self._placed(info.unexpected_keys)
             adjust(info)
@@ -154,7 +165,9 @@ class ForeignLoading:
             here = self._names.unexpected(name) & unexpected
             if not here:
                 continue
-            if owner in self._shapes and (leaf in parts or self._is_zero_bias(name, leaf)):
+            if name in self._shards.taken or (
+                owner in self._shapes and self._is_zero_bias(name, leaf)
+            ):
                 placed |= here
             elif owner in self._shapes or leaf in parts:
                 file = self._shards.directory / self._shards.tensors[name].file
@@ -179,6 +192,7 @@ def load_foreign(
     source: tuple[Path, dict[str, Any]],
     device: torch.device | str | int | None,
     dtype: torch.dtype | None,
+    requantize: Quantizer | None = None,
 ) -> nn.Module:
     """The transformers model of another tool's directory; every weight of it comes from there.
 
@@ -190,12 +204,12 @@ def load_foreign(
         part.__dict__.pop("quantization_config", None)  # else transformers looks for its quantizer
     if dtype is None and config.dtype is None:  # transformers would take that of the first scales
         files = checkpoint_files(path, FOREIGN_FILE)
-        dtype = Shards(path, files, foreign_format(source[0], source[1])).float_dtype()
+        dtype = Shards(path, files, foreign_format(*source, requantize)).float_dtype()
     placed = {} if device is None else {"device_map": {"": device}}
     model, info = cls.from_pretrained(
         path,
         config=config,
-        quantization_config=ForeignConfig(source[1], source[0]),
+        quantization_config=ForeignConfig(source[1], source[0], requantize),
         local_files_only=True,
         trust_remote_code=False,
         use_safetensors=True,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -97,6 +99,34 @@ def quantize_weight(
     if method == "hqq":
         return quantize_hqq(w, group_size, symmetric, scale_dtype)
     return quantize_rtn(w, group_size, symmetric, clip, scale_dtype, importance)
+
+
+@dataclass(frozen=True)
+class WeightRecipe:
+    """How `quantize_weight` is to quantize: its arguments of these names."""
+
+    method: str = "rtn"
+    group_size: int = 128
+    symmetric: bool = True
+    clip: str | None = None
+    scale_dtype: torch.dtype | None = None
+
+    @classmethod
+    def of(cls, where: str, values: Mapping[str, Any]) -> WeightRecipe:
+        """From a caller's mapping, checked before a weight is read."""
+        if not isinstance(values, Mapping):
+            raise TypeError(f"{where} must be a mapping or None, got {type(values).__name__}")
+        known = [field.name for field in fields(cls)]
+        if unknown := [key for key in values if key not in known]:
+            raise ValueError(f"{where} must have keys of {', '.join(known)}, got {unknown[0]!r}")
+        recipe = cls(**values)
+        recipe(torch.zeros(1, 1))  # its errors name what is wrong
+        return recipe
+
+    def __call__(self, w: torch.Tensor) -> QuantizedWeight:
+        return quantize_weight(
+            w, self.method, self.group_size, self.symmetric, self.clip, self.scale_dtype
+        )
 
 
 def _check_finite(w: torch.Tensor) -> None:

@@ -9,6 +9,7 @@ Each format has a module. Its class is made from config.json's `quantization_con
 A writer beside it makes a layer's tensors, and the `quantization_config` of all.
 """
 
+from xgemm.formats.foreign.bitsandbytes import Quantizer
 from xgemm.formats.foreign.methods import (
     FOREIGN_METHODS,
     FOREIGN_WRITERS,
@@ -26,6 +27,7 @@ __all__ = [
     "FOREIGN_WRITERS",
     "ForeignFormat",
     "ForeignWriter",
+    "Quantizer",
     "Shards",
     "TensorFiles",
     "Written",

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from xgemm.formats.foreign.awq import Awq, AwqWriter
+from xgemm.formats.foreign.bitsandbytes import Bitsandbytes, Quantizer
 from xgemm.formats.foreign.compressed_tensors import CompressedTensors, CompressedTensorsWriter
 from xgemm.formats.foreign.gptq import Gptq, GptqWriter
 from xgemm.formats.foreign.hqq import Hqq
@@ -59,10 +60,11 @@ FOREIGN_WRITERS: dict[str, type[ForeignWriter]] = {
 }
 # Other names of these in config.json.
 _SAME = {"auto_gptq": "gptq", "compression_config": "compressed-tensors"}
-_HINTS = {
-    "bitsandbytes": "its nf4 codes are no evenly spaced integers, so they would have to be "
-    "quantized again: load the model with transformers, dequantize() it, and xgemm.quantize it",
-}
+_REQUANTIZE = (
+    " (its nf4 codes are no evenly spaced integers: with requantize, such as {'method': 'hqq', "
+    "'group_size': 64, 'symmetric': False}, they are dequantized and quantized again; on the "
+    "command line, convert --requantize)"
+)
 
 
 def is_read(method: str | None) -> bool:
@@ -70,21 +72,33 @@ def is_read(method: str | None) -> bool:
     return _SAME.get(str(method), method) in _FORMATS
 
 
-def foreign_format(file: Path, section: dict[str, Any]) -> ForeignFormat:
+def foreign_format(
+    file: Path, section: dict[str, Any], requantize: Quantizer | None = None
+) -> ForeignFormat:
     """The format that a `quantization_config`, which lies in `file`, describes.
+
+    requantize: for bitsandbytes, whose codes are no evenly spaced integers: how its weights are
+        quantized again; None refuses it.
 
     ValueError, by file and key, for a method or a value that is not read here.
     """
     where = f"{file}: quantization_config"
     given = section.get("quant_method")
     method = _SAME.get(str(given), str(given))
+    values = Section(where, section)
+    if method == Bitsandbytes.method and requantize is not None:
+        return Bitsandbytes(values, requantize)
     if method not in _FORMATS:
         known = ", ".join(map(repr, _FORMATS))
-        hint = f" ({_HINTS[method]})" if method in _HINTS else ""
+        hint = _REQUANTIZE if method == Bitsandbytes.method else ""
         raise ValueError(
             f"load: {where}: quant_method must be 'xgemm', {known}, got {given!r}{hint}"
         )
-    values = Section(where, section)
+    if requantize is not None:
+        raise ValueError(
+            f"load: {where}: requantize is for quant_method 'bitsandbytes', got {given!r}, which "
+            "is read as it is"
+        )
     if method in _MARLIN and is_marlin(values):
         return Marlin(values)
     return _FORMATS[method](values)

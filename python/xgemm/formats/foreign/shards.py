@@ -65,7 +65,7 @@ class Shards(TensorFiles):
     """A checkpoint of another tool's format.
 
     layers: name -> the layer that has the format's key tensor there.
-    others: names of the tensors that belong to no quantized layer.
+    taken: names of the tensors of these layers. others: names of all other tensors.
     """
 
     def __init__(self, directory: Path, files: Iterable[str], form: ForeignFormat) -> None:
@@ -73,7 +73,7 @@ class Shards(TensorFiles):
         self.form = form
         suffix = f".{form.key}"
         self.layers: dict[str, ForeignLayer] = {}
-        taken: set[str] = set()
+        self.taken: set[str] = set()
         for full in self.tensors:
             if not full.endswith(suffix):
                 continue
@@ -81,8 +81,8 @@ class Shards(TensorFiles):
             names = {part: f"{name}.{part}" for part in form.parts}
             specs = {part: self.tensors[n] for part, n in names.items() if n in self.tensors}
             self.layers[name] = ForeignLayer(directory, name, specs, self.tensor)
-            taken.update(names.values())
-        self.others = [name for name in self.tensors if name not in taken]
+            self.taken.update(names.values())
+        self.others = [name for name in self.tensors if name not in self.taken]
 
     def float_dtype(self) -> torch.dtype | None:
         """The dtype of most numbers of the float tensors; scales are none of them."""
