@@ -194,14 +194,11 @@ def nf4_model(folder: Path) -> None:
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink()
     weights = {
-        f"{name}.weight": parameter
+        name: parameter.detach().contiguous()
         for name, parameter in model.dequantize(dtype=torch.bfloat16).named_parameters()
         if name.endswith("proj.weight")
     }
-    save_file(
-        {name.removesuffix(".weight"): w.contiguous() for name, w in weights.items()},
-        FOLDER / "nf4-weights.safetensors",
-    )
+    save_file(weights, FOLDER / "nf4-weights.safetensors")
 
 
 def awq_weight() -> QuantizedWeight:
