@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
+import make_by_tools
 import pytest
 
 import xgemm
@@ -24,13 +26,14 @@ def blocks(language: str) -> list[str]:
 
 def test_commands_follow_the_examples(tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(make_by_tools.FOLDER / "nf4", "their-nf4")
     scope: dict[str, object] = {"__name__": "__main__"}
     for example in blocks("python"):
         exec(example, scope)
     commands = [
         line.removeprefix("$ ") for block in blocks("console") for line in block.splitlines()
     ]
-    assert len(commands) == 4
+    assert len(commands) == 5
     for command in commands:
         name, *arguments = shlex.split(command)
         assert name == "xgemm"
