@@ -6,7 +6,8 @@
 namespace xgemm::cpu::dense {
 
 // MR x NR: the tile whose sums stay in registers. A block of MC x KC stays in the L2 cache, a panel
-// of KC x NR in the L1 cache, a block of KC x NC of B, shared by all threads, in the L3 cache.
+// of KC x NR in the L1 cache, a block of KC x NC of B, shared by all threads, in the L3 cache. With
+// AVX-512 the panel stays in the L2 cache, too: 128 bytes of it for 28 instructions are few.
 struct Blocking {
   int mr, nr, mc, kc, nc;
 };
@@ -14,7 +15,7 @@ struct Blocking {
 inline constexpr Blocking kBlocking[] = {
     {4, 8, 128, 256, 2048},    // generic: 8 registers of 4 floats
     {6, 16, 192, 256, 4096},   // avx2: 12 of the 16 registers are sums
-    {14, 32, 224, 256, 4096},  // avx512: 28 of the 32 registers are sums
+    {14, 32, 112, 512, 4096},  // avx512: 28 of the 32 registers are sums
 };
 
 // The dense kernels have no use for VNNI.

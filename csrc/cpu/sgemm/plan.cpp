@@ -15,7 +15,8 @@ constexpr int64_t kSmallPanel = 128 * 128;
 // (squares up to 200 on Zen 4, bench_cpu.py).
 constexpr int64_t kUnpackedWork = 200 * 200 * 200;
 constexpr int64_t kUnpackedPanel = 200 * 200;
-// The largest A that is packed whole.
+// The largest A that is packed whole: rows, and elements.
+constexpr int64_t kShortRows = 192;
 constexpr int64_t kShortFloats = int64_t{4} << 20;
 // Below this many multiplications a second thread costs more than it brings.
 constexpr int64_t kParallelWork = 160 * 1024;
@@ -119,7 +120,7 @@ Plan make_plan(const Product& original, const Kernels& table, int num_threads) {
     plan.path = Path::kDot;
   } else if (streams_along_n(p, table)) {
     plan.path = Path::kAddRows;
-  } else if (p.m <= table.blocking.mc && p.k <= kShortFloats / p.m) {
+  } else if (p.m <= kShortRows && p.k <= kShortFloats / p.m) {
     plan.path = Path::kShort;
   } else {
     plan.path = Path::kBlocked;
