@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import re
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 from kernel_visits import (
@@ -20,7 +19,6 @@ from kernel_visits import (
     w4_waves,
 )
 
-CSRC = Path(__file__).parents[1] / "csrc" / "cuda" / "gemm"
 BASE = 1 << 20  # an address aligned to anything
 
 
@@ -40,12 +38,10 @@ def of_family(kernels: set[Kernel], name: str) -> list[Kernel]:
     return [kernel for kernel in kernels if kernel.name == name]
 
 
-def test_every_tile_of_the_sm90_kernel_is_visited(kernels):
-    text = (CSRC / "sm90" / "persistent" / "tiles.h").read_text()
-    listed = re.findall(r"^\s*TILE\((\d+), \d+\)", text, re.MULTILINE)
-    assert listed
-    visited = {(k.tile, k.cluster) for k in of_family(kernels, "sm90_persistent")}
-    assert visited == {((128, int(n)), cluster) for n in listed for cluster in (1, 2)}
+def test_every_tile_of_the_sm90_kernel_is_visited(cpp, kernels):
+    visited = {(k.tile, k.stages, k.cluster) for k in of_family(kernels, "sm90_persistent")}
+    tiles = itertools.product(cpp.SM90_PERSISTENT_TILES, (1, 2))
+    assert visited == {((128, n), stages, cluster) for (n, stages), cluster in tiles}
 
 
 def test_every_way_to_store_and_to_copy_is_visited(kernels):
@@ -91,17 +87,8 @@ def explain_w4(cpp) -> Callable[[int], Callable[[W4Form, int, int, int], Choice]
     return on
 
 
-def w4_tiles() -> set[tuple[int, int]]:
-    """Of the wgmma kernels: rows, columns."""
-    text = (CSRC.parent / "w4a16" / "sm90" / "wgmma" / "tile.h").read_text()
-    # TILE(warpgroups, rows, cycles), and of few rows TILE(blocks, parts of K, rows, cycles).
-    listed = re.findall(r"^\s*TILE\((\d+), (?:\d+, )?(\d+), \d+\)", text, re.MULTILINE)
-    assert len(listed) >= 16
-    return {(int(rows), 64 * int(blocks)) for blocks, rows in listed}
-
-
 @pytest.mark.parametrize("sm_count", [8, 132])  # XGEMM_CUDA_SMS, and an H200's
-def test_every_kernel_for_packed_weights_is_visited(explain_w4, sm_count):
+def test_every_kernel_for_packed_weights_is_visited(cpp, explain_w4, sm_count):
     visits = find_w4_visits(explain_w4(sm_count), W4_FORMS[0])
     skinny = [visit for visit in visits if visit.kernel.name == "sm90_skinny"]
     assert {-(-visit.m // 8) for visit in skinny} == {1, 2, 3}
@@ -109,10 +96,10 @@ def test_every_kernel_for_packed_weights_is_visited(explain_w4, sm_count):
     wide = [visit.kernel for visit in visits if visit.kernel.name == "sm90_wgmma"]
     assert {"copy_x", "in_parts", "stream_k"} <= set().union(*(kernel.flags for kernel in wide))
     assert 2 in {kernel.cluster for kernel in wide}
-    assert {kernel.tile for kernel in wide} >= w4_tiles()
+    assert {kernel.tile for kernel in wide} == set(cpp.W4_WGMMA_TILES)
 
 
-def test_tiles_for_packed_weights_are_visited_with_several_tiles_and_passes(explain_w4):
+def test_tiles_for_packed_weights_are_visited_with_several_tiles_and_passes(cpp, explain_w4):
     explain, several, again = explain_w4(2), set(), set()
     for form in W4_FORMS:
         for visit in find_w4_visits(explain, form):
@@ -123,8 +110,7 @@ def test_tiles_for_packed_weights_are_visited_with_several_tiles_and_passes(expl
             tiles, passes = w4_waves(choice, visit.m, visit.n, visit.k)
             several |= {visit.kernel.tile} if tiles else set()
             again |= {visit.kernel.tile} if passes else set()
-    assert several >= w4_tiles()
-    assert again >= w4_tiles()
+    assert several == again == set(cpp.W4_WGMMA_TILES)
 
 
 def test_waves_and_passes_over_a_ring_are_counted():

@@ -14,6 +14,7 @@
 #include "common/fast_divisor.h"
 #include "cuda/gemm/align/plan.h"
 #include "cuda/gemm/select.h"
+#include "cuda/gemm/sm90/persistent/tiles.h"
 
 namespace py = pybind11;
 namespace gemm = xgemm::cuda::gemm;
@@ -158,6 +159,10 @@ void bind_gemm(py::module_& m) {
       .def_readonly("copy_b", &gemm::Config::copy_b)
       .def_readonly("workspace_bytes", &gemm::Config::workspace_bytes)
       .def_readonly("reason", &gemm::Config::reason);
+#define XGEMM_TILE(block_n, stages) std::pair(block_n, stages),
+  m.attr("SM90_PERSISTENT_TILES") =
+      std::vector<std::pair<int, int>>{XGEMM_SM90_TILES(XGEMM_TILE)};  // columns, stages
+#undef XGEMM_TILE
   m.attr("MAX_BATCH_DIMS") = gemm::kMaxBatchDims;
   m.def(
       "select_gemm",

@@ -110,6 +110,13 @@ void bind_w4a16(py::module_& m) {
                 [](const w4a16::Problem& p, const xgemm::DeviceInfo& device, w4a16::Config* config,
                    double*) { return register_resident::select(p, device, config); });
   m.def("w4_wgmma_may_split", &wgmma::may_split, py::arg("consumers"), py::arg("rows"));
+#define XGEMM_TILE(warpgroups, rows, cycles) std::pair(rows, 64 * warpgroups),
+#define XGEMM_SMALL_TILE(blocks, parts, rows, cycles) std::pair(rows, 64 * blocks),
+  m.attr("W4_WGMMA_TILES") = std::vector<std::pair<int, int>>{
+      XGEMM_W4_SMALL_M_TILES(XGEMM_SMALL_TILE) XGEMM_W4_MEDIUM_M_TILES(XGEMM_TILE)
+          XGEMM_W4_LARGE_M_TILES(XGEMM_TILE)};  // rows of X, columns
+#undef XGEMM_SMALL_TILE
+#undef XGEMM_TILE
   m.def("explain_w4a16", &w4a16::explain, py::arg("problem"), py::arg("config"));
   m.def(
       "explain_w4a16_json",
