@@ -231,6 +231,7 @@ HOSTILE: dict[str, list[Any]] = {
             2**63, None, True, 0.5, "1"],
     "int[1]?": [None, [], 0, -1, [0, 0], [0, -3], [0, 1, 2], 3, -4, [2**63 - 1], -(2**63), "0",
                 [0] * 99],
+    "int[]": [[], [0], [3], [-1, 2], [2**62, 4], [2**63 - 1, 0], [1] * 65, None, 5, "x", [0.5]],
     "int?": [None, 0, -1, 2, 3, -4, 2**63 - 1, -(2**63), [0], 0.0],
     "bool": [True, False, 2, None, "no"],
     "float": [0.0, 1.0, -0.5, 3, math.nan, math.inf, -math.inf, 1e308, -1e-320, None, "1"],
@@ -250,7 +251,12 @@ def make_hostile(rng: random.Random, op: torch._ops.OpOverload, call: Arguments)
             if value is None or is_plain(value):
                 call[argument.name] = hostile_tensor(rng, value, others)
         else:
-            kind = {"Optional[List[int]]": "int[1]?", "Optional[int]": "int?"}.get(kind, kind)
+            lists = {
+                "Optional[List[int]]": "int[1]?",
+                "Optional[int]": "int?",
+                "List[int]": "int[]",
+            }
+            kind = lists.get(kind, kind)
             call[argument.name] = rng.choice(HOSTILE[kind])
     if rng.random() < 0.02:
         call.pop(rng.choice([*call]))

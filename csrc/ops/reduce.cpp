@@ -40,17 +40,17 @@ DType require_input(ReduceOp op, const TensorView& x) {
 }
 
 // Bit d is set where dimension d is reduced: all of them when none is named.
-uint64_t reduced_dims(ReduceOp op, const int64_t* dims, size_t count, int64_t ndim) {
+uint64_t reduced_dims(const char* name, const int64_t* dims, size_t count, int64_t ndim) {
   if (ndim > ReduceDims::kMaxDims) {
-    value_error(name_of(op), ": x must have at most ", int{ReduceDims::kMaxDims},
-                " dimensions, got ", ndim);
+    value_error(name, ": x must have at most ", int{ReduceDims::kMaxDims}, " dimensions, got ",
+                ndim);
   }
   uint64_t mask = 0;
   for (size_t i = 0; i < count; ++i) {
-    const uint64_t bit = uint64_t{1} << wrap_dim(name_of(op), dims[i], ndim);
+    const uint64_t bit = uint64_t{1} << wrap_dim(name, dims[i], ndim);
     if (mask & bit) {
-      value_error(name_of(op), ": dim must name each dimension once, got ", dims[i],
-                  " again for a ", ndim, "-D tensor");
+      value_error(name, ": dim must name each dimension once, got ", dims[i], " again for a ", ndim,
+                  "-D tensor");
     }
     mask |= bit;
   }
@@ -121,7 +121,7 @@ Tensor reduce(ReduceOp op, const Tensor& x, const int64_t* dims, size_t count, b
               double p = 2.0) {
   const TensorView view(name_of(op), "x", x);
   const DType dtype = require_input(op, view);
-  const uint64_t mask = reduced_dims(op, dims, count, view.dim);
+  const uint64_t mask = reduced_dims(name_of(op), dims, count, view.dim);
 
   int64_t sizes[ReduceDims::kMaxDims];
   int64_t out_dim = 0;
@@ -212,7 +212,7 @@ std::string explain_reduce(const StringArg& op, const std::vector<int64_t>& shap
   }
   const auto count = static_cast<int64_t>(shape.size());
   const uint64_t mask =
-      reduced_dims(reduction, dim ? dim->data() : nullptr, dim ? dim->size() : 0, count);
+      reduced_dims(kExplain, dim ? dim->data() : nullptr, dim ? dim->size() : 0, count);
   std::vector<int64_t> strides(shape.size());
   int64_t stride = 1;
   for (int64_t d = count - 1; d >= 0; --d) {
