@@ -153,6 +153,16 @@ class SquareRMSNorm(nn.Module):
         return x * x * self.weight
 
 
+def test_hooks_see_calls_alone() -> None:
+    plain, seen = model("llama"), []
+    plain.model.norm.register_forward_hook(lambda *call: seen.append(call))
+    xgemm.fuse(plain)
+    assert seen == []
+    with torch.no_grad():
+        plain(IDS)
+    assert len(seen) == 1
+
+
 def test_what_computes_something_else_is_left() -> None:
     assert norm_form(SquareRMSNorm()) is None
     assert norm_form(nn.LayerNorm(8)) is None
