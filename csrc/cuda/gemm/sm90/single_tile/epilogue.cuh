@@ -180,22 +180,22 @@ class WarpStore {
 constexpr int first_half(int columns) { return round_up(columns / 2, 16); }
 
 // What the functions below want to have of shared memory.
-template <typename T, int kColumns, int kSharers, int kWarpgroups>
+template <typename T, int kColumns, int kSharers, int kFragments>
 constexpr int staging_bytes() {
   constexpr int kStored = kSharers > 1 ? first_half(kColumns) : kColumns;
   const int sums = kSharers > 1 ? kColumns / 8 * 128 * 16 : 0;
-  return sums + 4 * kWarpgroups * WarpStore<T, kStored>::kBytes;
+  return sums + 4 * kFragments * WarpStore<T, kStored>::kBytes;
 }
 
-// acc: 64 rows of the tile, this warpgroup's own. Both have `staging`, which is free.
+// acc: the tile's `fragment`-th 64 rows, a warpgroup's. All have `staging`, which is free.
 template <typename T, int kColumns>
 __device__ inline void store(const Params& params, const float* bias, void* staging,
-                             float (&acc)[kColumns / 2], int warpgroup, const Corner& tile, T* d) {
+                             float (&acc)[kColumns / 2], int fragment, const Corner& tile, T* d) {
   using Store = WarpStore<T, kColumns>;
   const int warp = threadIdx.x / 32 % 4;
-  char* own = static_cast<char*>(staging) + (warpgroup * 4 + warp) * Store::kBytes;
-  const Corner at{tile.m + warpgroup * 64 + warp * 16, tile.n, tile.m_end, tile.n_end};
-  const float* of_rows = bias + warpgroup * 64 + warp * 16;
+  char* own = static_cast<char*>(staging) + (fragment * 4 + warp) * Store::kBytes;
+  const Corner at{tile.m + fragment * 64 + warp * 16, tile.n, tile.m_end, tile.n_end};
+  const float* of_rows = bias + fragment * 64 + warp * 16;
   Store(params, params.bias_of_rows ? of_rows : bias, own, threadIdx.x % 32).store(acc, at, d);
 }
 

@@ -2,8 +2,8 @@
 //
 // A CTA has one tile. Some warps do nothing but ask for stages of K, each for one operand and in
 // order, or the first stage would be there with the last; for the first ones before the CTA's
-// threads have met. Warpgroups that multiply have 64 rows of the tile each; two of them take the
-// stages of a tile of 64 rows by turns. Where K is long two CTAs of a cluster may have half of it
+// threads have met. Warpgroups that multiply have 64 rows of the tile each, or twice 64 of a large
+// one; two of them take the stages of a tile of 64 rows by turns. Where K is long two CTAs of a cluster may have half of it
 // each.
 #pragma once
 
@@ -27,7 +27,9 @@ struct TileConfig {
   // Of B that are loaded: where it is not along K, boxes of 64.
   static constexpr int kLoadedN = kWholeBoxes ? round_up(kBlockN, 64) : kBlockN;
   static constexpr int kSharers = sharers_of(kBlockM);  // warpgroups that share k
-  static constexpr int kWarpgroups = warpgroups_of(kBlockM);
+  static constexpr int kFragments = fragments_of(kBlockM, kBlockN);  // of 64 rows, a warpgroup's
+  static constexpr int kWarpgroups = warpgroups_of(kBlockM, kBlockN);
+  static constexpr int kSums = kBlockN / 2;  // of a fragment, a thread's
   static constexpr bool kHalves = takes_halves(kBlockM, kBlockN);
   // Warps that ask for an operand, by turns: one alone is too slow for stages of few rows.
   static constexpr int kArea = kBlockM * kBlockN;
@@ -38,11 +40,11 @@ struct TileConfig {
   static_assert(kStages % kSharers == 0);
   static constexpr int kLoaders = kOperands * kLoadersPerOperand;  // warps
   static constexpr int kThreads = kWarpgroups * kWarpgroup + kLoaders * 32;
-  // Four warpgroups that multiply take registers from those that load, which must be a whole
+  // Warpgroups that multiply a large tile take registers from those that load, which must be a whole
   // warpgroup for that: some of its warps have nothing to do.
-  static constexpr bool kMovesRegisters = kWarpgroups == 4;
+  static constexpr bool kMovesRegisters = kBlockM == 256;
   static constexpr int kLaunched = kMovesRegisters ? (kWarpgroups + 1) * kWarpgroup : kThreads;
-  static constexpr int kLoaderRegisters = 24, kMultiplierRegisters = 112;
+  static constexpr int kLoaderRegisters = 24, kMultiplierRegisters = kWarpgroups == 4 ? 112 : 240;
   static_assert(!kMovesRegisters || kLoaderRegisters + kWarpgroups * kMultiplierRegisters <=
                                         65536 / kLaunched / 8 * 8 * (kWarpgroups + 1));
 };
@@ -66,9 +68,10 @@ struct SharedStorage {
     using Storage = SharedStorage;
     const int stages = chunks < Tile::kStages ? chunks : Tile::kStages;
     const int used = stages * static_cast<int>(sizeof(Stage<T, Tile>));
-    constexpr int kSums = staging_bytes<T, Tile::kBlockN, Tile::kSharers, Tile::kWarpgroups>();
+    constexpr int kStaging = staging_bytes<T, Tile::kBlockN, Tile::kSharers,
+                                           Tile::kWarpgroups * Tile::kFragments>();
     constexpr int kBefore = sizeof(Storage) - Tile::kStages * sizeof(Stage<T, Tile>);
-    return kBefore + (used > kSums ? used : kSums) + 1024;  // + alignment
+    return kBefore + (used > kStaging ? used : kStaging) + 1024;  // + alignment
   }
 };
 
@@ -251,7 +254,7 @@ class Halves {
 
   // Sends acc to the CTA that finishes these rows or, here, adds what it sends.
   __device__ void add(SharedStorage<T, Tile>& smem, int chunks_of_both, int warpgroup,
-                      float (&acc)[Tile::kBlockN / 2]) const {
+                      float (&acc)[Tile::kSums]) const {
     const int thread = threadIdx.x % kWarpgroup;
     if (!finishes(warpgroup)) {
       const float4* theirs = mail(smem, chunks_of_both - chunks_) + thread;
@@ -291,9 +294,9 @@ class Halves {
 template <typename T, typename Tile, bool kAMn, bool kBMn>
 __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int warpgroup,
                                 int sharers, const Halves<T, Tile>& halves,
-                                float (&acc)[Tile::kBlockN / 2]) {
+                                float (&acc)[Tile::kFragments][Tile::kSums]) {
   SharedStorage<T, Tile>& smem = kept(given);
-  const int row = Tile::kSharers == 1 ? warpgroup * 64 : 0;
+  const int row = Tile::kSharers == 1 ? warpgroup * Tile::kFragments * 64 : 0;
   const uint64_t a_base = operand_descriptor<kAMn>(smem.stages[0].a, row);
   const uint64_t b_base = operand_descriptor<kBMn>(smem.stages[0].b, 0);
   const int first = Tile::kSharers == 1 ? 0 : warpgroup;
@@ -307,8 +310,13 @@ __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int w
     const uint64_t a = a_base + offset, b = b_base + offset;
 #pragma unroll
     for (int k16 = 0; k16 < kChunkK / 16; ++k16) {
-      ptx::wgmma<T, kAMn, kBMn>(acc, a + k16 * kDescriptorStepK16<kAMn>,
-                                b + k16 * kDescriptorStepK16<kBMn>, chunk > first || k16 > 0);
+#pragma unroll
+      for (int i = 0; i < Tile::kFragments; ++i) {
+        // (64 rows along K are 64 lines of shared memory.)
+        const uint64_t of_rows = a + i * (64 * kChunkK * static_cast<int>(sizeof(T)) / 16);
+        ptx::wgmma<T, kAMn, kBMn>(acc[i], of_rows + k16 * kDescriptorStepK16<kAMn>,
+                                  b + k16 * kDescriptorStepK16<kBMn>, chunk > first || k16 > 0);
+      }
     }
     ptx::wgmma_commit_group();
     if (chunk > first) {
@@ -386,15 +394,15 @@ __global__ void __launch_bounds__(Tile::kLaunched, 1)
     }
   }
   const int warpgroup = warp / 4;
-  float acc[Tile::kBlockN / 2];
+  float acc[Tile::kFragments][Tile::kSums];
   const Halves<T, Tile> half(chunks, sharers, halves);
   multiply<T, Tile, kAMn, kBMn>(smem, chunks, warpgroup, sharers, half, acc);
   if (Tile::kSharers > 1 && warpgroup >= chunks) {
 #pragma unroll
-    for (float& x : acc) x = 0;
+    for (float& x : acc[0]) x = 0;
   }
   if (halves) [[unlikely]]
-    half.add(smem, chunks_of(params), warpgroup, acc);
+    half.add(smem, chunks_of(params), warpgroup, acc[0]);
   ptx::griddep_wait();  // D may be what the kernel before reads
   // All has been read: there is room.
   ptx::named_barrier_sync(kMultipliers, Tile::kWarpgroups * kWarpgroup);
@@ -404,9 +412,13 @@ __global__ void __launch_bounds__(Tile::kLaunched, 1)
   const Corner corner{place.m, place.n, min(params.m, place.m + params.tile_m),
                       min(params.n, place.n + params.tile_n)};
   if constexpr (Tile::kSharers == 1) {
-    store<T, Tile::kBlockN>(params, smem.bias, smem.stages, acc, warpgroup, corner, d);
+#pragma unroll
+    for (int i = 0; i < Tile::kFragments; ++i) {
+      store<T, Tile::kBlockN>(params, smem.bias, smem.stages, acc[i],
+                              warpgroup * Tile::kFragments + i, corner, d);
+    }
   } else {
-    add_and_store<T, Tile::kBlockN>(params, smem.bias, smem.stages, acc, warpgroup, corner, d);
+    add_and_store<T, Tile::kBlockN>(params, smem.bias, smem.stages, acc[0], warpgroup, corner, d);
   }
 #endif
 }
