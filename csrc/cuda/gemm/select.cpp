@@ -56,9 +56,13 @@ constexpr int64_t kMinForTiles = 264;
 // But where D is small and K long: it alone cuts K into four and eight parts (60 products take 0.90
 // of the time).
 constexpr int64_t kSmallOutput = 160 * 1024, kLongK = 4000;
-// What `sm90 skinny` takes beside its estimate where single_tile::select_k_major has one (1,181
-// products of 129 rows and more: 1.11; the other kernels 1.05 to 1.07).
-constexpr double kSkinnyOfKMajor = 1.06;
+// What other kernels take by their own estimates, in the measure of single_tile::select_k_major
+// where that has one (fitted with its constants): a factor, and microseconds more.
+struct Measure {
+  double factor, more_us;
+  double of(double us) const { return factor * us + more_us; }
+};
+constexpr Measure kPersistentOfKMajor{0.93, 1.4}, kSkinnyOfKMajor{1.07, 1.5}, kOwn{1, 0};
 bool suits_skinny_kernel(const Problem& p) {
   if (std::min(p.m, p.n) < kMinForTiles) return true;
   return p.m * p.n * batch_of(p) <= kSmallOutput && p.k >= kLongK;
@@ -66,14 +70,20 @@ bool suits_skinny_kernel(const Problem& p) {
 
 // The kernels that read by TMA, for a problem that it can read.
 void consider_tma(const Problem& p, const DeviceInfo& device, Best* best) {
+  const bool k_major = sm90::single_tile::suits_k_major(p);
+  // `first`: of the candidates that were logged for this choice.
+  const auto consider = [&](const Config& config, double us, const Measure& measure, size_t first) {
+    best->consider(config, measure.of(us));
+    adjust_logged<Config>(first,
+                          [&](Config&, double& logged_us) { logged_us = measure.of(logged_us); });
+  };
   double us = 0;
+  size_t first = logged<Config>();
   Config config = sm90::persistent::select(p, device, &us);
-  best->consider(config, us);
-  const size_t first = logged<Config>();
+  consider(config, us, k_major ? kPersistentOfKMajor : kOwn, first);
+  first = logged<Config>();
   if (suits_skinny_kernel(p) && sm90::skinny::select(p, device, &config, &us)) {
-    const double factor = sm90::single_tile::suits_k_major(p) ? kSkinnyOfKMajor : 1;
-    best->consider(config, factor * us);
-    adjust_logged<Config>(first, [&](Config&, double& candidate_us) { candidate_us *= factor; });
+    consider(config, us, k_major ? kSkinnyOfKMajor : kOwn, first);
   }
   if (sm90::single_tile::select(p, device, &config, &us)) best->consider(config, us);
 }

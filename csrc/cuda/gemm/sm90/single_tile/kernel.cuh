@@ -3,8 +3,8 @@
 // A CTA has one tile. Some warps do nothing but ask for stages of K, each for one operand and in
 // order, or the first stage would be there with the last; for the first ones before the CTA's
 // threads have met. Warpgroups that multiply have 64 rows of the tile each, or twice 64 of a large
-// one; two of them take the stages of a tile of 64 rows by turns. Where K is long two CTAs of a cluster may have half of it
-// each.
+// one; two of them take the stages of a tile of 64 rows by turns. Where K is long two CTAs of a
+// cluster may have half of it each.
 #pragma once
 
 #include "cuda/gemm/sm90/operand.cuh"
@@ -26,7 +26,7 @@ struct TileConfig {
   static constexpr int kBlockM = kBlockM_, kBlockN = kBlockN_, kStages = kStages_;
   // Of B that are loaded: where it is not along K, boxes of 64.
   static constexpr int kLoadedN = kWholeBoxes ? round_up(kBlockN, 64) : kBlockN;
-  static constexpr int kSharers = sharers_of(kBlockM);  // warpgroups that share k
+  static constexpr int kSharers = sharers_of(kBlockM);               // warpgroups that share k
   static constexpr int kFragments = fragments_of(kBlockM, kBlockN);  // of 64 rows, a warpgroup's
   static constexpr int kWarpgroups = warpgroups_of(kBlockM, kBlockN);
   static constexpr int kSums = kBlockN / 2;  // of a fragment, a thread's
@@ -40,8 +40,8 @@ struct TileConfig {
   static_assert(kStages % kSharers == 0);
   static constexpr int kLoaders = kOperands * kLoadersPerOperand;  // warps
   static constexpr int kThreads = kWarpgroups * kWarpgroup + kLoaders * 32;
-  // Warpgroups that multiply a large tile take registers from those that load, which must be a whole
-  // warpgroup for that: some of its warps have nothing to do.
+  // Warpgroups that multiply a large tile take registers from those that load, which must be a
+  // whole warpgroup for that: some of its warps have nothing to do.
   static constexpr bool kMovesRegisters = kBlockM == 256;
   static constexpr int kLaunched = kMovesRegisters ? (kWarpgroups + 1) * kWarpgroup : kThreads;
   static constexpr int kLoaderRegisters = 24, kMultiplierRegisters = kWarpgroups == 4 ? 112 : 240;
@@ -68,8 +68,8 @@ struct SharedStorage {
     using Storage = SharedStorage;
     const int stages = chunks < Tile::kStages ? chunks : Tile::kStages;
     const int used = stages * static_cast<int>(sizeof(Stage<T, Tile>));
-    constexpr int kStaging = staging_bytes<T, Tile::kBlockN, Tile::kSharers,
-                                           Tile::kWarpgroups * Tile::kFragments>();
+    constexpr int kStaging =
+        staging_bytes<T, Tile::kBlockN, Tile::kSharers, Tile::kWarpgroups * Tile::kFragments>();
     constexpr int kBefore = sizeof(Storage) - Tile::kStages * sizeof(Stage<T, Tile>);
     return kBefore + (used > kStaging ? used : kStaging) + 1024;  // + alignment
   }

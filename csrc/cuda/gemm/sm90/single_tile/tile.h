@@ -52,10 +52,7 @@ inline constexpr Shape kShapes[] = {
     {128, 168, 5, true},  //
     {128, 184, 5, true},  //
     {128, 200, 5, true},  //
-    {128, 208, 5, true},  //
     {128, 224, 5, true},  //
-    {128, 240, 4, true},  //
-    {128, 256, 4, true},  //
     {192, 112, 5, true},  //
     {192, 120, 5, true},  //
     {192, 136, 5, true},  //
@@ -64,8 +61,6 @@ inline constexpr Shape kShapes[] = {
     {192, 160, 5, true},  //
     {192, 168, 4, true},  //
     {192, 176, 4, true},  //
-    {192, 184, 4, true},  //
-    {192, 200, 4, true},  //
     {256, 96, 5, true},   //
     {256, 104, 4, true},  //
     {256, 112, 4, true},  //
@@ -75,7 +70,6 @@ inline constexpr Shape kShapes[] = {
     {256, 152, 4, true},  //
     {256, 160, 4, true},  //
     {256, 168, 4, true},  //
-    {256, 176, 4, true},  //
 };
 
 // The least that holds a tile, of those that both operands along K have or all operands. Tiles may
@@ -110,8 +104,8 @@ constexpr Clusters clusters_of(int64_t rows, int64_t columns, int cluster) {
 constexpr bool takes_halves(int block_m, int block_n) { return block_m == 128 && block_n <= 128; }
 constexpr bool halves_fill(int64_t chunks, int stages) { return chunks / 2 >= stages; }
 
-// Warpgroups that multiply have 64 rows each; two share the k of a tile that has no more. Of a large
-// tile they have twice 64 rows: four warpgroups have not the registers for its sums.
+// Warpgroups that multiply have 64 rows each; two share the k of a tile that has no more. Of a
+// large tile they have twice 64 rows: four warpgroups have not the registers for its sums.
 constexpr int sharers_of(int block_m) { return block_m == 64 ? 2 : 1; }
 constexpr int fragments_of(int block_m, int block_n) {
   return block_m == 256 && block_n > 136 ? 2 : 1;
