@@ -13,7 +13,7 @@ from test_select_w4a16_cuda import problems
 
 W4_FIELDS = (
     *("kernel", "block_m", "block_n", "warps", "stages", "cluster", "ctas", "splits"),
-    *("even_shares", "copy_x", "workspace_bytes", "reason"),
+    *("stream_k", "copy_x", "workspace_bytes", "reason"),
 )
 
 
