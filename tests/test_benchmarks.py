@@ -201,6 +201,7 @@ def test_vllm_table(capsys: pytest.CaptureFixture[str]) -> None:
             "tokens_per_s": {"1": 100.0},
             "first_token_s": {"512": 0.03},
             "start_s": 60.0,
+            "loading": {"weights": 2.0 * 2**30, "peak": 2.5 * 2**30},
             "logprobs": [{"5": -1.0, "6": -2.0}],
         },
         {
@@ -209,13 +210,14 @@ def test_vllm_table(capsys: pytest.CaptureFixture[str]) -> None:
             "tokens_per_s": {"1": 170.0},
             "first_token_s": {"512": 0.02},
             "start_s": 75.0,
+            "loading": {"weights": 2.0 * 2**30, "peak": 2.0 * 2**30},
             "logprobs": [{"5": -1.25, "7": -2.0}],
         },
     ]
     options = argparse.Namespace(rows="1", prompts="512", together=False)
     load("bench_vllm")["_table"](options, found)
     out = capsys.readouterr().out
-    for said in ("170 (1.700x)", "20 (1.500x)", "75 (0.800x)", "50% of the log", "gap 0.250"):
+    for said in ("170 (1.700x)", "20 (1.500x)", "75 (0.800x)", "2 (1.250x)", "50% of the log", "gap 0.250"):
         assert said in out
 
 
