@@ -2,7 +2,7 @@
 
 tests/data/dense_h200.json.xz holds the times of random layers of 129 to 2047 rows on an H200, each
 in all candidates of its sweep, and where they are from (`sweep_mul.py compact`). A choice that was
-not swept has no time.
+not swept has no time. The constants were fitted to half of these layers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests" / "data" / "dense_h200.json.xz"
 H200 = (90, 132)
 BASE = 1 << 20
+MAX_MEAN = 0.03  # of regret
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,16 @@ def recorded() -> Iterator[tuple[dict[str, Any], list[Any]]]:
         yield recorded.read(DATA)
     finally:
         sys.path.remove(str(ROOT / "benchmarks"))
+
+
+def regrets(problems: list[Any], keys: list[str]) -> list[float]:
+    """Of the choices that were swept, in rising order."""
+    found = (each.regret(key) for each, key in zip(problems, keys, strict=True))
+    return sorted(regret for regret in found if regret is not None)
+
+
+def mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log1p, values)) / len(values)) - 1
 
 
 def chosen_key(cpp: ModuleType, shape: Any) -> str:
@@ -61,19 +72,15 @@ def test_the_choice_is_near_the_best_candidate(
     recorded: tuple[dict[str, Any], list[Any]], cpp: ModuleType, least: int, most: int
 ) -> None:
     problems = [each for each in recorded[1] if least <= each.shape.m <= most]
-    regrets = [each.regret(chosen_key(cpp, each.shape)) for each in problems]
-    measured = sorted(regret for regret in regrets if regret is not None)
-    assert len(measured) >= len(problems) / 4
-    mean = math.exp(sum(map(math.log1p, measured)) / len(measured)) - 1
-    assert mean <= 0.03, f"{mean:.1%} over {len(measured)}"
+    measured = regrets(problems, [chosen_key(cpp, each.shape) for each in problems])
+    assert len(measured) >= 0.95 * len(problems)
+    assert mean(measured) <= MAX_MEAN, f"{mean(measured):.1%} over {len(measured)}"
     assert measured[int(0.95 * len(measured))] <= 0.12, measured[-5:]
 
 
-def test_a_bad_choice_has_a_large_regret(recorded):
-    """The measure tells choices apart: every problem has candidates of over 20 %."""
+def test_the_middle_candidate_is_too_slow(recorded: tuple[dict[str, Any], list[Any]]) -> None:
+    """The bound tells choices apart: the candidate of median time fails it."""
     problems = recorded[1]
-    for each in problems:
-        times = sorted(each.us.values())
-        assert each.regret(min(each.us, key=each.us.__getitem__)) == 0
-        assert times[len(times) // 2] > 1.05 * times[0]
     assert problems[0].regret("no such kernel") is None
+    middle = [sorted(each.us, key=each.us.__getitem__)[len(each.us) // 2] for each in problems]
+    assert mean(regrets(problems, middle)) > 3 * MAX_MEAN
