@@ -32,16 +32,6 @@ def test_guards_hold_no_bytes() -> None:
         assert (tensor.dtype, tensor.shape) == (torch.uint8, (0,))
 
 
-def test_no_guard_is_taken_for_another_name_of_a_tensor() -> None:
-    """accelerate drops all but one of the tensors whose storages have one address."""
-    utils = pytest.importorskip("accelerate.utils.other")
-    state = nn.Sequential(*(QuantLinear(32, 64, group_size=32) for _ in range(3))).state_dict()
-    kept = utils.clean_state_dict_for_safetensors(dict(state))
-    assert kept.keys() == state.keys()
-    addresses = {state[f"{i}.weight"].untyped_storage().data_ptr() for i in range(3)}
-    assert len(addresses) == 3
-
-
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize(
     ("foreign", "got"),

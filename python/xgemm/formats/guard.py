@@ -68,9 +68,7 @@ def add_guards(
         # Of 3-D weights [E, 0, 0]: transformers takes those of Mixtral apart when it saves them.
         shape = (0,) if qweight.dim() == 2 else (qweight.shape[0], 0, 0)
         device = "cpu" if qweight.is_meta else qweight.device
-        # A storage of its own: accelerate keeps one of the tensors whose storages have one address.
-        own = torch.empty(1, dtype=torch.uint8, device=device)
-        state[prefix + leaf] = own[:0].view(shape)
+        state[prefix + leaf] = torch.empty(shape, dtype=torch.uint8, device=device)
 
 
 def drop_guards(state: dict[str, Any], prefix: str, leaves: Iterable[str]) -> None:
