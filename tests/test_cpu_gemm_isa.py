@@ -131,6 +131,34 @@ for dtype, bound in BOUNDS.items():
 print("checked")
 """
 
+# An outlier that weights of zero take away leaves the others as exact as they are without it.
+OUTLIERS = """
+import torch
+import xgemm
+
+torch.manual_seed(3)
+codes = torch.randint(0, 16, (96, 256), dtype=torch.uint8)
+codes[:, ::128] = 8  # the zero point
+for group in (32, 128, -1):
+    scales = torch.rand(1 if group == -1 else 256 // group, 96).add(0.5).half()
+    p = xgemm.pack(xgemm.QuantizedWeight(codes, scales, None, None, group))
+    w = p.dequantize(torch.float32).double()
+    for dtype, m in ((torch.float16, 1), (torch.float16, 20), (torch.bfloat16, 5)):
+        for outlier in (1e2, 1e3, 3e4):
+            x = torch.randn(m, 256)
+            x[-1, ::128] = outlier
+            x = x.to(dtype)
+            want = x.double() @ w.T
+            y = xgemm.linear(x, p)
+            error = (y.double() - want).pow(2).mean(1).sqrt() / want.pow(2).mean(1).sqrt()
+            # Half a unit in the last place is 2^-1 eps at most; fp32 sums of 3e4 lose 2^-9.
+            limit = 0.6 * torch.finfo(dtype).eps + 2.0**-24 * 4 * outlier
+            assert bool((error <= limit).all()), (group, dtype, m, outlier, error.max(), limit)
+            rows = [xgemm.linear(row, p, batch_invariant=True) for row in x.split(1)]
+            assert torch.equal(torch.cat(rows), xgemm.linear(x, p, batch_invariant=True))
+print("checked")
+"""
+
 EXPLAIN = """
 import torch
 import xgemm
@@ -191,7 +219,9 @@ def test_ragged_products_match_float64(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS_4_BIT)
-@pytest.mark.parametrize("script", [PRODUCTS_4_BIT, DIGITS], ids=["products", "one channel"])
+@pytest.mark.parametrize(
+    "script", [PRODUCTS_4_BIT, DIGITS, OUTLIERS], ids=["products", "one channel", "outliers"]
+)
 def test_4_bit_products_match_float64(isa: str, script: str) -> None:
     assert run_with(isa, script) == "checked\n"
 

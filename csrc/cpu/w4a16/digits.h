@@ -6,7 +6,9 @@
 // instruction and exact, and so is the sum over a group; then
 //   y = sum over groups of scale 2^e (dot(code, q) - zero sum(q)).
 // fp16 and bf16 take 2 digits: an element within a factor of 16 (fp16), or 128 (bf16), of its
-// group's largest is exact, and no error is above 2^-15 of the largest. fp32 takes 3: 2^-23.
+// group's largest is exact, and no error is above 2^-15 of the largest. fp32 takes 3: 2^-23. So do
+// fp16 and bf16 where a group has an outlier, beside which 2 digits would round the others to less
+// than their dtype holds, and batch-invariant products: what one row needs all rows of a call get.
 //
 // Lanes are the 16 columns of a strip, and a digit of 4 channels is broadcast to them.
 #pragma once
@@ -22,7 +24,11 @@ namespace xgemm::cpu::w4a16 {
 
 inline constexpr int kDigitRows = 64;  // rows that share one decoding of the weights
 
+// At least.
 constexpr int digits_of(DType dtype) { return dtype == DType::kF32 ? 3 : 2; }
+// The largest magnitude of a group over the mean of the others, up to which 2 digits lose no more
+// than the rounding of a result to the dtype does.
+constexpr float max_digit_spread(DType dtype) { return dtype == DType::kF16 ? 16.0f : 128.0f; }
 // Groups of a unit: those of the weight, or one.
 constexpr int64_t digit_groups(const w4::Layout& layout) {
   return layout.per_channel() ? 1 : layout.groups_per_unit();
@@ -55,6 +61,7 @@ class RowDigits {
   const std::vector<DigitBlock>& blocks() const { return blocks_; }
 
  private:
+  int digits_;
   Buffer memory_;
   std::vector<DigitBlock> blocks_;
 };
@@ -62,6 +69,9 @@ class RowDigits {
 // values[0 .. count) = x as fp32, and 0 to the next multiple of 128; gives the largest magnitude,
 // or an infinity or NaN where there is one.
 float load_floats_avx512(const void* x, DType dtype, int64_t count, float* values);
+// Whether one of values, `count` of them in groups of `size`, both multiples of 16, is more than
+// `spread` times the mean magnitude of the others of its group.
+bool has_outlier_avx512(const float* values, int64_t count, int64_t size, float spread);
 // values: [unit][128] finite, times `scale`, as row `slot` of the block.
 void arrange_digits_avx512(const w4::Layout& layout, const float* values, float scale, int slot,
                            DigitBlock& block);

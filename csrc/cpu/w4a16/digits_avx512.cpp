@@ -420,6 +420,23 @@ float load_floats_avx512(const void* x, DType dtype, int64_t count, float* value
   }
 }
 
+XGEMM_TARGET_VNNI bool has_outlier_avx512(const float* values, int64_t count, int64_t size,
+                                          float spread) {
+  const __m512 share = _mm512_set1_ps(1.0f / static_cast<float>(size));
+  for (int64_t first = 0; first < count; first += size) {
+    __m512 largest = _mm512_setzero_ps(), mean = _mm512_setzero_ps();
+    for (int64_t i = first; i < first + size; i += 16) {
+      const __m512 magnitude = _mm512_abs_ps(_mm512_loadu_ps(values + i));
+      largest = _mm512_max_ps(largest, magnitude);
+      mean = _mm512_fmadd_ps(magnitude, share, mean);
+    }
+    const float most = _mm512_reduce_max_ps(largest);
+    const float others = _mm512_reduce_add_ps(mean) - most / static_cast<float>(size);
+    if (most > spread * others && others > 0.0f) return true;
+  }
+  return false;
+}
+
 void arrange_digits_avx512(const w4::Layout& layout, const float* values, float scale, int slot,
                            DigitBlock& block) {
   block.digits == 3 ? arrange<3>(layout, values, scale, slot, block)
