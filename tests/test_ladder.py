@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -172,6 +174,32 @@ def test_a_wrong_result_has_an_error_and_no_time(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(run, "time_calls", lambda *_: pytest.fail("it was timed"))
     with pytest.raises(ArithmeticError, match=r"cpu rung 3 at 64x64x64 differs from float64 by"):
         run.climb(run.Climb(CPU, ["64x64x64"], [2, 3]))
+
+
+def test_a_quantized_problem_is_what_the_product_computes(monkeypatch: pytest.MonkeyPatch):
+    packing = SimpleNamespace(w4a16_pack=lambda codes, scales: (codes, scales))
+    monkeypatch.setattr(problems, "ops", lambda: packing)
+    ladder = replace(LADDERS["w4a16"], device="cpu")
+    problem = problems.make_problem(ladder, "5x192x256", seed=3)
+    for call in problem.peers.values():
+        assert problem.error_of_bound(call()) <= 1
+    assert problem.work == 192 * 256 / 2 + 2 * (2 * 192 + 5 * 256 + 5 * 192)
+    assert ladder.published_at(5, "1x28672x4096") == pytest.approx(60620800 / 35.8e-6 * 1e-9, 1e-3)
+    assert ladder.published_at(5, "16x28672x4096") is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "rung"), [c for c in ALL_RUNGS if LADDERS[c[0]].device != "cpu"])
+def test_rungs_on_a_gpu(name: str, rung: int):
+    ladder = LADDERS[name]
+    reason = run.skip_reason(ladder)
+    if reason is not None:
+        pytest.skip(reason)
+    sizes = {"reduce": [str(2**20)], "w4a16": ["1x512x1024", "11x512x1024", "130x512x1024"]}
+    for size in sizes.get(name, ["512x1024x640"]):
+        problem = problems.make_problem(ladder, size, seed=rung)
+        for _ in range(2):  # locks are as they were
+            assert problem.error_of_bound(problem.rung(rung)) <= 1
 
 
 def test_ops_name_the_rule_and_the_value():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from emulator.library import Machine, Memory, library
 
-from xgemm.ladder.problems import ROUNDING
+from xgemm.ladder.problems import ROUNDING, dequantized, quantized_bound
 from xgemm.ladder.rungs import LADDERS
 
 ORDERS = (
@@ -61,6 +63,34 @@ def test_product(name: str, rung: int, machine: Machine):
     bound = (k + 8) * 2.0**-24 * (a.double().abs() @ b.double().abs())
     bound += ROUNDING[dtype] * expected.abs()
     assert ((c.double() - expected).abs() <= bound).all()
+
+
+# One row, as few as rungs have tiles for, and two blocks of rows, the second one not full.
+@orders()
+@pytest.mark.parametrize("m", [1, 11, 70])
+@pytest.mark.parametrize("rung", range(LADDERS["w4a16"].rungs))
+def test_w4a16(rung: int, m: int, machine: Machine):
+    """Columns that several blocks share, and more of K than a ring holds."""
+    if machine.descending:  # blocks of rung 5 wait for those before them
+        machine = replace(machine, descending=rung != 5)
+    tile_n, tile_k = library().ladder_w4a16_tiles()[rung]
+    n, k = 2 * tile_n, 6 * tile_k
+    generator = torch.Generator().manual_seed(rung)
+    memory = Memory()
+    x = memory.copy(torch.randn(m, k, generator=generator).half())
+    words = torch.randint(-(2**31), 2**31, (k // 8, n), generator=generator)
+    codes = memory.copy(words.to(torch.int32))
+    scales = memory.copy((0.01 * (1 + torch.rand(k // 128, n, generator=generator))).half())
+    y = memory.empty((m, n), torch.float16)
+    locks = memory.empty((library().ladder_w4a16_locks(m, n),), torch.int64).zero_()
+    machine.use()
+    addresses = [tensor.data_ptr() for tensor in (x, codes, scales, y, locks)]
+    library().ladder_w4a16(rung, *addresses, (m, n, k), 5)
+    weights = dequantized(codes, scales)
+    expected = x.double() @ weights
+    bound = quantized_bound(x, weights, expected)
+    assert ((y.double() - expected).abs() <= bound).all()
+    assert not locks.any()
 
 
 def test_the_peaks_loops_do_the_work_that_they_count():

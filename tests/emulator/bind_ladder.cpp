@@ -47,6 +47,37 @@ void run_product(const std::string& name, int rung, Address a, Address b, Addres
        reinterpret_cast<void*>(c), m, n, k, sm_count, nullptr}));
 }
 
+// Codes and scales are packed first, where the rung reads them so.
+void run_w4a16(int rung, Address x, Address codes, Address scales, Address y, Address locks,
+               std::tuple<int, int, int> mnk, int sm_count) {
+  const auto [m, n, k] = mnk;
+  const ladder::QuantizedRung& found = ladder::w4a16_rungs()[static_cast<size_t>(rung)];
+  const emulator::Workspace packed(int64_t{n} * k / 2), packed_scales(int64_t{n} * k / 64);
+  auto* words = reinterpret_cast<const uint32_t*>(codes);
+  auto* factors = reinterpret_cast<const void*>(scales);
+  if (found.packed) {
+    auto* to = static_cast<uint32_t*>(packed.get());
+    require_ok(ladder::pack_w4a16({words, factors, to, packed_scales.get(), n, k, nullptr}));
+    words = to;
+    factors = packed_scales.get();
+  }
+  ladder::QuantizedProduct product{.x = reinterpret_cast<const void*>(x),
+                                   .codes = words,
+                                   .scales = factors,
+                                   .y = reinterpret_cast<void*>(y),
+                                   .workspace = nullptr,
+                                   .locks = reinterpret_cast<uint64_t*>(locks),
+                                   .m = m,
+                                   .n = n,
+                                   .k = k,
+                                   .sm_count = sm_count,
+                                   .stream = nullptr};
+  const emulator::Workspace workspace(
+      found.workspace_bytes == nullptr ? 16 : found.workspace_bytes(product));
+  product.workspace = workspace.get();
+  require_ok(found.run(product));
+}
+
 // Returns the work.
 double run_peak(int instruction, Address x, int64_t count, Address out, int steps) {
   int64_t cycles = 0;
@@ -73,6 +104,13 @@ void bind_ladder(py::module_& m) {
     return tiles;
   });
   m.def("ladder_product", &run_product);
+  m.def("ladder_w4a16", &run_w4a16);
+  m.def("ladder_w4a16_locks", &ladder::quantized_locks);
+  m.def("ladder_w4a16_tiles", [] {
+    std::vector<std::tuple<int, int>> tiles;
+    for (const auto& rung : ladder::w4a16_rungs()) tiles.emplace_back(rung.tile_n, rung.tile_k);
+    return tiles;
+  });
   m.def("ladder_peak", &run_peak);
   m.def("ladder_peak_threads", &ladder::peak_threads);
   m.def("ladder_product_tiles", [](const std::string& name) {

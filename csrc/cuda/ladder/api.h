@@ -48,6 +48,42 @@ std::span<const ProductRung> hgemm_rungs();  // fp16
 // bf16, and C = A B^T; compute capability 9.0 only
 std::span<const ProductRung> hopper_rungs();
 
+// Y = X W, fp16; W[k][n] = (code[k][n] - 8) * scale[k / 128][n].
+struct QuantizedProduct {
+  const void* x;          // [m, k]
+  const uint32_t* codes;  // [k / 8, n], eight k a word, the lowest nibble first; or packed
+  const void* scales;     // [k / 128, n]; or packed
+  void* y;                // [m, n]
+  void* workspace;        // [QuantizedRung::workspace_bytes]
+  uint64_t* locks;        // [quantized_locks]: 0, and 0 again when the product is done
+  int m, n, k;
+  int sm_count;  // of the GPU
+  cudaStream_t stream;
+};
+
+struct QuantizedRung {
+  Status (*run)(const QuantizedProduct&);
+  int64_t (*workspace_bytes)(const QuantizedProduct&);  // nullptr: none is needed
+  bool packed;                                          // codes and scales, by pack_w4a16
+  int tile_n, tile_k;                                   // what n and k must be multiples of
+};
+
+std::span<const QuantizedRung> w4a16_rungs();
+
+inline int64_t quantized_locks(int64_t m, int64_t n) { return (m + 63) / 64 * (n / 64); }
+
+// Codes and scales in the order in which packed rungs read them; as many bytes as before.
+struct PackedWeights {
+  const uint32_t* codes;
+  const void* scales;
+  uint32_t* packed_codes;
+  void* packed_scales;
+  int n, k;
+  cudaStream_t stream;
+};
+
+Status pack_w4a16(const PackedWeights& weights);
+
 // A loop of one instruction, or a plain read: what a ladder's share of the peak is taken of.
 enum class Instruction { kFfma, kMma, kRead, kWgmma };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <limits>
 #include <span>
 #include <string_view>
 
@@ -13,6 +12,7 @@
 #include "cpu/ladder/api.h"
 #include "ops/boxed.h"
 #include "ops/checks.h"
+#include "ops/ladder/arguments.h"
 
 #ifdef XGEMM_WITH_CUDA
 #include "common/current_device.h"
@@ -22,21 +22,6 @@
 
 namespace xgemm::ops::ladder {
 namespace {
-
-template <typename Rung>
-const Rung& find_rung(const char* op, std::span<const Rung> rungs, int64_t rung) {
-  if (rung < 0 || rung >= static_cast<int64_t>(rungs.size())) {
-    value_error(op, ": rung must be in 0..", rungs.size() - 1, ", got ", rung);
-  }
-  return rungs[static_cast<size_t>(rung)];
-}
-
-void require_contiguous(const char* op, const char* name, const TensorView& view, int64_t dim) {
-  if (view.dim != dim || !view.contiguous()) {
-    value_error(op, ": ", name, " must be contiguous and have ", dim, " dimensions, got shape ",
-                shape_of(view), view.contiguous() ? "" : " with other strides");
-  }
-}
 
 // [m, k] and [k, n]: what both must be.
 void require_product(const char* op, const TensorView& a, const TensorView& b, DType dtype) {
@@ -92,16 +77,6 @@ double cpu_peak(double seconds) {
 #ifdef XGEMM_WITH_CUDA
 
 namespace gpu = cuda::ladder;
-
-void require_multiple(const char* op, int64_t rung, const char* name, int64_t size, int tile) {
-  if (size <= 0 || size % tile != 0) {
-    value_error(op, " rung ", rung, ": ", name, " must be a positive multiple of the tile's ", tile,
-                ", got ", size);
-  }
-  if (size > std::numeric_limits<int>::max() && std::string_view(name).size() == 1) {
-    value_error(op, ": ", name, " must be below 2^31, got ", size);
-  }
-}
 
 Tensor reduce(const Tensor& x, int64_t rung) {
   const TensorView view("reduce", "x", x);
@@ -224,6 +199,11 @@ STABLE_TORCH_LIBRARY(xgemm_ladder, m) {
   m.def("peak(Tensor(a!) cycles, Tensor x, str instruction, int steps) -> float");
   m.def("hgemm(Tensor a, Tensor b, int rung) -> Tensor");
   m.def("hopper(Tensor a, Tensor b, int rung) -> Tensor");
+  m.def(
+      "w4a16(Tensor x, Tensor codes, Tensor scales, Tensor(a!) locks, int rung) -> "
+      "Tensor");
+  m.def("w4a16_pack(Tensor codes, Tensor scales) -> (Tensor, Tensor)");
+  m.def("w4a16_packed(int rung) -> bool");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(xgemm_ladder, CompositeExplicitAutograd, m) {

@@ -16,6 +16,7 @@ READ_ELEMENTS = 2**25
 # What a GPU's ladders are held against.
 INSTRUCTIONS = {
     "reduce": ("read", 0, "a plain read of 128 MiB"),
+    "w4a16": ("read", 0, "a plain read of 128 MiB"),
     "sgemm": ("ffma", FFMA_STEPS, "independent FFMAs in registers"),
     "hopper": ("wgmma", WGMMA_STEPS, "wgmma.m64n256k16 on two tiles in shared memory"),
     "hgemm": ("mma", MMA_STEPS, "independent mma.m16n8k16 in registers"),

@@ -30,7 +30,7 @@ class Problem:
 
 
 def make_problem(ladder: Ladder, size: str, seed: int) -> Problem:
-    make = {"reduce": _sum}.get(ladder.name, _product)
+    make = {"reduce": _sum, "w4a16": _quantized}.get(ladder.name, _product)
     return make(ladder, size, seed)
 
 
@@ -59,6 +59,71 @@ def _product(ladder: Ladder, size: str, seed: int) -> Problem:
         expected=expected,
         bound=bound,
         work=2.0 * m * n * k,
+    )
+
+
+GROUP = 128
+CHUNK = 4096  # columns of W that are dequantized to float64 at a time
+
+
+def _unpack(codes: torch.Tensor) -> torch.Tensor:
+    """[k / 8, n] words, the lowest nibble first -> [k, n] codes, uint8."""
+    nibbles = [(codes >> 4 * i & 15).to(torch.uint8) for i in range(8)]
+    return torch.stack(nibbles, 1).flatten(0, 1)
+
+
+def dequantized(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """[k, n], float64: what a rung multiplies."""
+    weights = _unpack(codes).double() - 8
+    return weights * scales.double().repeat_interleave(GROUP, 0)
+
+
+def quantized_bound(x: torch.Tensor, weights: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """Weights rounded to fp16, a sum of k products in fp32, and a rounding of the result."""
+    magnitude = x.abs().double() @ weights.abs()
+    share = ROUNDING[torch.float16] + (x.shape[1] + 8) * 2.0**-24
+    return share * magnitude + ROUNDING[torch.float16] * expected.abs() + 2.0**-24
+
+
+def _quantized(ladder: Ladder, size: str, seed: int) -> Problem:
+    m, n, k = map(int, size.split("x"))
+    x = _random(ladder, seed, m, k)
+    generator = torch.Generator(ladder.device).manual_seed(seed + 1)
+    limits = torch.iinfo(torch.int32)
+    codes = torch.randint(
+        limits.min,
+        limits.max,
+        (k // 8, n),
+        dtype=torch.int32,
+        generator=generator,
+        device=ladder.device,
+    )
+    scales = (0.005 + 0.01 * _random(ladder, seed + 2, k // GROUP, n).abs()).to(ladder.dtype)
+    locks = torch.zeros((m + 63) // 64 * (n // 64), dtype=torch.int64, device=ladder.device)
+    plain, packed = (codes, scales), ops().w4a16_pack(codes, scales)
+    expected, bound = [], []
+    dense = torch.empty(k, n, dtype=ladder.dtype, device=ladder.device)
+    for first in range(0, n, CHUNK):
+        columns = slice(first, first + CHUNK)
+        weights = dequantized(codes[:, columns], scales[:, columns])
+        dense[:, columns] = weights
+        expected.append(x.double() @ weights)
+        bound.append(quantized_bound(x, weights, expected[-1]))
+    product = torch.ops.xgemm.pack_w4.default(_unpack(codes).t().contiguous(), scales, None, GROUP)
+
+    def rung(number: int) -> torch.Tensor:
+        weights = packed if ops().w4a16_packed(number) else plain
+        return ops().w4a16(x, *weights, locks, number)
+
+    return Problem(
+        rung=rung,
+        peers={
+            TORCH: lambda: x @ dense,  # fp16 weights
+            PRODUCT: lambda: torch.ops.xgemm.mul.w4a16(x, product, n, k, GROUP),
+        },
+        expected=torch.cat(expected, 1),
+        bound=torch.cat(bound, 1),
+        work=n * k / 2 + 2.0 * (n * k // GROUP + m * k + m * n),
     )
 
 

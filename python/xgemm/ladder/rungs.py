@@ -20,7 +20,7 @@ class Ladder:
     unit: str  # of rates, published ones too: GFLOP/s, TFLOP/s or GB/s
     sizes: tuple[str, ...]  # measured by default: MxNxK, or a count
     # By rung; a tuple where there is one for each of the sizes. None: not published.
-    published: tuple[float | tuple[float, ...] | None, ...]
+    published: tuple[float | tuple[float | None, ...] | None, ...]
     published_on: str
 
     @property
@@ -105,7 +105,23 @@ HOPPER = Ladder(
     published_on="H100 (cuBLAS 716)",
 )
 
-LADDERS = {ladder.name: ladder for ladder in (CPU, REDUCE, SGEMM, HGEMM, HOPPER)}
+W4A16 = Ladder(
+    name="w4a16",
+    what="fp16 product with 4-bit weights, groups of 128; bytes are those of W, its scales, X, Y",
+    device="cuda",
+    capability=80,
+    only_capability=False,
+    dtype=torch.float16,
+    unit="GB/s",
+    sizes=tuple(
+        f"{m}x{layer}" for m in (1, 16, 128) for layer in ("4096x4096", "28672x4096", "8192x28672")
+    ),
+    # Marlin's own kernel at one row: 13.4, 35.8 and 55.5 us.
+    published=(None,) * 5 + ((646.8, 1693.0, 2184.0) + (None,) * 6,),
+    published_on="H200 (Marlin)",
+)
+
+LADDERS = {ladder.name: ladder for ladder in (CPU, REDUCE, SGEMM, HGEMM, HOPPER, W4A16)}
 
 
 def find_ladder(name: str) -> Ladder:

@@ -1,0 +1,120 @@
+// Ladder w4a16, rung 4: a ring of four stages, filled by cp.async.
+//
+// Source:    MARLIN (Frantar et al., arXiv 2408.11743).
+// Changed:   tiles of W, X and the scales are copied by cp.async, three ahead; X is swizzled; a
+// warp
+//            keeps the scales of a tile in registers.
+// Published: nothing.
+//
+// While a tile of 128 k is multiplied, the next three are on their way: 12 KB of weights a block,
+// whatever its warps do. X comes once for four warps instead of once for each 32 k of a warp, and
+// L1 is out of the way of the weights.
+//
+// A lane reads 16 bytes of X, 8 lanes a turn: two rows, four pieces of 16 bytes each. Rows are 256
+// bytes apart, which is the same bank, so odd rows have their pieces XORed by 4:
+// `xgemm layout smem "lane / 4 * 256 + (lane % 4 ^ lane / 4 % 2 * 4) * 16" 16` counts no extra
+// turn.
+//
+// What is wrong with it. A block has all of K for 64 columns: 4096 columns are 64 blocks on 132
+// SMs, and 8192 are 128 blocks of which some SMs have one and some none.
+#pragma once
+
+#include "cuda/ladder/w4a16/packed.cuh"
+#include "cuda/ptx/cp_async.h"
+#include "cuda/shared_memory_limit.h"
+
+namespace xgemm::cuda::ladder::w4a16::rung4 {
+
+inline constexpr int kThreads = 128, kBlockK = 128, kStages = 4;
+inline constexpr int kPieces = kBlockK / 8;  // 16 bytes of a row of X
+
+// Of odd rows, the pieces lie 4 apart.
+__device__ constexpr int place_of(int row, int piece) {
+  return row * kPieces + (piece ^ row % 2 * 4);
+}
+
+template <int kRows>
+struct alignas(128) Stage {
+  uint4 codes[kBlockK / 32][64];
+  uint4 x[kRows * kPieces];
+  uint4 scales[8];
+};
+
+template <int kRows>
+__device__ inline void load_rows(RowFragments<kRows>& out, const Stage<kRows>& stage, int warp,
+                                 int lane) {
+#pragma unroll
+  for (int i = 0; i < kRows / 8; ++i) {
+    out[i] = stage.x[place_of(i * 8 + lane / 4, warp * 4 + lane % 4)];
+  }
+}
+
+// One group of copies.
+template <int kRows>
+__device__ inline void copy_tile(Stage<kRows>& stage, const Operands& x, int row, int k, int tid) {
+  const int units = x.n / kWarpColumns, unit = static_cast<int>(blockIdx.x);
+  const auto* codes = reinterpret_cast<const uint4*>(x.codes);
+#pragma unroll
+  for (int i = tid; i < kBlockK / 32 * 64; i += kThreads) {
+    ptx::cp_async<16>(ptx::smem_address(&stage.codes[i / 64][i % 64]),
+                      codes + (int64_t{k / 32 + i / 64} * units + unit) * 64 + i % 64, 16);
+  }
+#pragma unroll
+  for (int i = tid; i < kRows * kPieces; i += kThreads) {
+    const int mine = row + i / kPieces;
+    ptx::cp_async<16>(ptx::smem_address(&stage.x[place_of(i / kPieces, i % kPieces)]),
+                      x.x + int64_t{min(mine, x.m - 1)} * x.k + k + i % kPieces * 8,
+                      mine < x.m ? 16 : 0);
+  }
+  if (tid < 8) {
+    const auto* scales = reinterpret_cast<const uint4*>(x.scales);
+    ptx::cp_async<16>(ptx::smem_address(&stage.scales[tid]),
+                      scales + (int64_t{k / kGroup} * units + unit) * 8 + tid, 16);
+  }
+}
+
+template <int kRows>
+__global__ void __launch_bounds__(kThreads) gemm_kernel(Operands x) {
+  XGEMM_DYNAMIC_SHARED(uint4, raw, 128);
+  auto* stages = reinterpret_cast<Stage<kRows>*>(raw);
+  const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32;
+  const int row = static_cast<int>(blockIdx.y) * kRows;
+  Sums<kRows> sums = {};
+  const int count = x.k / kBlockK;
+  for (int tile = 0; tile < kStages - 1; ++tile) {
+    if (tile < count) copy_tile<kRows>(stages[tile], x, row, tile * kBlockK, tid);
+    ptx::cp_async_commit_group();
+  }
+  for (int tile = 0; tile < count; ++tile) {
+    ptx::cp_async_wait_group<kStages - 2>();
+    __syncthreads();  // the tile is there, and the one before it has been read
+    Fragments<kRows> fragments;
+    const Stage<kRows>& stage = stages[tile % kStages];
+    load_rows<kRows>(fragments.rows, stage, warp, lane);
+    fragments.load_weights(stage.codes[warp], stage.scales, lane);
+    const int later = tile + kStages - 1;
+    if (later < count) copy_tile<kRows>(stages[later % kStages], x, row, later * kBlockK, tid);
+    ptx::cp_async_commit_group();
+    fragments.multiply_to(sums);
+  }
+  store<kRows>(x, sums, row, static_cast<int>(blockIdx.x) * kWarpColumns, tid);
+}
+
+template <int kRows>
+Status launch(const QuantizedProduct& product) {
+  static SharedMemoryLimit limit;
+  constexpr int kSmemBytes = kStages * sizeof(Stage<kRows>);
+  const auto kernel = gemm_kernel<kRows>;
+  const cudaError_t raised = limit.raise(reinterpret_cast<const void*>(kernel), kSmemBytes);
+  if (raised != cudaSuccess) return {raised, "ladder w4a16: raising the limit of shared memory"};
+  const dim3 blocks(static_cast<unsigned>(product.n / kWarpColumns), row_blocks(product, kRows));
+  const Grid grid{
+      .blocks = blocks, .threads = kThreads, .shared_bytes = kSmemBytes, .stream = product.stream};
+  return launch_grid("ladder w4a16: rung 4", grid, kernel, operands_of(product));
+}
+
+inline Status run(const QuantizedProduct& product) {
+  return few_rows(product) ? launch<16>(product) : launch<64>(product);
+}
+
+}  // namespace xgemm::cuda::ladder::w4a16::rung4
