@@ -115,3 +115,38 @@ def test_the_peaks_loops_do_the_work_that_they_count():
     work = library().ladder_peak(3, x.data_ptr(), x.numel(), out.data_ptr(), 1)
     assert work == 2 * 4 * 2 * 64 * 256 * 16
     assert out[:256].isfinite().all()
+
+
+@pytest.mark.parametrize("width", [4, 8, 16])
+def test_the_probe_of_a_pattern_reads_what_it_is_told(width: int):
+    Machine(seed=1).use()
+    memory = Memory()
+    addresses = torch.arange(32, dtype=torch.int32).flip(0) * 3 * width
+    bytes_ = 32 * 3 * width
+    given = memory.copy(addresses)
+    cycles, loads, sums = library().probe_pattern(given.data_ptr(), width, bytes_, 2)
+    assert cycles > 0
+    assert loads == 2 * 16 * 32
+    assert torch.equal(torch.tensor(sums), (addresses / 4 * 2 * 16).repeat(32))
+
+
+@pytest.mark.parametrize("dependent", [True, False])
+def test_the_probe_of_fmas_counts_them(dependent: bool):
+    """Each is x / 2 + 1 / 2, from the thread's number on: 128 of them leave 1."""
+    Machine().use()
+    cycles, sums = library().probe_fma(dependent, 8)
+    assert cycles > 0
+    chains = 1 if dependent else 8
+    assert torch.allclose(torch.tensor(sums), torch.full((32,), float(chains)))
+
+
+@pytest.mark.parametrize("stride", [1, 3, 32])
+def test_the_probe_of_strides_reads_each_strides_element(stride: int):
+    Machine().use()
+    memory = Memory()
+    x = memory.copy(torch.arange(512.0 * stride))
+    for index in (0, 300, 511):
+        assert library().probe_stride(x.data_ptr(), 512, stride, float(index * stride)) == index
+    assert library().probe_stride(x.data_ptr(), 512, stride, -1.0) == -1
+    if stride > 1:
+        assert library().probe_stride(x.data_ptr(), 512, stride, 1.0) == -1

@@ -94,6 +94,30 @@ double run_peak(int instruction, Address x, int64_t count, Address out, int step
   return ladder::peak_work(which, peak);
 }
 
+// Cycles, loads and the sums of the threads.
+std::tuple<int64_t, int64_t, std::vector<float>> run_pattern(Address addresses, int width,
+                                                             int bytes, int steps) {
+  int64_t cycles = 0;
+  std::vector<float> out(ladder::kPatternThreads);
+  require_ok(ladder::run_pattern({reinterpret_cast<const int*>(addresses), width, bytes, steps,
+                                  out.data(), &cycles, nullptr}));
+  return {cycles, ladder::pattern_loads(steps), out};
+}
+
+std::tuple<int64_t, std::vector<float>> run_fma(bool dependent, int steps) {
+  int64_t cycles = 0;
+  std::vector<float> out(32);
+  require_ok(ladder::run_fma({dependent, steps, out.data(), &cycles, nullptr}));
+  return {cycles, out};
+}
+
+int64_t run_stride(Address x, int64_t loads, int stride, float sought) {
+  int64_t found = -1;
+  require_ok(ladder::run_stride(
+      {reinterpret_cast<const float*>(x), loads, stride, sought, &found, nullptr}));
+  return found;
+}
+
 }  // namespace
 
 void bind_ladder(py::module_& m) {
@@ -111,6 +135,9 @@ void bind_ladder(py::module_& m) {
     for (const auto& rung : ladder::w4a16_rungs()) tiles.emplace_back(rung.tile_n, rung.tile_k);
     return tiles;
   });
+  m.def("probe_pattern", &run_pattern);
+  m.def("probe_fma", &run_fma);
+  m.def("probe_stride", &run_stride);
   m.def("ladder_peak", &run_peak);
   m.def("ladder_peak_threads", &ladder::peak_threads);
   m.def("ladder_product_tiles", [](const std::string& name) {

@@ -105,4 +105,50 @@ Status run_peak(Instruction instruction, const Peak& peak);
 double wgmma_peak_work(const Peak& peak);
 Status run_wgmma_peak(const Peak& peak);
 
+// Probes: kernels that do one thing, to be timed.
+//
+// All warps of a block load from shared memory, `width` bytes a lane, the same pattern again and
+// again: what limits them is how often a load's lanes wait for each other.
+struct PatternProbe {
+  const int* addresses;  // [32] bytes, multiples of width, each at most `bytes` - width
+  int width;             // 4, 8 or 16
+  int bytes;             // of shared memory, at most kPatternBytes
+  int steps;
+  float* out;       // [kPatternThreads]: a thread's sum; word i holds i
+  int64_t* cycles;  // [1]
+  cudaStream_t stream;
+};
+
+inline constexpr int kPatternThreads = 1024, kPatternBytes = 48 << 10, kPatternUnrolled = 16;
+
+constexpr int64_t pattern_loads(int steps) {  // of all warps
+  return int64_t{steps} * kPatternUnrolled * (kPatternThreads / 32);
+}
+Status run_pattern(const PatternProbe& probe);
+
+// One warp: FMAs that each wait for the one before, or eight chains of them.
+struct FmaProbe {
+  bool dependent;
+  int steps;
+  float* out;       // [32]
+  int64_t* cycles;  // [1]
+  cudaStream_t stream;
+};
+
+inline constexpr int kFmasOfAStep = 64;  // of a thread
+Status run_fma(const FmaProbe& probe);
+
+// Thread i reads x[i * stride] and writes i to `found` if it is `sought`.
+struct StrideProbe {
+  const float* x;  // [loads * stride]
+  int64_t loads;   // a multiple of kStrideThreads
+  int stride;      // elements
+  float sought;
+  int64_t* found;  // [1]
+  cudaStream_t stream;
+};
+
+inline constexpr int kStrideThreads = 256;
+Status run_stride(const StrideProbe& probe);
+
 }  // namespace xgemm::cuda::ladder

@@ -204,6 +204,12 @@ STABLE_TORCH_LIBRARY(xgemm_ladder, m) {
       "Tensor");
   m.def("w4a16_pack(Tensor codes, Tensor scales) -> (Tensor, Tensor)");
   m.def("w4a16_packed(int rung) -> bool");
+  m.def(
+      "probe_pattern(Tensor(a!) cycles, Tensor addresses, int width, int bytes, int steps) -> "
+      "int");
+  m.def("probe_pattern_loads(int steps) -> int");
+  m.def("probe_fma(Tensor(a!) cycles, bool dependent, int steps) -> int");
+  m.def("probe_stride(Tensor(a!) found, Tensor x, int stride, float sought) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(xgemm_ladder, CompositeExplicitAutograd, m) {

@@ -378,7 +378,11 @@ def bench(
 @app.command()
 def ladder(
     name: Annotated[
-        str | None, typer.Argument(help="Which; --list shows them.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="Which; --list shows them. Or probes: what one thing costs on this GPU.",
+            show_default=False,
+        ),
     ] = None,
     size: Annotated[
         str, typer.Option(help="Sizes, separated by commas: N, MxNxK, or a count for reduce.")
@@ -395,13 +399,17 @@ def ladder(
     plot: Plot = None,
 ) -> None:
     """Climb from the plainest kernel to the product's, one optimisation step a rung."""
-    from xgemm.cli.ladder import Output, list_ladders, run
+    from xgemm.cli.ladder import Output, list_ladders, run, run_probes
     from xgemm.cli.ladder import show as show_rung
 
     if listed:
         list_ladders(name, json)
     elif name is None:
         raise typer.BadParameter("name a ladder; --list shows them")
+    elif name == "probes":
+        if size or rungs or show is not None:
+            raise typer.BadParameter("probes have no sizes and no rungs")
+        run_probes(Output(json, output, plot))
     elif show is not None:
         show_rung(name, show)
     else:
@@ -426,6 +434,9 @@ def layout(
     html: Annotated[
         Path | None, typer.Option(help="Write one page that works without a network.")
     ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="smem: count turns on this GPU, too, by ncu or clock.")
+    ] = False,
 ) -> None:
     """The packed layout of an N x K weight; or banks, swizzles, fragments, TMA boxes, orders of
     tiles, layout algebra."""
@@ -445,4 +456,4 @@ def layout(
             raise typer.BadParameter("--svg, --png and --html need a name: `xgemm layout w4 N K`")
         layout.run(n, k, group_size, zeros, json)
     else:
-        layout_names.run(what[0], what[1:], json, layout_names.Files(svg, png, html))
+        layout_names.run(what[0], what[1:], json, layout_names.Files(svg, png, html), measure)

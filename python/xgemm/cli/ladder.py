@@ -10,6 +10,7 @@ from typing import Any
 from xgemm.bench.plot import load_pyplot
 from xgemm.cli.output import check_writable, log, out, print_json, table
 from xgemm.cli.progress import step
+from xgemm.ladder import probes
 from xgemm.ladder.plot import plot_ladder
 from xgemm.ladder.run import Climb, climb
 from xgemm.ladder.rungs import LADDERS, Ladder, find_ladder, parse_rungs, parse_sizes
@@ -47,6 +48,36 @@ def run(name: str, size: str, rungs: str, seed: int, output: Output) -> None:
     else:
         for one in asked.sizes:
             _print_size(report, one)
+
+
+def run_probes(output: Output) -> None:
+    """What one thing costs; probes have no rungs, sizes or plot."""
+    if output.plot is not None:
+        raise ValueError("ladder: probes have no plot")
+    if output.output is not None:
+        check_writable("ladder: --output", output.output)
+    with step("ladder probes", len(probes.PROBES)) as shown:
+        report = probes.measure(lambda text: shown.update(shown.done + 1, text=text))
+    if output.output is not None:
+        output.output.write_text(json.dumps(report, indent=2) + "\n")
+    if output.as_json:
+        print_json(report)
+    elif report["skipped"] is not None:
+        out.print(f"probes: skipped: {report['skipped']}", soft_wrap=True)
+    else:
+        rows = [
+            [
+                record["probe"],
+                record["setting"],
+                f"{record['value']:.4g}",
+                record["unit"],
+                _number(record["relative"], "{:.2f}x"),
+                _number(record["published"], "{:g}"),
+            ]
+            for record in report["records"]
+        ]
+        columns = ["", "", "value", "unit", "to the first", "published"]
+        out.print(table(f"probes, {report['device']}, torch {report['torch']}", columns, rows))
 
 
 def _print_size(report: dict[str, Any], size: str) -> None:

@@ -56,14 +56,24 @@ class Files:
             self.html.write_text(drawn.page or grid_page(drawn.grid))
 
 
-def run(name: str, arguments: list[str], as_json: bool, files: Files) -> None:
+def run(
+    name: str, arguments: list[str], as_json: bool, files: Files, measure: bool = False
+) -> None:
     if name not in NAMES:
         raise ValueError(f"layout: name must be one of {', '.join(NAMES)}, or N K; got {name!r}")
     make, usage, least, most = NAMES[name]
     if not least <= len(arguments) <= most:
         raise ValueError(f"layout: usage: {name} {usage}; got {' '.join(arguments) or 'nothing'}")
+    if measure:
+        if name != "smem":
+            raise ValueError(f"layout: --measure is for smem, got {name}")
+        from xgemm.ladder.pattern import require_gpu  # torch takes seconds
+
+        require_gpu()
     files.check()
     drawn = make(*arguments)
+    if measure:
+        drawn.facts.update(_measured(*arguments))
     files.write(name, drawn)
     if as_json:
         print_json(drawn.facts)
@@ -127,9 +137,17 @@ def _access(title: str, plain: list[int], width: int, swizzle: str = "none") -> 
     )
 
 
-def _smem(pattern: str, width: str = "4") -> Drawn:
-    addresses = banks.addresses_of(pattern)
-    return _access(f"smem {pattern}, {width} bytes", addresses, _number("width", width))
+def _smem(text: str, width: str = "4") -> Drawn:
+    addresses = banks.addresses_of(text)
+    return _access(f"smem {text}, {width} bytes", addresses, _number("width", width))
+
+
+def _measured(text: str, width: str = "4") -> Facts:
+    from xgemm.ladder.pattern import measure
+
+    found = measure(banks.addresses_of(text), _number("width", width))
+    by = found.by if found.reason is None else f"{found.by} ({found.reason})"
+    return {"measured_wavefronts": round(found.wavefronts, 2), "measured_by": by}
 
 
 def _ldmatrix(matrices: str, row_bytes: str, padding: str = "0", swizzle: str = "none") -> Drawn:
