@@ -1,14 +1,13 @@
-"""Which tile, ring and split of K is best for the sm_80 W4A16 kernel, over many layers and M.
+"""Which kernel, tile, ring and split of K is best for a W4A16 product, over many layers and M.
 
     make build
     python benchmarks/sweep_w4a16.py build                 # links what is measured; needs nvcc
     python benchmarks/sweep_w4a16.py run --output s.json   # on the GPU
     python benchmarks/sweep_w4a16.py show s.json           # anywhere: regret of the present choice
 
-`run` times every candidate (sweep/w4a16.py) from a cold L2 cache, all of a product by turns, and
-checks each against float64 first. `show` says how far csrc/cuda/w4a16/sm80/select.cpp is from the
-best; it asks the library that `build` has linked, so that a change of the choice is judged without
-a GPU.
+`run` times the engine's candidates from a cold L2 cache, all of a product by turns, and checks each
+against float64 first. `show` says how far the choice is from the best; it asks the library that
+`build` has linked, so that a change of the choice is judged without a GPU.
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ import secrets
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from sweep.commands import Commands
 from sweep.library import Device, current_device
-from sweep.w4a16 import LIBRARY, Config, Library, Product, build, candidates
+from sweep.w4a16 import LIBRARY, Library, Product, build
 from sweep_mul import time_by_turns
 
 from xgemm.bench.shapes import LLAMA_8B, LLAMA_70B, OTHER_MODELS
@@ -42,7 +40,6 @@ class Record:
 
     product: Product
     seconds: dict[str, float]
-    configs: dict[str, Config]
     chosen: str
 
     def best(self) -> str:
@@ -82,28 +79,23 @@ def measure(
     # Sums in fp32 of weights that may be rounded once, and one rounding of the result.
     bound = ((product.k + 8) * 2.0**-24 + 2.0**-11) * magnitude
     bound += 1.01 * 2.0**-11 * expected.abs() + 2.0**-24
-    chosen = library.select(product, device)
-    configs = {each.key: each for each in candidates(product, device, chosen)}
-    most = max(config.workspace_bytes for config in configs.values())
-    workspace = torch.full((most // 4 + 64,), float("nan"), device="cuda")
-
-    def run(config: Config) -> Callable[[], object]:
-        return lambda: library.launch(product, config, (x, packed, d), workspace)
-
-    for key, config in list(configs.items()):
+    listed = library.open(product, device, (x, packed, d))
+    workspace = torch.full((listed.workspace_bytes // 4 + 64,), float("nan"), device="cuda")
+    launches = {key: listed.prepare(key, workspace) for key in listed.numbers}
+    for key, launch in list(launches.items()):
         d.fill_(float("nan"))
         try:
-            run(config)()
+            launch()
         except RuntimeError as error:  # a ring that the GPU has no shared memory for
-            if key == chosen.key:
+            if key == listed.chosen:
                 raise
             print(f"{product}: left out {error}", file=sys.stderr)
-            del configs[key]
+            del launches[key]
             continue
         if not bool(((d[:, columns].double() - expected).abs() <= bound).all()):
             raise ArithmeticError(f"{product}: {key}: a wrong result")
-    times = time_by_turns([run(config) for config in configs.values()], repeats)
-    return Record(product, dict(zip(configs, times, strict=True)), configs, chosen.key)
+    times = time_by_turns(list(launches.values()), repeats)
+    return Record(product, dict(zip(launches, times, strict=True)), listed.chosen)
 
 
 def show(device: Device, records: list[Record], library: Library | None, worst: int) -> None:
@@ -111,7 +103,7 @@ def show(device: Device, records: list[Record], library: Library | None, worst: 
     unmeasured = []
     for record in records:
         if library is not None:
-            record.chosen = library.select(record.product, device).key
+            record.chosen = library.open(record.product, device).chosen
         if record.chosen in record.seconds:
             ratio = record.seconds[record.chosen] / record.seconds[record.best()]
             by_rows[record.product.m].append((ratio, record))
@@ -138,12 +130,9 @@ def show(device: Device, records: list[Record], library: Library | None, worst: 
 def load(path: Path) -> tuple[Device, list[Record]]:
     report = json.loads(path.read_text())
     records = [
-        Record(
-            Product(**found["product"]), found["seconds"],
-            {key: Config(**config) for key, config in found["configs"].items()}, found["chosen"],
-        )
+        Record(Product(**found["product"]), found["seconds"], found["chosen"])
         for found in report["records"]
-    ]  # fmt: skip
+    ]
     return Device(**report["device"]), records
 
 

@@ -57,7 +57,7 @@ def test_splits(m: int, cluster: int) -> None:
             cluster=cluster,
             warps=w,
             stages=stages,
-            ctas=cluster * (1 + index % 2),
+            clusters=1 + index % 2,
         )
 
 
@@ -73,11 +73,11 @@ def test_wide_tiles(dtype: torch.dtype, cluster: int) -> None:
             q,
             bias=randn((n,), dtype, 1) if index % 2 else None,
             machine=machine_of(index, 2 * cluster),
-            block_n=64,
+            strips=4,
             cluster=cluster,
             warps=(1, 3, 9, 16)[index] if cluster == 1 else 1 + index % 2,
             stages=1 + index % 3,
-            ctas=cluster * clusters,
+            clusters=clusters,
         )
 
 

@@ -51,7 +51,7 @@ def test_tiles(rows: int, columns: int, dtype: torch.dtype) -> None:
     """Each of them, with a group for a whole unit and with several: they are other loops."""
     for group_size, zeros in ((128, "none"), (32, "real")):
         q = random_weight(columns + 20, 424, group_size, zeros, dtype)
-        tile = {"block_m": rows, "block_n": columns, "stages": 2, "splits": 1, "workspace_bytes": 0}
+        tile = {"block_m": rows, "block_n": columns, "stages": 2, "splits": 1}
         check(randn((rows + 3, 424), dtype), q, machine=MACHINES[2], **tile)
 
 
@@ -63,7 +63,7 @@ def test_scales_multiplied_into_the_weights(group_size: int, dtype: torch.dtype)
     x, bias = randn((70, 424), dtype), randn((330,), dtype, 1)
     for splits in (1, 3):
         tile = {"block_m": 64, "block_n": 256, "stages": 2, "splits": splits}
-        check(x, q, bias, "silu", MACHINES[splits % 3], workspace_bytes=1 << 20, **tile)
+        check(x, q, bias, "silu", MACHINES[splits % 3], **tile)
 
 
 @pytest.mark.parametrize("layout", ["transposed", "padded", "strided", "expanded", "offset"])
@@ -89,7 +89,7 @@ def test_k_in_parts(machine: Machine) -> None:
     """Also in more parts than there are units, which leaves some of them empty."""
     q = random_weight(130, 1100, 32, "real")
     for m, splits in ((1, 2), (8, 3), (12, 4), (30, 9), (40, 2)):
-        x, options = randn((m, 1100), torch.float16), {"splits": splits, "workspace_bytes": 1 << 20}
+        x, options = randn((m, 1100), torch.float16), {"splits": splits}
         first = check(x, q, machine=machine, **options)
         assert torch.equal(first, check(x, q, machine=machine, **options))
 

@@ -55,12 +55,12 @@ def config(
     parts: int = 1,
 ) -> dict[str, Any]:
     return {
-        "warps": 4 * (consumers * parts + 1),
-        "block_m": rows,
-        "block_n": 64 * consumers,
-        "cluster": sharers * splits,
+        "consumers": consumers,
+        "parts": parts,
+        "rows": rows,
+        "sharers": sharers,
         "splits": splits,
-        "ctas": clusters * sharers * splits,
+        "clusters": clusters,
         "stream_k": stream_k,
     }
 

@@ -85,6 +85,15 @@ def test_candidates_of_a_layer_are_of_several_kernels_and_tiles(cpp: ModuleType)
     assert {kernel for kernel, *_ in tiles} >= {"sm90_persistent", "sm90_skinny"}
 
 
+def check_parts(said: dict[str, Any]) -> None:
+    """No part takes longer than the whole, in which parts may overlap."""
+    for each in said["candidates"]:
+        parts = each["parts_us"]
+        assert parts["launch"] > 0
+        assert max(parts.values()) <= each["estimate_us"] * 1.001
+        assert sum(parts.values()) >= 0.5 * each["estimate_us"]
+
+
 def test_a_w4a16_choice_is_among_its_candidates(cpp: ModuleType) -> None:
     rng = random.Random(1)
     kernels = set()
@@ -97,9 +106,10 @@ def test_a_w4a16_choice_is_among_its_candidates(cpp: ModuleType) -> None:
         gpu = rng.choice(GPUS)
         said = json.loads(cpp.explain_w4a16_json(problem, **gpu))
         config = cpp.select_w4a16(problem, **gpu)
-        assert said["choice"]["kernel"] == config.kernel.name.lower()
+        assert said["choice"]["kernel"] == config.kernel
         assert same(said["choice"], config, W4_CONFIG)
         check_candidates(said)
+        check_parts(said)
         # The register-resident kernel takes what the skinny one would get, without an estimate.
         resident = said["choice"]["kernel"] == "sm90_register_resident"
         assert ("estimate_us" in said["choice"]) != resident

@@ -50,7 +50,7 @@ def may_include(source: str, target: str) -> bool:
         return there in ("w4", "cpu", "cuda", "cpu/isa") or shown
     side = here.partition("/")[0]
     helpers = {
-        "cuda": ["cuda/ptx", "cuda/tile", "cuda"],
+        "cuda": ["cuda/ptx", "cuda/tile", "cuda/choose", "cuda"],
         "cpu": ["cpu/isa", "cpu"],
     }[side]
     if here in helpers:

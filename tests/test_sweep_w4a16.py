@@ -1,12 +1,14 @@
-"""What benchmarks/sweep_w4a16.py does without a GPU: tiles, candidates and regret."""
+"""What benchmarks/sweep_w4a16.py does without a GPU: candidates and regret."""
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,42 +27,41 @@ def sweep() -> Iterator[ModuleType]:
         sys.path.remove(str(BENCHMARKS))
 
 
-def test_candidates_leave_no_part_of_k_empty_and_hold_the_choice(
-    sweep: ModuleType, cpp: ModuleType
-) -> None:
-    from sweep.w4a16 import tiles
+def test_the_choice_is_one_of_the_candidates(sweep: ModuleType, cpp: ModuleType) -> None:
+    from sweep.listing import key_of
 
     rng = random.Random(0)
-    device = sweep.Device("NVIDIA H200", 132, 90)
-    known = {(tile.block_m, tile.block_n): tile for tile in tiles()}
-    assert len(known) == len(tiles()) > 4
-    swept = 0
-    for _ in range(200):
+    for _ in range(100):
         n, k = sweep.random_layer(rng)
-        m = rng.choice(sweep.ROWS)
-        problem = cpp.W4A16Problem(m=m, n=n, k=k)
-        config = cpp.select_w4a16(problem, capability=80, sm_count=132)
-        first = sweep.Config(64, 128, 9, 1)  # no ring of any tile
-        found = sweep.candidates(sweep.Product(m, n, k), device, first)
-        assert found[0] == first
-        assert len({each.key for each in found}) == len(found) > 6
-        for each in found[1:]:
-            tile = known[each.block_m, each.block_n]
-            units = -(-k // 128)
-            part = -(-units // each.splits // tile.warps_k) * tile.warps_k
-            assert each.splits == 1 or part * (each.splits - 1) < units
-            assert (each.workspace_bytes > 0) == (each.splits > 1)
-        key = sweep.Config(config.block_m, config.block_n, config.stages, config.splits).key
-        swept += key in {each.key for each in found}
-    assert swept > 150  # a choice's parts of K, with none empty, may be fewer than it asked for
+        problem = cpp.W4A16Problem(m=rng.choice(sweep.ROWS), n=n, k=k)
+        for device in ((90, 132), (80, 108)):
+            said = json.loads(cpp.explain_w4a16_json(problem, *device))
+            keys = [key_of(each) for each in said["candidates"]]
+            assert len(set(keys)) >= 4
+            assert said["choice"]["kernel"] == "sm90_register_resident" or (
+                key_of(said["choice"]) in keys
+            )
+
+
+def test_candidates_are_launched_by_number(sweep: ModuleType) -> None:
+    """Of the library: a stand-in that records what it is asked for."""
+    from sweep.listing import Listed, key_of
+
+    fields = [
+        {"kernel": "sm80", "stages": 3, "stream_k": False, "workspace_bytes": 8, "parts_us": {}},
+        {"kernel": "sm80", "stages": 2, "stream_k": True, "workspace_bytes": 0, "parts_us": {}},
+    ]
+    library = Mock()
+    library.sweep_text.return_value = json.dumps(fields).encode()
+    listed = Listed(library, 7, None)
+    assert listed.chosen == "sm80 stages=3"
+    assert key_of(fields[1]) == "sm80 stages=2 stream_k=True"
+    assert listed.numbers == {"sm80 stages=3": 0, "sm80 stages=2 stream_k=True": 1}
+    assert listed.workspace_bytes == 8
 
 
 def test_regret(sweep: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    slow, fast = sweep.Config(8, 64, 3, 1), sweep.Config(8, 64, 3, 2)
-    configs = {config.key: config for config in (slow, fast)}
-    record = sweep.Record(
-        sweep.Product(4, 4096, 4096), {slow.key: 3e-5, fast.key: 2e-5}, configs, slow.key
-    )
-    assert record.best() == fast.key
+    record = sweep.Record(sweep.Product(4, 4096, 4096), {"slow": 3e-5, "fast": 2e-5}, "slow")
+    assert record.best() == "fast"
     sweep.show(sweep.Device("NVIDIA H200", 132, 90), [record], None, worst=3)
     assert "M = 4: the choice takes 1.500x the best" in capsys.readouterr().out

@@ -1,18 +1,18 @@
-// What benchmarks/sweep_w4a16.py calls: a product with a packed weight by a Config of its own for
-// the sm_80 kernel, and the choice of that kernel's select.
-#include <cuda_runtime.h>
-
+// What benchmarks/sweep_w4a16.py calls: the candidates of all W4A16 kernels for a product, and a
+// launch of each.
 #include <cstdint>
-#include <string>
 
 #include "cuda/w4a16/api.h"
+#include "cuda/w4a16/select.h"
 #include "cuda/w4a16/sm80/select.h"
+#include "listing.h"
 
 namespace {
 
 namespace w4a16 = xgemm::cuda::w4a16;
-using w4a16::Config;
+using w4a16::Choice;
 using w4a16::Problem;
+using Listed = xgemm::sweep::Listed<Problem, Choice>;
 
 // Mirrored in sweep/w4a16.py.
 struct SweepProblem {
@@ -20,12 +20,6 @@ struct SweepProblem {
   const void *x, *weight;
   void* d;
   int32_t bf16, zeros;
-};
-
-struct SweepConfig {
-  int32_t block_m, block_n, stages, splits, ctas;
-  int64_t workspace_bytes;
-  double estimate_us;  // select's; 0 where it says none
 };
 
 Problem to_problem(const SweepProblem& given) {
@@ -45,35 +39,27 @@ Problem to_problem(const SweepProblem& given) {
 
 extern "C" {
 
-void sweep_select(const SweepProblem* given, int sm_count, int capability, SweepConfig* chosen) {
-  double us = 0;
-  const Config config = w4a16::sm80::select(to_problem(*given),
-                                            {.sm_count = sm_count, .capability = capability}, &us);
-  *chosen = {config.block_m,
-             config.block_n,
-             config.stages,
-             config.splits,
-             config.ctas,
-             config.workspace_bytes,
-             us};
+// The choice first; its candidates, and those of the sm_80 kernel, which Hopper does not weigh.
+Listed* sweep_open(const SweepProblem* given, int sm_count, int capability) {
+  const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
+  const Problem problem = to_problem(*given);
+  xgemm::cuda::choose::Listing<Choice> listing;
+  const auto chosen = w4a16::select_config(problem, device, &listing);
+  if (!chosen) return nullptr;
+  if (capability == 90) w4a16::sm80::select(problem, device, &listing);
+  return new Listed(problem, *chosen, listing, [&](const Choice& choice) {
+    return w4a16::to_json(w4a16::fields_of(problem, choice));
+  });
 }
 
+const char* sweep_text(const Listed* listed) { return listed->text.c_str(); }
+
 // Null, or what went wrong.
-const char* sweep_launch(const SweepProblem* given, const SweepConfig* chosen, void* workspace,
-                         void* stream) {
-  static thread_local std::string message;
-  const Config config = {.kernel = w4a16::Kernel::kSm80,
-                         .block_m = chosen->block_m,
-                         .block_n = chosen->block_n,
-                         .stages = chosen->stages,
-                         .splits = chosen->splits,
-                         .ctas = chosen->ctas,
-                         .workspace_bytes = chosen->workspace_bytes};
-  const xgemm::Status status =
-      w4a16::launch(to_problem(*given), config, workspace, static_cast<cudaStream_t>(stream));
-  if (status.ok()) return nullptr;
-  message = std::string(status.where) + ": " + cudaGetErrorString(status.error);
-  return message.c_str();
+const char* sweep_launch(const Listed* listed, int number, void* workspace, void* stream) {
+  return xgemm::sweep::message_of(w4a16::launch(listed->problem, listed->choices[number], workspace,
+                                                static_cast<cudaStream_t>(stream)));
 }
+
+void sweep_close(const Listed* listed) { delete listed; }
 
 }  // extern "C"

@@ -187,13 +187,13 @@ void copy_to(const OwnedTensor& dst, const Tensor& source) {
 void run_w4a16_cuda(const char* op, const Problem& problem, const TensorView& like) {
   const CurrentDevice device(op, like.device_index);
   const cudaStream_t stream = current_stream(like.device_index);
-  const std::optional<cuda::w4a16::Config> config =
+  const std::optional<cuda::w4a16::Choice> choice =
       cuda::w4a16::remembered_config(problem, device_info(like.device_index));
-  if (!config) return Fp32Product(op, problem, like, stream).run();
+  if (!choice) return Fp32Product(op, problem, like, stream).run();
   std::optional<Scratch> workspace;
-  if (config->workspace_bytes > 0) workspace.emplace(config->workspace_bytes, like);
+  if (choice->workspace_bytes > 0) workspace.emplace(choice->workspace_bytes, like);
   require_ok(op,
-             cuda::w4a16::launch(problem, *config, workspace ? workspace->data : nullptr, stream));
+             cuda::w4a16::launch(problem, *choice, workspace ? workspace->data : nullptr, stream));
 }
 
 void run_w4a16_grad_cuda(const char* op, const W4Gradient& g, const TensorView& like) {
@@ -265,9 +265,9 @@ std::string explain_w4a16_cuda(const char* op, int64_t m, const cpu::W4Weight& w
                           .x_row_stride = layout.k,
                           .d_row_stride = layout.n,
                           .batch_invariant = batch_invariant};
-    if (const auto config = cuda::w4a16::select_config(problem, device)) {
+    if (const auto choice = cuda::w4a16::select_config(problem, device)) {
       return form.json ? cuda::w4a16::explain_json(problem, device, form.candidates)
-                       : cuda::w4a16::explain(problem, *config);
+                       : cuda::w4a16::explain(problem, *choice);
     }
     cpu::GemmProblem dense;
     dense.m = m, dense.n = layout.n, dense.k = layout.k;

@@ -10,6 +10,7 @@
 
 namespace py = pybind11;
 
+void bind_choose(py::module_& m);  // bindings_choose.cpp
 void bind_gemm(py::module_& m);    // bindings_gemm.cpp
 void bind_w4a16(py::module_& m);   // bindings_w4a16.cpp
 void bind_reduce(py::module_& m);  // bindings_reduce.cpp
@@ -73,6 +74,7 @@ PYBIND11_MODULE(xgemm_testing, m) {
   bind_common(m);
   bind_layout(m);
   bind_blocking(m);
+  bind_choose(m);
   bind_gemm(m);
   bind_w4a16(m);
   bind_reduce(m);

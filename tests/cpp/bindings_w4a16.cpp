@@ -42,6 +42,44 @@ w4a16::Problem make_problem(int64_t m, int64_t n, int64_t k, int64_t group_size,
   return problem;
 }
 
+xgemm::DeviceInfo device_of(int capability, int sm_count) {
+  return {.sm_count = sm_count, .capability = capability};
+}
+
+// A choice, and the fields that every kernel shows.
+struct Chosen {
+  w4a16::Choice choice;
+  w4a16::Fields fields;
+};
+
+std::optional<Chosen> chosen(const w4a16::Problem& problem,
+                             const std::optional<w4a16::Choice>& choice) {
+  if (!choice) return std::nullopt;
+  return Chosen{*choice, w4a16::fields_of(problem, *choice)};
+}
+
+void bind_choice(py::module_& m) {
+  using w4a16::Fields;
+  const auto of = [](auto Fields::* member) {
+    return [member](const Chosen& chosen) { return chosen.fields.*member; };
+  };
+  py::class_<Chosen>(m, "W4A16Choice")
+      .def_property_readonly("kernel", of(&Fields::kernel))
+      .def_property_readonly("block_m", of(&Fields::block_m))
+      .def_property_readonly("block_n", of(&Fields::block_n))
+      .def_property_readonly("warps", of(&Fields::warps))
+      .def_property_readonly("stages", of(&Fields::stages))
+      .def_property_readonly("cluster", of(&Fields::cluster))
+      .def_property_readonly("ctas", of(&Fields::ctas))
+      .def_property_readonly("splits", of(&Fields::splits))
+      .def_property_readonly("stream_k", of(&Fields::stream_k))
+      .def_property_readonly("copy_x", of(&Fields::copy_x))
+      .def_property_readonly("workspace_bytes", of(&Fields::workspace_bytes))
+      .def_property_readonly("reason", [](const Chosen& c) { return c.choice.reason; })
+      .def_property_readonly(
+          "split", [](const Chosen& c) { return std::get<skinny::Config>(c.choice.config).split; });
+}
+
 py::dict constants() {
   py::dict all;
   all["MOST_ROWS"] = skinny::kMaxRows;
@@ -62,34 +100,17 @@ void bind_w4a16(py::module_& m) {
            py::arg("group_size") = 128, py::arg("zeros") = false, py::arg("bf16_scales") = false,
            py::arg("dtype") = "float16", py::arg("batch_invariant") = false,
            py::arg("perm") = false);
-  py::enum_<w4a16::Kernel>(m, "W4A16Kernel")
-      .value("SM80", w4a16::Kernel::kSm80)
-      .value("SM90_SKINNY", w4a16::Kernel::kSm90Skinny)
-      .value("SM90_REGISTER_RESIDENT", w4a16::Kernel::kSm90RegisterResident)
-      .value("SM90_WGMMA", w4a16::Kernel::kSm90Wgmma);
-  py::class_<w4a16::Config>(m, "W4A16Config")
-      .def_readonly("kernel", &w4a16::Config::kernel)
-      .def_readonly("block_m", &w4a16::Config::block_m)
-      .def_readonly("block_n", &w4a16::Config::block_n)
-      .def_readonly("warps", &w4a16::Config::warps)
-      .def_readonly("stages", &w4a16::Config::stages)
-      .def_readonly("cluster", &w4a16::Config::cluster)
-      .def_readonly("ctas", &w4a16::Config::ctas)
-      .def_readonly("splits", &w4a16::Config::splits)
-      .def_readonly("stream_k", &w4a16::Config::stream_k)
-      .def_readonly("copy_x", &w4a16::Config::copy_x)
-      .def_readonly("workspace_bytes", &w4a16::Config::workspace_bytes)
-      .def_readonly("reason", &w4a16::Config::reason);
+  bind_choice(m);
   m.def(
       "select_w4a16",
       [](const w4a16::Problem& problem, int capability, int sm_count) {
-        return w4a16::select_config(problem, {.sm_count = sm_count, .capability = capability});
+        return chosen(problem, w4a16::select_config(problem, device_of(capability, sm_count)));
       },
       py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
   m.def(
       "remembered_w4a16",
       [](const w4a16::Problem& problem, int capability, int sm_count) {
-        return w4a16::remembered_config(problem, {.sm_count = sm_count, .capability = capability});
+        return chosen(problem, w4a16::remembered_config(problem, device_of(capability, sm_count)));
       },
       py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
   // One kernel's own choice, whatever select_config prefers.
@@ -97,18 +118,19 @@ void bind_w4a16(py::module_& m) {
     m.def(
         name,
         [select](const w4a16::Problem& problem, int capability, int sm_count) {
-          w4a16::Config config;
-          double us = 0;
-          const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
-          return select(problem, device, &config, &us) ? std::optional(config) : std::nullopt;
+          const auto scored = select(problem, device_of(capability, sm_count), nullptr);
+          return scored ? chosen(problem, scored->choice) : std::nullopt;
         },
         py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
   };
   define_choice("select_w4_rows", &skinny::select);
   define_choice("select_w4_wgmma", &wgmma::select);
-  define_choice("select_w4_whole",
-                [](const w4a16::Problem& p, const xgemm::DeviceInfo& device, w4a16::Config* config,
-                   double*) { return register_resident::select(p, device, config); });
+  m.def(
+      "select_w4_whole",
+      [](const w4a16::Problem& problem, int capability, int sm_count) {
+        return chosen(problem, register_resident::select(problem, device_of(capability, sm_count)));
+      },
+      py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
   m.def("w4_wgmma_may_split", &wgmma::may_split, py::arg("consumers"), py::arg("rows"));
 #define XGEMM_TILE(warpgroups, rows, cycles) std::pair(rows, 64 * warpgroups),
 #define XGEMM_SMALL_TILE(blocks, parts, rows, cycles) std::pair(rows, 64 * blocks),
@@ -117,12 +139,16 @@ void bind_w4a16(py::module_& m) {
           XGEMM_W4_LARGE_M_TILES(XGEMM_TILE)};  // rows of X, columns
 #undef XGEMM_SMALL_TILE
 #undef XGEMM_TILE
-  m.def("explain_w4a16", &w4a16::explain, py::arg("problem"), py::arg("config"));
+  m.def(
+      "explain_w4a16",
+      [](const w4a16::Problem& problem, const Chosen& chosen) {
+        return w4a16::explain(problem, chosen.choice);
+      },
+      py::arg("problem"), py::arg("choice"));
   m.def(
       "explain_w4a16_json",
       [](const w4a16::Problem& problem, int capability, int sm_count, bool candidates) {
-        return w4a16::explain_json(problem, {.sm_count = sm_count, .capability = capability},
-                                   candidates);
+        return w4a16::explain_json(problem, device_of(capability, sm_count), candidates);
       },
       py::arg("problem"), py::arg("capability"), py::arg("sm_count"), py::arg("candidates") = true);
 
@@ -154,7 +180,6 @@ void bind_w4a16(py::module_& m) {
       },
       py::arg("strips"), py::arg("clusters"), py::arg("tile_strips"));
   m.def("w4_rows_sum_pitch", &skinny::sum_pitch, py::arg("strips"));
-  m.def("w4_rows_split", &skinny::split_of, py::arg("problem"), py::arg("config"));
   m.def("w4_rows_most_warps", &skinny::most_warps, py::arg("mma_tiles"), py::arg("fine"));
   m.attr("W4_ROWS") = constants();
 }

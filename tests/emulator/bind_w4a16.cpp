@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "cuda/w4a16/api.h"
 #include "cuda/w4a16/select.h"
+#include "cuda/w4a16/sm80/plan.h"
 #include "cuda/w4a16/sm80/select.h"
 #include "cuda/w4a16/sm90/register_resident/select.h"
 #include "cuda/w4a16/sm90/skinny/select.h"
@@ -52,9 +54,60 @@ void require_ok(const xgemm::Status& status) {
   throw std::runtime_error(std::string(status.where) + ": " + cudaGetErrorString(status.error));
 }
 
-void launch(const w4a16::Problem& problem, const w4a16::Config& config) {
-  const emulator::Workspace workspace(config.workspace_bytes);
-  require_ok(w4a16::launch(problem, config, workspace.get(), nullptr));
+void launch(const w4a16::Problem& problem, const w4a16::Choice& choice) {
+  const emulator::Workspace workspace(choice.workspace_bytes);
+  require_ok(w4a16::launch(problem, choice, workspace.get(), nullptr));
+}
+
+using Fields = std::map<std::string, int>;
+
+// Sets the named members of a configuration.
+void set_fields(const Fields& fields, const std::map<std::string, int*>& members) {
+  for (const auto& [name, value] : fields) *members.at(name) = value;
+}
+
+// A choice with another tile of the same kernel, and the workspace that it wants, to the byte.
+w4a16::Choice with_fields(const w4a16::Problem& problem, w4a16::Choice choice,
+                          const Fields& fields) {
+  if (auto* sm80 = std::get_if<w4a16::sm80::Config>(&choice.config)) {
+    const int64_t copy = choice.workspace_bytes - sm80->partials_bytes;
+    set_fields(fields, {{"block_m", &sm80->block_m},
+                        {"block_n", &sm80->block_n},
+                        {"stages", &sm80->stages},
+                        {"splits", &sm80->splits}});
+    const auto params = w4a16::sm80::make_params(problem);
+    sm80->rows_per_launch = w4a16::sm80::rows_per_launch(params, sm80->splits);
+    const int64_t partials = 4 * sm80->splits * sm80->rows_per_launch * params.partial_stride;
+    sm80->partials_bytes = sm80->splits > 1 ? xgemm::round_up<int64_t>(partials, 256) : 0;
+    choice.workspace_bytes = sm80->partials_bytes + copy;
+  } else if (auto* skinny = std::get_if<w4a16::sm90::skinny::Config>(&choice.config)) {
+    w4a16::sm90::skinny::Split& split = skinny->split;
+    set_fields(fields, {{"strips", &split.strips},
+                        {"cluster", &split.cluster},
+                        {"warps", &split.warps},
+                        {"stages", &split.stages},
+                        {"clusters", &skinny->clusters}});
+    split.piece_bytes = static_cast<int>(split.strips * problem.weight.layout.strip_bytes());
+  } else {
+    auto& wgmma = std::get<w4a16::sm90::wgmma::Config>(choice.config);
+    int stream_k = 0;
+    set_fields(fields, {{"consumers", &wgmma.consumers},
+                        {"parts", &wgmma.parts},
+                        {"rows", &wgmma.rows},
+                        {"sharers", &wgmma.sharers},
+                        {"splits", &wgmma.splits},
+                        {"clusters", &wgmma.clusters},
+                        {"stream_k", &stream_k}});
+    wgmma.stream_k = stream_k != 0;
+    wgmma.by_rows = problem.batch_invariant && wgmma.stream_k && problem.m > wgmma.rows;
+    const int64_t copied = problem.m * xgemm::round_up<int64_t>(problem.weight.layout.k, 8) * 2;
+    choice.workspace_bytes = wgmma.copy_x ? copied : 0;
+    if (wgmma.stream_k) {
+      choice.workspace_bytes +=
+          w4a16::sm90::wgmma::stream_k_workspace(wgmma.rows, wgmma.columns(), wgmma.ctas()).bytes();
+    }
+  }
+  return choice;
 }
 
 using Extents = std::tuple<int64_t, int64_t>;
@@ -127,41 +180,27 @@ void bind_w4a16(py::module_& m) {
            py::arg("x"), py::arg("d"), py::arg("perm") = 0, py::arg("bias") = 0,
            py::arg("bias_stride") = 1, py::arg("activation") = 0,
            py::arg("batch_invariant") = false, py::arg("overlaps_previous") = false);
-  py::class_<w4a16::Config>(m, "W4A16Config", py::module_local())
-      .def_readwrite("warps", &w4a16::Config::warps)
-      .def_readwrite("stages", &w4a16::Config::stages)
-      .def_readwrite("cluster", &w4a16::Config::cluster)
-      .def_readwrite("ctas", &w4a16::Config::ctas)
-      .def_readwrite("block_m", &w4a16::Config::block_m)
-      .def_readwrite("block_n", &w4a16::Config::block_n)
-      .def_readwrite("splits", &w4a16::Config::splits)
-      .def_readwrite("stream_k", &w4a16::Config::stream_k)
-      .def_readwrite("copy_x", &w4a16::Config::copy_x)
-      .def_readwrite("workspace_bytes", &w4a16::Config::workspace_bytes);
+  py::class_<w4a16::Choice>(m, "W4A16Choice", py::module_local());
   m.def("select_w4a16", [](const w4a16::Problem& problem, int capability, int sm_count) {
     return w4a16::select_config(problem, {.sm_count = sm_count, .capability = capability});
   });
   // One kernel's own choice, whatever select_config prefers.
-  m.def("select_w4a16_sm80", [](const w4a16::Problem& problem, int capability, int sm_count) {
-    double us = 0;
-    return w4a16::sm80::select(problem, {.sm_count = sm_count, .capability = capability}, &us);
-  });
   const auto define_choice = [&m](const char* name, auto select) {
     m.def(name, [select](const w4a16::Problem& problem, int capability, int sm_count) {
-      w4a16::Config config;
-      double us = 0;
-      const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
-      return select(problem, device, &config, &us) ? std::optional(config) : std::nullopt;
+      const auto scored =
+          select(problem, {.sm_count = sm_count, .capability = capability}, nullptr);
+      return scored ? std::optional(scored->choice) : std::nullopt;
     });
   };
+  define_choice("select_w4a16_sm80", &w4a16::sm80::select);
   define_choice("select_w4a16_sm90_skinny", &w4a16::sm90::skinny::select);
   define_choice("select_w4a16_sm90_wgmma", &w4a16::sm90::wgmma::select);
-  define_choice("select_w4a16_sm90_register_resident",
-                [](const w4a16::Problem& p, const xgemm::DeviceInfo& device, w4a16::Config* config,
-                   double*) { return w4a16::sm90::register_resident::select(p, device, config); });
-  m.def("w4_wgmma_shares_bytes", [](int rows, int columns, int ctas) {
-    return w4a16::sm90::wgmma::stream_k_workspace(rows, columns, ctas).bytes();
-  });
+  m.def("select_w4a16_sm90_register_resident",
+        [](const w4a16::Problem& problem, int capability, int sm_count) {
+          return w4a16::sm90::register_resident::select(
+              problem, {.sm_count = sm_count, .capability = capability});
+        });
+  m.def("with_fields_w4a16", &with_fields);
   bind_conversions(m);
   m.def("explain_w4a16", &w4a16::explain);
   m.def("launch_w4a16", &launch);

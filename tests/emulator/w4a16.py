@@ -90,14 +90,8 @@ def linear(
     select = getattr(emulated, f"select_w4a16_{kernel}" if kernel else "select_w4a16")
     chosen = select(problem, machine.capability, machine.sm_count)
     assert chosen is not None, "no kernel takes the problem"
-    for name, value in config.items():
-        setattr(chosen, name, value)
-    if kernel == "sm90_wgmma" and config:  # the workspace is what it wants, to the byte
-        chosen.workspace_bytes = 2 * m * -(-q.k // 8) * 8 if chosen.copy_x else 0
-        if chosen.stream_k:
-            chosen.workspace_bytes += emulated.w4_wgmma_shares_bytes(
-                chosen.block_m, chosen.block_n, chosen.ctas
-            )
+    if config:
+        chosen = emulated.with_fields_w4a16(problem, chosen, config)
     emulated.launch_w4a16(problem, chosen)
     y = d.clone()
     if whole.numel() <= MOST_COMPARED:

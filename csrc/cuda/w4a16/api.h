@@ -6,15 +6,16 @@
 #include <cstdint>
 
 #include "common/status.h"
+#include "cuda/w4a16/choice.h"
 #include "cuda/w4a16/problem.h"
 #include "w4/packed_layout.h"
 
 namespace xgemm::cuda {
 namespace w4a16 {
 
-// On the current device, which holds all operands. `config` is select_config's for this problem;
-// `workspace` has config.workspace_bytes bytes, aligned to 256, with any contents.
-Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream);
+// On the current device, which holds all operands. `choice` is select_config's for this problem;
+// `workspace` has choice.workspace_bytes bytes, aligned to 256, with any contents.
+Status launch(const Problem& problem, const Choice& choice, void* workspace, cudaStream_t stream);
 
 // dst[i, j] = w(column + i, channel + j), rounded once to `dtype`, for i < columns, j < channels.
 struct Dequantize {

@@ -1,5 +1,4 @@
-// A product with a packed 4-bit weight on a GPU, and the kernel it gets. Nothing here needs the
-// CUDA toolkit.
+// A product with a packed 4-bit weight on a GPU. Nothing here needs the CUDA toolkit.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +31,9 @@ struct Problem {
   void* d = nullptr;                           // [m, n]
   int64_t d_row_stride = 0, d_col_stride = 1;  // elements
   bool batch_invariant = false;                // a row's bits do not depend on m
-  // kSm90Wgmma may start, and read the weight (but nothing else), before earlier work in the stream
-  // has ended: programmatic dependent launch. kSm90Skinny always starts early, and then waits.
+  // The wgmma kernel may start, and read the weight (but nothing else), before earlier work in the
+  // stream has ended: programmatic dependent launch. The skinny kernel always starts early, and
+  // then waits.
   bool overlaps_previous = false;
 };
 
@@ -43,28 +43,5 @@ inline bool is_plain(const Problem& p) {
   return p.weight.layout.groups_per_unit() == 1 && !p.weight.layout.zeros &&
          (p.dtype == DType::kBF16 || !p.weight.bf16_scales);
 }
-
-enum class Kernel {
-  kSm80,        // units by cp.async, mma.sync: any format, GPU from Ampere on, stride and alignment
-  kSm90Skinny,  // a stream over the weight by bulk copies, mma.sync, K split over warps and a
-                // cluster
-  kSm90RegisterResident,  // all of a small weight in registers, asked for at once, mma.sync
-  kSm90Wgmma,             // wgmma with the weight dequantized in registers, TMA, persistent tiles
-};
-
-struct Config {
-  Kernel kernel = Kernel::kSm90Skinny;
-  int block_m = 0;              // rows of X that a CTA holds
-  int block_n = 0;              // columns of a tile
-  int warps = 0;                // of a CTA
-  int stages = 0;               // of the ring that a warp, or a CTA, keeps full
-  int cluster = 1;              // CTAs that share K, or an operand
-  int splits = 1;               // of K: kSm80 by CTAs, kSm90Wgmma by CTAs of a cluster
-  int ctas = 0;                 // of the grid, at most
-  bool stream_k = false;        // clusters take stream-K
-  bool copy_x = false;          // first, in perm's order, so that whole copies can read it
-  int64_t workspace_bytes = 0;  // that launch wants
-  const char* reason = "";
-};
 
 }  // namespace xgemm::cuda::w4a16

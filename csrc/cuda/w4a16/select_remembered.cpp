@@ -27,7 +27,7 @@ auto members(const Asked& asked) {
 }  // namespace
 
 // A choice costs the host 2 us, and a model asks for the same few products again and again.
-std::optional<Config> remembered_config(const Problem& p, const DeviceInfo& device) {
+std::optional<Choice> remembered_config(const Problem& p, const DeviceInfo& device) {
   Asked asked{p, device};
   Problem& key = asked.problem;
   key.weight.data = static_cast<const uint8_t*>(alignment_of(p.weight.data));
@@ -38,7 +38,7 @@ std::optional<Config> remembered_config(const Problem& p, const DeviceInfo& devi
   const uint64_t hash = hash_of({p.m, layout.n, layout.k, layout.group_size, p.x_row_stride,
                                  p.bias != nullptr, static_cast<int64_t>(p.dtype)});
   constexpr int kSlots = 64;
-  thread_local Memo<Asked, std::optional<Config>, kSlots> memo;
+  thread_local Memo<Asked, std::optional<Choice>, kSlots> memo;
   return memo(
       hash, asked, [](const Asked& x, const Asked& y) { return members(x) == members(y); },
       [&] { return select_config(asked.problem, device); });

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/math.h"
+#include "cuda/w4a16/api.h"
 #include "cuda/w4a16/sm80/instances.h"
 #include "cuda/w4a16/sm80/plan.h"
 
@@ -10,15 +10,13 @@ namespace xgemm::cuda::w4a16::sm80 {
 
 Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream) {
   Params params = make_params(problem);
-  const int64_t rows = rows_per_launch(params, config.splits);
+  const int64_t rows = config.rows_per_launch;
   params.stages = config.stages;
   params.splits = config.splits;
   params.partials = static_cast<float*>(workspace);
   if (config.copy_x) {
-    const int64_t partials =
-        config.splits == 1 ? 0 : 4 * config.splits * rows * params.partial_stride;
     const int64_t stride = copied_row_stride(problem);
-    void* copy = static_cast<char*>(workspace) + round_up<int64_t>(partials, 256);
+    void* copy = static_cast<char*>(workspace) + config.partials_bytes;
     const Status copied = gather_columns({.rows = problem.m,
                                           .cols = stride,
                                           .src_rows = problem.m,

@@ -1,7 +1,11 @@
 // Host side of the sm_80 W4A16 kernel.
 #pragma once
 
-#include "cuda/w4a16/api.h"
+#include <cuda_runtime_api.h>
+
+#include "common/status.h"
+#include "cuda/w4a16/problem.h"
+#include "cuda/w4a16/sm80/config.h"
 
 namespace xgemm::cuda::w4a16::sm80 {
 

@@ -4,13 +4,16 @@
 #include <iterator>
 #include <limits>
 
-#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/w4a16/sm80/plan.h"
 #include "cuda/w4a16/sm80/tile.h"
 
 namespace xgemm::cuda::w4a16::sm80 {
 namespace {
+
+using choose::Estimate;
+using choose::Listing;
+using choose::Scored;
 
 // A tile with a ring, and the microseconds that a CTA takes: for a unit's k where it has the SM to
 // itself and, of each, where the SM holds all it can, and for the rest: until the ring is full, and
@@ -67,124 +70,170 @@ Fit fit(const Way& way, int unit_bytes, int capability) {
   return {};
 }
 
-struct Choice {
-  const Way* way = nullptr;
-  int stages = 0, splits = 1;
-  int64_t ctas = 0;
-  double cost = std::numeric_limits<double>::infinity();
+struct Candidate {
+  const Way* way;
+  Fit fit;
+  int64_t tiles, parts;  // of D; of K, that it is to have
 };
 
-// Without a copy of X.
-Config config_of(const Choice& choice, const Params& p) {
-  const int64_t partials =
-      choice.splits == 1 ? 0
-                         : 4 * choice.splits * rows_per_launch(p, choice.splits) * p.partial_stride;
-  return {.kernel = Kernel::kSm80,
-          .block_m = choice.way->block_m,
-          .block_n = choice.way->block_n,
-          .warps = choice.way->warps,
-          .stages = choice.stages,
-          .splits = choice.splits,
-          .ctas = static_cast<int>(std::min<int64_t>(choice.ctas, std::numeric_limits<int>::max())),
-          .workspace_bytes = round_up<int64_t>(partials, 256)};
-}
+// Parts of K, none of which is empty.
+struct Parts {
+  int64_t units_each, count;
+};
 
-void consider(const Way& way, Fit fit, int64_t tiles, int64_t parts, const Params& p, int sm_count,
-              Choice* best) {
-  const int64_t per_split = round_up<int64_t>(ceil_div<int64_t>(p.units, parts), way.warps_k);
-  const int64_t splits = p.units == 0 ? 1 : ceil_div<int64_t>(p.units, per_split);
-  const int64_t per_sm = ceil_div<int64_t>(tiles * splits, sm_count);  // the busiest one
-  const int64_t rounds = per_sm / fit.ctas, rest = per_sm % fit.ctas;
-  const auto units = static_cast<double>(per_split);
-  double cost = static_cast<double>(rounds) * (fit.ctas * units * way.unit_full_us + way.fixed_us);
-  if (rest > 0) {
-    const double unit_us =
-        rest > 1 ? static_cast<double>(rest) * way.unit_full_us : way.unit_alone_us;
-    cost += units * unit_us + way.fixed_us;
-  }
-  const auto weight = static_cast<double>(p.weight_rows * p.units) * p.unit_bytes;
-  cost = std::max(cost, weight / kReadBytesPerMicrosecond);
-  if (splits > 1) {
-    const double partials = 4.0 * static_cast<double>(splits * p.m * p.partial_stride);
-    cost += kReduceMicroseconds + partials / kReduceBytesPerMicrosecond;
-  }
-  const Choice choice{&way, fit.stages, static_cast<int>(splits), tiles * splits, cost};
-  if (auto* log = CandidateLog<Config>::active()) {
-    log->add(config_of(choice, p), kLaunchMicroseconds + cost);
-  }
-  if (cost < best->cost) *best = choice;
+Parts parts_of(const Candidate& c, const Params& p) {
+  const int64_t each = round_up<int64_t>(ceil_div<int64_t>(p.units, c.parts), c.way->warps_k);
+  return {each, p.units == 0 ? 1 : ceil_div<int64_t>(p.units, each)};
 }
 
 int64_t tiles_of(const Way& way, const Params& p) {
   return ceil_div<int64_t>(p.m, way.block_m) * ceil_div<int64_t>(p.n, way.block_n);
 }
 
-// In as many parts of K as leave each SM no more CTAs than it can hold three times.
-void consider(const Way& way, Fit fit, const Params& p, int sm_count, Choice* best) {
-  const int64_t tiles = tiles_of(way, p);
-  for (const int parts : kSplits) {
-    if (parts > 1 && tiles * parts > int64_t{3} * fit.ctas * sm_count) break;
-    if (parts > 1 && parts * way.warps_k > p.units) break;
-    consider(way, fit, tiles, parts, p, sm_count, best);
-  }
-}
+class Model {
+ public:
+  using Candidate = sm80::Candidate;
 
-// Any way that this GPU's shared memory and the format allow, but for tiles with four times the
-// rows that there are, or a sixteenth of them. scales_fit: they can be multiplied into the weights.
-Choice choose(const Params& p, bool scales_fit, int capability, int sm_count) {
-  Choice best;
-  for (const Way& way : kWays) {
-    if (way.scaled_weights && !scales_fit) continue;
-    const bool too_large = way.block_m > 16 && way.block_m >= 4 * p.m;
-    const bool too_small = way.block_m < Tile64::kBlockM && way.block_m * 16 <= p.m;
-    const Fit here = fit(way, p.unit_bytes, capability);
-    if (!too_large && !too_small && here.ctas > 0) consider(way, here, p, sm_count, &best);
+  Model(const Problem& problem, const Params& params, const DeviceInfo& device)
+      : problem_(problem),
+        p_(params),
+        capability_(device.capability),
+        sm_count_(std::max(device.sm_count, 1)),
+        copy_x_(!x_fits(problem)) {}
+
+  // Any way that this GPU's shared memory and the format allow, but for tiles with four times the
+  // rows that there are, or a sixteenth of them.
+  template <typename Search>
+  void candidates(Search& search) const {
+    // Scales can be multiplied into the weights.
+    const bool scales_fit = !p_.zeros && p_.bf16_scales == (problem_.dtype == DType::kBF16);
+    for (const Way& way : kWays) {
+      if (way.scaled_weights && !scales_fit) continue;
+      const bool too_large = way.block_m > 16 && way.block_m >= 4 * p_.m;
+      const bool too_small = way.block_m < Tile64::kBlockM && way.block_m * 16 <= p_.m;
+      if (!too_large && !too_small) of_way(way, search);
+    }
   }
-  return best;
-}
+
+  // In as many parts of K as leave each SM no more CTAs than it can hold three times.
+  template <typename Search>
+  void of_way(const Way& way, Search& search) const {
+    const Fit here = fit(way, p_.unit_bytes, capability_);
+    if (here.ctas == 0) return;
+    const int64_t tiles = tiles_of(way, p_);
+    for (const int parts : kSplits) {
+      if (parts > 1 && tiles * parts > int64_t{3} * here.ctas * sm_count_) break;
+      if (parts > 1 && parts * way.warps_k > p_.units) break;
+      search.consider({&way, here, tiles, parts});
+    }
+  }
+
+  Estimate estimate(const Candidate& c, double) const {
+    const auto [units_each, splits] = parts_of(c, p_);
+    const int64_t per_sm = ceil_div<int64_t>(c.tiles * splits, sm_count_);  // the busiest one
+    const int64_t rounds = per_sm / c.fit.ctas, rest = per_sm % c.fit.ctas;
+    const auto units = static_cast<double>(units_each);
+    double busy =
+        static_cast<double>(rounds) * (c.fit.ctas * units * c.way->unit_full_us + c.way->fixed_us);
+    if (rest > 0) {
+      const double unit_us =
+          rest > 1 ? static_cast<double>(rest) * c.way->unit_full_us : c.way->unit_alone_us;
+      busy += units * unit_us + c.way->fixed_us;
+    }
+    const auto weight = static_cast<double>(p_.weight_rows * p_.units) * p_.unit_bytes;
+    const double dram = weight / kReadBytesPerMicrosecond;
+    double reduce = 0;
+    if (splits > 1) {
+      const double partials = 4.0 * static_cast<double>(splits * p_.m * p_.partial_stride);
+      reduce = kReduceMicroseconds + partials / kReduceBytesPerMicrosecond;
+    }
+    const double copies = copy_x_ ? kLaunchMicroseconds : 0;
+    return {.us = kLaunchMicroseconds + std::max(busy, dram) + reduce + copies,
+            .parts = {.launch = kLaunchMicroseconds,
+                      .dram = dram,
+                      .mma = busy,
+                      .exchange = reduce,
+                      .copies = copies}};
+  }
+
+  Choice choice(const Candidate& c) const {
+    const int64_t splits = parts_of(c, p_).count;
+    const int64_t rows = rows_per_launch(p_, static_cast<int>(splits));
+    const int64_t partials =
+        splits == 1 ? 0 : round_up<int64_t>(4 * splits * rows * p_.partial_stride, 256);
+    const int64_t copy = copy_x_ ? p_.m * copied_row_stride(problem_) * 2 : 0;
+    return {.config = Config{.block_m = c.way->block_m,
+                             .block_n = c.way->block_n,
+                             .warps = c.way->warps,
+                             .stages = c.fit.stages,
+                             .splits = static_cast<int>(splits),
+                             .ctas = c.tiles * splits,
+                             .rows_per_launch = rows,
+                             .partials_bytes = partials,
+                             .copy_x = copy_x_},
+            .workspace_bytes = partials + copy,
+            .reason = copy_x_ ? "mma.sync on every GPU from Ampere on; x is copied, as it is "
+                                "permuted or not 16-byte aligned"
+                              : "mma.sync on every GPU from Ampere on"};
+  }
+
+  Fit fit_of(const Way& way) const { return fit(way, p_.unit_bytes, capability_); }
+  const Params& params() const { return p_; }
+
+ private:
+  const Problem& problem_;
+  const Params& p_;
+  int capability_, sm_count_;
+  bool copy_x_;
+};
+
+// The parts of K of one way.
+struct OrderModel : Model {
+  const Way& way;
+
+  template <typename Search>
+  void candidates(Search& search) const {
+    of_way(way, search);
+  }
+};
+
+// All ways with a given order of K: its parts, and warps along it.
+struct InvariantModel : Model {
+  int64_t parts;
+  int warps_k;
+
+  template <typename Search>
+  void candidates(Search& search) const {
+    for (const Way& way : kWays) {
+      const Fit here = fit_of(way);
+      if (way.warps_k != warps_k || way.scaled_weights || here.ctas == 0) continue;
+      search.consider({&way, here, tiles_of(way, params()), parts});
+    }
+  }
+};
 
 // The sum of a row runs over k in an order that the tile (warps along k) and the splits give, so
 // both are what they would be for one tile of 16 rows.
-Choice choose_invariant(const Params& p, int capability, int sm_count) {
+InvariantModel invariant(const Problem& problem, const Params& p, const DeviceInfo& device) {
   constexpr const Way& kOrder = kWays[5];
   static_assert(kOrder.block_m == Tile16Wide::kBlockM && kOrder.block_n == Tile16Wide::kBlockN);
   Params of_16_rows = p;
   of_16_rows.m = 16;
-  Choice order, best;
-  consider(kOrder, fit(kOrder, p.unit_bytes, capability), of_16_rows, sm_count, &order);
-  for (const Way& way : kWays) {
-    const Fit here = fit(way, p.unit_bytes, capability);
-    if (way.warps_k != kOrder.warps_k || way.scaled_weights || here.ctas == 0) continue;
-    consider(way, here, tiles_of(way, p), order.splits, p, sm_count, &best);
-  }
-  return best;
+  const OrderModel order{Model(problem, of_16_rows, device), kOrder};
+  const auto best = choose::best_of<Choice>(order);
+  const int64_t parts = best ? parts_of(best->candidate, of_16_rows).count : 1;
+  return {Model(problem, p, device), parts, kOrder.warps_k};
 }
 
 }  // namespace
 
-Config select(const Problem& problem, const DeviceInfo& device, double* estimate_us) {
+std::optional<Scored<Choice>> select(const Problem& problem, const DeviceInfo& device,
+                                     Listing<Choice>* listing) {
   const Params p = make_params(problem);
-  const int sm_count = std::max(device.sm_count, 1);
-  const bool scales_fit = !p.zeros && p.bf16_scales == (problem.dtype == DType::kBF16);
-  const size_t first = logged<Config>();
-  const Choice best = problem.batch_invariant ? choose_invariant(p, device.capability, sm_count)
-                                              : choose(p, scales_fit, device.capability, sm_count);
-  const bool copy_x = !x_fits(problem);
-  const auto copy = [&](Config& config, double& us) {
-    config.copy_x = copy_x;
-    config.reason = "mma.sync on every GPU from Ampere on";
-    if (!copy_x) return;
-    config.workspace_bytes += p.m * copied_row_stride(problem) * 2;
-    config.reason =
-        "mma.sync on every GPU from Ampere on; x is copied, as it is permuted or not 16-byte "
-        "aligned";
-    us += kLaunchMicroseconds;
-  };
-  adjust_logged<Config>(first, copy);
-  *estimate_us = kLaunchMicroseconds + best.cost;
-  Config config = config_of(best, p);
-  copy(config, *estimate_us);
-  return config;
+  if (problem.batch_invariant) {
+    return choose::pick<Choice>(invariant(problem, p, device), listing);
+  }
+  return choose::pick<Choice>(Model(problem, p, device), listing);
 }
 
 }  // namespace xgemm::cuda::w4a16::sm80

@@ -1,13 +1,11 @@
 #include "cuda/w4a16/sm90/register_resident/launch.h"
 
 #include "cuda/w4a16/sm90/register_resident/params.h"
-#include "cuda/w4a16/sm90/register_resident/select.h"
 
 namespace xgemm::cuda::w4a16::sm90::register_resident {
 
-Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
+Status launch(const Problem& p, const Plan& plan, cudaStream_t stream) {
   const w4::Layout& layout = p.weight.layout;
-  const Plan plan = plan_of(config);
   Params params{};
   params.weight = p.weight.data;
   params.row_bytes = static_cast<uint32_t>(layout.row_bytes());

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "common/math.h"
+#include "cuda/w4a16/sm90/register_resident/plan.h"
 
 namespace xgemm::cuda::w4a16::sm90::register_resident {
 namespace {
@@ -24,35 +25,28 @@ bool stream_is_faster(const Problem& p, int64_t strips_each, const DeviceInfo& d
 
 }  // namespace
 
-Plan plan_of(const Config& config) {
-  return {.rows = config.block_m,
-          .warps = config.warps,
-          .strips = config.block_n / static_cast<int>(w4::kStripColumns)};
-}
-
-bool select(const Problem& p, const DeviceInfo& device, Config* config) {
+std::optional<Choice> select(const Problem& p, const DeviceInfo& device) {
   const w4::Layout& layout = p.weight.layout;
-  if (device.capability != 90 || (p.dtype != DType::kF16 && p.dtype != DType::kBF16)) return false;
+  const bool takes_type = p.dtype == DType::kF16 || p.dtype == DType::kBF16;
+  if (device.capability != 90 || !takes_type) return std::nullopt;
   // The kernel for any number of rows sums in another order.
-  if (p.batch_invariant) return false;
-  if (p.m == 0 || p.m > kMaxRows || layout.n == 0 || layout.k == 0) return false;
-  if (!is_plain(p)) return false;
+  if (p.batch_invariant) return std::nullopt;
+  if (p.m == 0 || p.m > kMaxRows || layout.n == 0 || layout.k == 0) return std::nullopt;
+  if (!is_plain(p)) return std::nullopt;
   const bool whole_copies = p.perm == nullptr && p.x_col_stride == 1 &&
                             (p.m == 1 || p.x_row_stride % 8 == 0) && aligned_to(p.x, 16);
-  if (!whole_copies) return false;
+  if (!whole_copies) return std::nullopt;
 
   const int64_t strips = ceil_div<int64_t>(layout.n, w4::kStripColumns);
   const int64_t each = ceil_div<int64_t>(strips, device.sm_count);
   const int64_t warps = ceil_div<int64_t>(layout.units(), kUnits);
-  if (each > kMaxStrips || warps > kMaxWarps || stream_is_faster(p, each, device)) return false;
-  *config = {.kernel = Kernel::kSm90RegisterResident,
-             .block_m = static_cast<int>(p.m),
-             .block_n = static_cast<int>(each * w4::kStripColumns),
-             .warps = static_cast<int>(warps),
-             .stages = 1,
-             .ctas = static_cast<int>(ceil_div(strips, each)),
-             .reason = "few rows of a small weight, all of which is asked for at once"};
-  return true;
+  if (each > kMaxStrips || warps > kMaxWarps || stream_is_faster(p, each, device)) {
+    return std::nullopt;
+  }
+  return Choice{.config = Plan{.rows = static_cast<int>(p.m),
+                               .warps = static_cast<int>(warps),
+                               .strips = static_cast<int>(each)},
+                .reason = "few rows of a small weight, all of which is asked for at once"};
 }
 
 }  // namespace xgemm::cuda::w4a16::sm90::register_resident

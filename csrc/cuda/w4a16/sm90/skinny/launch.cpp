@@ -1,7 +1,6 @@
 #include "cuda/w4a16/sm90/skinny/launch.h"
 
 #include "cuda/w4a16/sm90/skinny/params.h"
-#include "cuda/w4a16/sm90/skinny/select.h"
 
 namespace xgemm::cuda::w4a16::sm90::skinny {
 namespace {
@@ -20,7 +19,7 @@ int log2_of(int power) {
 
 Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
   const w4::Layout& layout = p.weight.layout;
-  const Split split = split_of(p, config);
+  const Split& split = config.split;
   Params params{};
   params.weight = p.weight.data;
   params.row_bytes = layout.row_bytes();
@@ -60,7 +59,7 @@ Status launch(const Problem& p, const Config& config, cudaStream_t stream) {
   params.shared = split.plan();
 
   const Work work = {.strips = static_cast<int>(ceil_div<int64_t>(layout.n, w4::kStripColumns)),
-                     .most_clusters = config.ctas / split.cluster,
+                     .most_clusters = config.clusters,
                      .wide = split.strips == kWideStrips,
                      .plain = is_plain(p)};
   const auto run = p.dtype == DType::kF16 ? launch_f16 : launch_bf16;

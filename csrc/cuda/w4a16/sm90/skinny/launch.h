@@ -1,6 +1,10 @@
 #pragma once
 
-#include "cuda/w4a16/api.h"
+#include <cuda_runtime_api.h>
+
+#include "common/status.h"
+#include "cuda/w4a16/problem.h"
+#include "cuda/w4a16/sm90/skinny/config.h"
 
 namespace xgemm::cuda::w4a16::sm90::skinny {
 

@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 
-#include "common/candidate_log.h"
 #include "common/math.h"
+#include "cuda/w4a16/sm90/skinny/split.h"
 
 namespace xgemm::cuda::w4a16::sm90::skinny {
 namespace {
+
+using choose::Estimate;
+using choose::Listing;
+using choose::Scored;
 
 // Fitted to the times of all clusters, warps and stages, cold, on an H200; so they are a fit's
 // numbers, and not each of them that of the thing it is named after. With up to 8 rows: 16 layers,
@@ -119,7 +122,7 @@ Split make_split(const w4::Layout& layout, int rows, int cluster, int strips) {
           .fine = layout.groups_per_unit() > 1};
 }
 
-double estimate(const Split& split, const Waves& waves, int64_t strips, bool perm) {
+Estimate estimate_of(const Split& split, const Waves& waves, int64_t strips, bool perm) {
   const bool wide = split.strips == kWideStrips;
   const double extra = waves.extra > 0 ? static_cast<double>(waves.extra_strips) / split.strips : 0;
   const double units = split.most_units() * (waves.each + extra);  // of an SM
@@ -141,43 +144,75 @@ double estimate(const Split& split, const Waves& waves, int64_t strips, bool per
       waves.most() * (split.cluster > 1 ? costs.cluster_reduce_us : costs.reduce_us);
   const int doublings = std::countr_zero(static_cast<unsigned>(split.cluster));
   const double x_bytes = split.rows * split.most_units() * (w4::kUnitK * 2.0);
+  const double first_us = x_bytes / costs.x_bytes_per_us;
   double us =
-      costs.start_us + x_bytes / costs.x_bytes_per_us +
+      costs.start_us + first_us +
       std::max({memory, copies, issue, one_warp, reduce}) * (1 + costs.cluster_wait * doublings) +
       costs.delay * (issue + reduce) +
       costs.last_unit_us * ceil_div(split.most_units(), split.warps) +
       costs.ahead_us * ring / 1000 * std::sqrt(static_cast<double>(split.rows));
+  double perm_us = 0, cluster_us = 0;
   if (perm) {
-    us += kPermUs + split.rows * (kPermRowUs + kPermElementUs * (split.most_units() * w4::kUnitK));
+    perm_us =
+        kPermUs + split.rows * (kPermRowUs + kPermElementUs * (split.most_units() * w4::kUnitK));
+    us += perm_us;
   }
-  if (doublings > 0) us += costs.cluster_us + costs.cluster_doubling_us * doublings;
-  return us;
+  if (doublings > 0) {
+    cluster_us = costs.cluster_us + costs.cluster_doubling_us * doublings;
+    us += cluster_us;
+  }
+  return {.us = us,
+          .parts = {.launch = costs.start_us,
+                    .first_bytes = first_us + perm_us,
+                    .dram = memory,
+                    .intake = copies,
+                    .issue = std::max(issue, one_warp),
+                    .exchange = cluster_us,
+                    .epilogue = reduce}};
 }
 
-// The best of all splits.
-struct Search {
-  const Problem& p;
-  const DeviceInfo& device;
-  Config best{};
-  double best_us = std::numeric_limits<double>::infinity();
+class Model {
+ public:
+  using Candidate = Config;
 
+  Model(const Problem& problem, const DeviceInfo& device)
+      : p_(problem),
+        device_(device),
+        strips_(static_cast<int>(ceil_div<int64_t>(problem.weight.layout.n, w4::kStripColumns))) {}
+
+  template <typename Search>
+  void candidates(Search& search) const {
+    of_tiles(kNarrowStrips, search);
+    if (p_.m <= kMmaRows && is_plain(p_)) of_tiles(kWideStrips, search);
+  }
+
+  Estimate estimate(const Config& c, double) const {
+    const Waves waves = share_tiles(strips_, c.clusters, c.split.strips);
+    return estimate_of(c.split, waves, strips_, p_.perm != nullptr);
+  }
+
+  static Choice choice(const Config& config) {
+    return {.config = config, .reason = "few rows: a stream over the weight"};
+  }
+
+ private:
   // With tiles of so many strips.
-  void consider(int tile_strips) {
-    const w4::Layout& layout = p.weight.layout;
-    const int rows = static_cast<int>(p.m);
-    const int strips = static_cast<int>(ceil_div<int64_t>(layout.n, w4::kStripColumns));
+  template <typename Search>
+  void of_tiles(int tile_strips, Search& search) const {
+    const w4::Layout& layout = p_.weight.layout;
     for (int cluster = 1; cluster <= kMaxCluster; cluster *= 2) {
-      const Split split = make_split(layout, rows, cluster, tile_strips);
-      const int most = most_clusters(device, cluster);
+      const Split split = make_split(layout, static_cast<int>(p_.m), cluster, tile_strips);
+      const int most = most_clusters(device_, cluster);
       if (split.units < cluster || most == 0) continue;
-      const Waves of_all = share_tiles(strips, most, tile_strips);
-      consider(split, strips, of_all.each > 0 ? most : of_all.extra);
+      const Waves of_all = share_tiles(strips_, most, tile_strips);
+      of_warps({split, of_all.each > 0 ? most : of_all.extra}, search);
     }
   }
 
   // Warps that have the same number of units, or nearly.
-  void consider(Split split, int strips, int clusters) {
-    const Waves waves = share_tiles(strips, clusters, split.strips);
+  template <typename Search>
+  static void of_warps(Config config, Search& search) {
+    Split& split = config.split;
     const int units = split.most_units(), most_of_warps = most_warps(split.mma_tiles(), split.fine);
     int tried = 0;
     for (int each = ceil_div(units, most_of_warps); each <= units && tried < 3; ++each) {
@@ -189,49 +224,30 @@ struct Search {
         if (stages > 2 && split.warps * stages * split.piece_bytes > kMaxRingBytes) break;
         if (split.plan().bytes > kSmemBytes) break;
         fits = true;
-        const double us = estimate(split, waves, strips, p.perm != nullptr);
-        const auto config = [&]() -> Config {
-          return {.kernel = Kernel::kSm90Skinny,
-                  .block_m = split.rows,
-                  .block_n = split.strips * static_cast<int>(w4::kStripColumns),
-                  .warps = split.warps,
-                  .stages = split.stages,
-                  .cluster = split.cluster,
-                  .ctas = clusters * split.cluster,
-                  .workspace_bytes = 0,
-                  .reason = "few rows: a stream over the weight"};
-        };
-        weigh(us, config, &best, &best_us);
+        search.consider(config);
       }
       tried += fits ? 1 : 0;
     }
   }
+
+  const Problem& p_;
+  const DeviceInfo& device_;
+  int strips_;
 };
 
 }  // namespace
 
-Split split_of(const Problem& problem, const Config& config) {
-  const int strips = config.block_n / static_cast<int>(w4::kStripColumns);
-  Split split = make_split(problem.weight.layout, config.block_m, config.cluster, strips);
-  split.warps = config.warps;
-  split.stages = config.stages;
-  return split;
-}
-
-bool select(const Problem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
+std::optional<Scored<Choice>> select(const Problem& p, const DeviceInfo& device,
+                                     Listing<Choice>* listing) {
   const w4::Layout& layout = p.weight.layout;
-  if (device.capability != 90 || (p.dtype != DType::kF16 && p.dtype != DType::kBF16)) return false;
+  const bool takes_type = p.dtype == DType::kF16 || p.dtype == DType::kBF16;
+  if (device.capability != 90 || !takes_type) return std::nullopt;
   // The kernel for any number of rows sums in another order.
-  if (p.batch_invariant) return false;
-  if (p.m == 0 || layout.n == 0 || layout.k == 0) return false;
-  if (p.m > kMmaRows * most_mma_tiles(layout.groups_per_unit() > 1)) return false;
-  if (layout.n > kMaxExtent || layout.k > kMaxExtent) return false;
-
-  Search search{p, device};
-  search.consider(kNarrowStrips);
-  if (p.m <= kMmaRows && is_plain(p)) search.consider(kWideStrips);
-  *config = search.best, *estimate_us = search.best_us;
-  return search.best_us < std::numeric_limits<double>::infinity();
+  if (p.batch_invariant) return std::nullopt;
+  if (p.m == 0 || layout.n == 0 || layout.k == 0) return std::nullopt;
+  if (p.m > kMmaRows * most_mma_tiles(layout.groups_per_unit() > 1)) return std::nullopt;
+  if (layout.n > kMaxExtent || layout.k > kMaxExtent) return std::nullopt;
+  return choose::pick<Choice>(Model(p, device), listing);
 }
 
 }  // namespace xgemm::cuda::w4a16::sm90::skinny

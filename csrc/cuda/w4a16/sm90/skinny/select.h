@@ -1,16 +1,17 @@
 #pragma once
 
+#include <optional>
+
 #include "common/device.h"
+#include "cuda/choose/engine.h"
+#include "cuda/w4a16/choice.h"
 #include "cuda/w4a16/problem.h"
-#include "cuda/w4a16/sm90/skinny/split.h"
 
 namespace xgemm::cuda::w4a16::sm90::skinny {
 
-// Pure. True if the kernel takes the problem; then `config` is for launch, and `estimate_us` about
-// the time it takes.
-bool select(const Problem& problem, const DeviceInfo& device, Config* config, double* estimate_us);
-
-// The split that `config` stands for.
-Split split_of(const Problem& problem, const Config& config);
+// Pure. The split of least estimated time, nothing where the kernel does not take the problem.
+// `listing`, if there is one, gets all that were scored.
+std::optional<choose::Scored<Choice>> select(const Problem& problem, const DeviceInfo& device,
+                                             choose::Listing<Choice>* listing);
 
 }  // namespace xgemm::cuda::w4a16::sm90::skinny

@@ -115,12 +115,12 @@ Params params_of(const Problem& p, const Config& config) {
   params.units = static_cast<int>(layout.units());
   params.by_units = FastDivmod(params.units);
   while (1 << params.split_shift < config.splits) ++params.split_shift;
-  params.sharers = config.cluster / config.splits;
+  params.sharers = config.sharers;
   while (1 << params.sharers_shift < params.sharers) ++params.sharers_shift;
-  params.row_tiles = ceil_div(params.m, config.block_m);
-  params.column_groups = ceil_div(params.n, config.block_n * params.sharers);
+  params.row_tiles = ceil_div(params.m, config.rows);
+  params.column_groups = ceil_div(params.n, config.columns() * config.sharers);
   params.tiles = static_cast<uint32_t>(params.row_tiles) * params.column_groups;
-  params.group_rows = std::clamp(kGroupRows / config.block_m, 1, params.row_tiles);
+  params.group_rows = std::clamp(kGroupRows / config.rows, 1, params.row_tiles);
   params.by_band = FastDivmod(params.group_rows * params.column_groups);
   params.by_rows = FastDivmod(params.group_rows);
   const int last_rows = params.row_tiles % params.group_rows;
@@ -136,12 +136,13 @@ Params params_of(const Problem& p, const Config& config) {
 }
 
 // One tile of rows after the other: where each CTA's share begins and ends does not depend on M.
-Status launch_by_rows(Problem p, const Config& config, void* workspace, cudaStream_t stream) {
+Status launch_by_rows(Problem p, Config config, void* workspace, cudaStream_t stream) {
+  config.by_rows = false;
   const int64_t m = p.m;
   const auto* x = static_cast<const uint16_t*>(p.x);
   auto* d = static_cast<uint16_t*>(p.d);
-  for (int64_t row = 0; row < m; row += config.block_m) {
-    p.m = std::min<int64_t>(m - row, config.block_m);
+  for (int64_t row = 0; row < m; row += config.rows) {
+    p.m = std::min<int64_t>(m - row, config.rows);
     p.x = x + row * p.x_row_stride, p.d = d + row * p.d_row_stride;
     const Status status = wgmma::launch(p, config, workspace, stream);
     if (!status.ok()) return status;
@@ -153,16 +154,14 @@ Status launch_by_rows(Problem p, const Config& config, void* workspace, cudaStre
 }  // namespace
 
 Status launch(const Problem& p, const Config& config, void* workspace, cudaStream_t stream) {
-  if (p.batch_invariant && config.stream_k && p.m > config.block_m) {
-    return launch_by_rows(p, config, workspace, stream);
-  }
+  if (config.by_rows) return launch_by_rows(p, config, workspace, stream);
   const w4::Layout& layout = p.weight.layout;
   Params params = params_of(p, config);
-  Map x{p.x, p.m, layout.k, p.x_row_stride, config.block_m / params.sharers, kStageK};
+  Map x{p.x, p.m, layout.k, p.x_row_stride, config.rows / params.sharers, kStageK};
   bool overlaps_previous = p.overlaps_previous;
   auto* memory = static_cast<uint8_t*>(workspace);
   if (config.stream_k) {
-    const StreamKWorkspace plan = stream_k_workspace(config.block_m, config.block_n, config.ctas);
+    const StreamKWorkspace plan = stream_k_workspace(config.rows, config.columns(), config.ctas());
     params.stream_k = true, params.nonce = new_nonce();
     params.flags = reinterpret_cast<uint64_t*>(memory);
     params.partials = reinterpret_cast<float4*>(memory + plan.flag_bytes);
@@ -174,25 +173,22 @@ Status launch(const Problem& p, const Config& config, void* workspace, cudaStrea
     x.data = memory, x.row_stride = pitch_of(layout.k);
     overlaps_previous = true;  // the copy waits for what was before it
   }
-  const bool small_m = config.block_m <= kMaxSmallM, f16 = p.dtype == DType::kF16;
-  const int consumers = config.block_n / kWarpgroupColumns;
-  const int parts = (config.warps * 32 / kWarpgroup - 1) / consumers;
-  params.x_boxes = boxes_of_x(config.block_m, stage_units(parts), layout.k);
-  bool encoded = config.block_m <= kMaxMediumM
-                     ? encode_unit_x(&params.x, p.dtype, x, params.x_boxes)
-                     : encode(&params.x, p.dtype, x);
+  const bool small_m = config.rows <= kMaxSmallM, f16 = p.dtype == DType::kF16;
+  params.x_boxes = boxes_of_x(config.rows, stage_units(config.parts), layout.k);
+  bool encoded = config.rows <= kMaxMediumM ? encode_unit_x(&params.x, p.dtype, x, params.x_boxes)
+                                            : encode(&params.x, p.dtype, x);
   if (params.tma_store) {
     encoded &= encode(
         &params.d, p.dtype,
-        {p.d, p.m, layout.n, p.d_row_stride, config.block_m, kWarpgroupColumns / config.splits});
+        {p.d, p.m, layout.n, p.d_row_stride, config.rows, kWarpgroupColumns / config.splits});
   }
   if (!encoded) return {cudaErrorInvalidValue, "encoding a tensor map of the W4A16 product"};
-  const Variant variant{.consumers = consumers,
-                        .rows = config.block_m,
-                        .parts = parts,
+  const Variant variant{.consumers = config.consumers,
+                        .rows = config.rows,
+                        .parts = config.parts,
                         .foreign_scales = p.weight.bf16_scales != (p.dtype == DType::kBF16),
                         .plain = is_plain(p)};
-  const Work work{.clusters = config.ctas / config.cluster, .overlaps_previous = overlaps_previous};
+  const Work work{.clusters = config.clusters, .overlaps_previous = overlaps_previous};
   const auto run =
       small_m ? (f16 ? launch_small_m_f16 : launch_small_m_bf16) : (f16 ? launch_f16 : launch_bf16);
   return run(params, variant, work, stream);

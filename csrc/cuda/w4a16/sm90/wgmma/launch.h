@@ -5,6 +5,7 @@
 
 #include "common/status.h"
 #include "cuda/w4a16/problem.h"
+#include "cuda/w4a16/sm90/wgmma/config.h"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 

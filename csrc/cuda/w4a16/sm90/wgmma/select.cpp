@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
-#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/w4a16/sm90/wgmma/tile.h"
 #include "cuda/w4a16/sm90/wgmma/tma_fit.h"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 namespace {
+
+using choose::Estimate;
+using choose::Listing;
+using choose::Scored;
 
 struct Shape {
   int consumers, parts, rows;  // parts: warpgroups that share the K of 64 columns
@@ -124,9 +126,11 @@ struct Candidate {
   int64_t shares = 0;
 };
 
-class Chooser {
+class Model {
  public:
-  Chooser(const Problem& p, int64_t m, const DeviceInfo& device)
+  using Candidate = wgmma::Candidate;
+
+  Model(const Problem& p, int64_t m, const DeviceInfo& device)
       : p_(p),
         layout_(p.weight.layout),
         foreign_scales_(p.weight.bf16_scales != (p.dtype == DType::kBF16)),
@@ -135,63 +139,42 @@ class Chooser {
         m_(m),
         device_(device) {}
 
-  bool choose() {
+  template <typename Search>
+  void candidates(Search& search) const {
     for (const Shape& shape : kShapes) {
       if (!shape.small_m() && m_ <= kMaxSmallM) continue;  // never the best
       if (foreign_scales_ && !takes_foreign_scales(shape.consumers, shape.rows)) continue;
       for (int sharers = 1; sharers <= shape.most_sharers(); ++sharers) {
         for (int splits = 1; splits <= kMaxSplits; splits *= 2) {
-          consider({shape, sharers, splits});
+          consider({shape, sharers, splits}, search);
         }
-        consider_stream_k({shape, sharers, 1});
+        of_stream_k({shape, sharers, 1}, search);
       }
     }
-    return found();
   }
 
-  // Only ways that add up a row's products in one order, whatever M is: that of `like`, or any that
-  // could be such an order where there is none.
-  bool choose_invariant(const Candidate* like) {
-    for (const Shape& shape : kShapes) {
-      if (!shape.small_m()) continue;
-      if (like != nullptr && shape.parts != like->shape.parts) continue;
-      for (int splits = 1; splits <= kMaxSplits; splits *= 2) {
-        // Many rows shall find large tiles.
-        if (splits > 1 && !may_split(shape.consumers, kMaxSmallM)) continue;
-        if (like != nullptr && (like->shares > 0 || splits != like->splits)) continue;
-        consider({shape, 1, splits});
-      }
-      // Shares begin and end where they do for 32 rows if tiles have as many columns.
-      if (like == nullptr || (like->shares > 0 && shape.consumers == like->shape.consumers)) {
-        consider_stream_k({shape, 1, 1});
-      }
-    }
-    return found();
-  }
-
-  Config config_of(const Candidate& c) const {
+  Choice choice(const Candidate& c) const {
     const auto& [shape, sharers, splits, shares] = c;
     const bool stream_k = shares > 0;
-    const int cluster = sharers * splits;
     const int64_t tiles = tiles_of(c);
-    const int64_t waves = ceil_div(tiles, most_clusters(device_, cluster));
-    Config config = {.kernel = Kernel::kSm90Wgmma,
-                     .block_m = shape.rows,
-                     .block_n = shape.columns(),
-                     .warps = (shape.warpgroups() + 1) * kWarpgroup / 32,
-                     .stages = 0,
-                     .cluster = cluster,
-                     .splits = splits,
-                     // As few as need the same number of waves: less power, the same time.
-                     .ctas = static_cast<int>(stream_k ? shares : ceil_div(tiles, waves)) * cluster,
-                     .stream_k = stream_k,
-                     .copy_x = !x_fits_tma(p_),
-                     .workspace_bytes = copy_bytes(),
-                     .reason = "the weight dequantized in registers: fewest cycles over the SMs"};
+    const int64_t waves = ceil_div(tiles, most_clusters(device_, sharers * splits));
+    const Config config = {.consumers = shape.consumers,
+                           .parts = shape.parts,
+                           .rows = shape.rows,
+                           .sharers = sharers,
+                           .splits = splits,
+                           // As few as need the same number of waves: less power, the same time.
+                           .clusters = static_cast<int>(stream_k ? shares : ceil_div(tiles, waves)),
+                           .stream_k = stream_k,
+                           .by_rows = launches_of(c) > 1,
+                           .copy_x = !x_fits_tma(p_)};
+    int64_t workspace = copy_bytes();
     if (stream_k) {
-      config.workspace_bytes += stream_k_workspace(shape.rows, config.block_n, config.ctas).bytes();
+      workspace += stream_k_workspace(shape.rows, shape.columns(), config.ctas()).bytes();
     }
-    return config;
+    return {.config = config,
+            .workspace_bytes = workspace,
+            .reason = "the weight dequantized in registers: fewest cycles over the SMs"};
   }
 
   // Of X, where TMA cannot read it as it lies.
@@ -203,48 +186,52 @@ class Chooser {
     return kCopyLaunchUs + 2.0 * static_cast<double>(copy_bytes()) / kCopyBytesPerUs;
   }
 
-  const Candidate& best() const { return best_; }
-  double us() const { return us_; }
-
   int64_t tiles_of(const Candidate& c) const {
     const int64_t groups = ceil_div<int64_t>(layout_.n, c.shape.columns() * c.sharers);
     return launches_of(c) > 1 ? groups : ceil_div<int64_t>(m_, c.shape.rows) * groups;
   }
 
- private:
+  Estimate estimate(const Candidate& c, double limit) const;
+
+ protected:
   // With shares a row's bits depend on the number of tiles: those of more rows are dealt out alone.
   int64_t launches_of(const Candidate& c) const {
     return batch_invariant_ && c.shares > 0 ? ceil_div<int64_t>(m_, c.shape.rows) : 1;
   }
 
-  bool found() const { return us_ < std::numeric_limits<double>::infinity(); }
-
   // All clusters that there are, or as many as share a tile and nothing else: then a tile has fewer
   // parts, which one CTA adds up.
-  void consider_stream_k(Candidate c) {
+  template <typename Search>
+  void of_stream_k(Candidate c, Search& search) const {
     const int64_t most = most_clusters(device_, c.sharers);
     c.shares = most;
     const int64_t tiles = tiles_of(c);
     if (tiles * layout_.units() < most || tiles * layout_.units() > kMaxUnits) return;
-    consider(c);
+    consider(c, search);
     if (c.shape.small_m()) return;
     constexpr int64_t kMaxParts = 8;
     for (int64_t parts = 2; parts <= kMaxParts && tiles * parts <= most; ++parts) {
       if (layout_.units() % parts != 0 || tiles * (parts + 1) <= most / 2) continue;
       c.shares = tiles * parts;
-      consider(c);
+      consider(c, search);
     }
   }
 
-  void consider(const Candidate& c) {
+  template <typename Search>
+  void consider(const Candidate& c, Search& search) const {
     const auto [shape, sharers, splits, shares] = c;
     if (splits > 1 && (!may_split(shape.consumers, shape.rows) || layout_.units() < splits)) return;
     if (most_clusters(device_, sharers * splits) == 0 || tiles_of(c) > UINT32_MAX / 2) return;
-    const double us =
-        estimate(c) * (batch_invariant_ && (shares > 0 || splits > 2) ? kInvariantSharing : 1.0);
-    if (auto* log = CandidateLog<Config>::active()) log->add(config_of(c), us + copy_us());
-    if (us < us_) us_ = us, best_ = c;
+    search.consider(c);
   }
+
+  // Cycles of the busiest SM, and of what they consist; the energy of a product's operands, of
+  // whole tiles' in waves.
+  struct Cycles {
+    double mma = 0, tiles = 0, exchange = 0, energy = 1.0;
+    bool anywhere = false;  // shares begin and end within tiles
+    double all = 0;
+  };
 
   // How much longer than in the commonest format a unit takes.
   double format_factor(const Shape& shape) const {
@@ -278,94 +265,146 @@ class Chooser {
     return std::min(bytes / kNotKeptBytes, 1.0) * bytes * groups / kLarge.bytes_per_us;
   }
 
-  double estimate(const Candidate& c) const {
-    const auto [shape, sharers, splits, shares] = c;
-    const int64_t tiles = tiles_of(c);
-    const int64_t clusters = most_clusters(device_, sharers * splits);
-    const double sent = 4.0 * shape.columns() * shape.rows;
-    const Costs& costs = costs_of(shape);
-    const double tile = costs.tile + costs.tile_per_row * shape.rows;
-    const double unit_cycles =
-        shape.unit_cycles * (splits > 1 ? costs.splitting : 1.0) * format_factor(shape);
-    double cycles = 0, energy = 1.0;
-    bool anywhere = false;
-    if (shares > 0) {
-      const int64_t share =
-          round_up<int64_t>(ceil_div(tiles * layout_.units(), shares), shape.parts);
-      const bool within_tiles = !shape.small_m() && share * shares == tiles * layout_.units() &&
-                                layout_.units() % share == 0;
-      const double segments =
-          within_tiles ? 1.0 : static_cast<double>(ceil_div(share, layout_.units()) + 1);
-      anywhere = !within_tiles;
-      energy = !anywhere ? kPartsEnergy : kSharesEnergy * (sharers > 1 ? kSharedShares : 1.0);
-      // Of a tile, that one CTA adds to its own.
-      const auto parts = static_cast<double>(ceil_div(layout_.units(), share) - within_tiles);
-      const int lead =
-          lead_of(shape.consumers, shape.rows, layout_.units(), tiles * layout_.units(), shares);
-      const double own = static_cast<double>(share) + lead -
-                         static_cast<double>(share * lead) / static_cast<double>(layout_.units());
-      cycles = own * unit_cycles + segments * tile + costs.leave + costs.leave_byte * sent * parts;
-    } else {
-      const auto waves = static_cast<double>(ceil_div(tiles, clusters));
-      const auto units = static_cast<double>(
-          round_up<int64_t>(ceil_div<int64_t>(layout_.units(), splits), shape.parts));
-      const double exchange =
-          splits > 1 ? costs.exchange + costs.exchange_byte * sent + (splits > 2 ? costs.four : 0.0)
-                     : 0.0;
-      if (sharers > 1) energy = kSharedTiles;
-      cycles = waves * (units * unit_cycles + tile + exchange);
-    }
-    const double again_us = anywhere && m_ > kMaxSmallM ? x_again_us(shape, sharers) : 0.0;
-    const double memory_us = static_cast<double>(layout_.bytes()) / costs.bytes_per_us + again_us;
-    double busy_us = cycles / kCyclesPerUs;
-    if (!shape.small_m()) {
-      const double flops = 2.0 * static_cast<double>(round_up<int64_t>(m_, shape.rows)) *
-                           static_cast<double>(layout_.rows() * kWarpgroupColumns) *
-                           static_cast<double>(layout_.k);
-      const double power_us = flops / kFlopsPerUs * energy * (1.0 + kDequantRows / shape.rows);
-      const bool logs = CandidateLog<Config>::active() != nullptr;
-      if (!logs && kLaunchUs + std::max(busy_us, power_us) >= us_) return us_;  // spares the powers
-      busy_us = std::pow(
-          std::pow(busy_us, kDegree) + std::pow(power_us, kDegree) + std::pow(again_us, kDegree),
-          1 / kDegree);
-    }
-    const bool more_rows = shape.small_m() && m_ <= kMaxSmallM && m_ > shape.rows;
-    const double us = kLaunchUs + costs.start_us + (sharers > 1 ? costs.cluster_us : 0.0) +
-                      (more_rows ? kMoreRowsUs : 0.0) + std::max(busy_us, memory_us);
-    return us * static_cast<double>(launches_of(c));
-  }
+  Cycles shared_cycles(const Candidate& c, double tile, double unit_cycles) const;
+  Cycles wave_cycles(const Candidate& c, double tile, double unit_cycles) const;
 
   const Problem& p_;
   const w4::Layout& layout_;
   bool foreign_scales_, plain_, batch_invariant_;
   int64_t m_;
   const DeviceInfo& device_;
-  Candidate best_{};
-  double us_ = std::numeric_limits<double>::infinity();
+};
+
+// CTAs that take equal shares of all tiles' K.
+Model::Cycles Model::shared_cycles(const Candidate& c, double tile, double unit_cycles) const {
+  const auto [shape, sharers, splits, shares] = c;
+  const Costs& costs = costs_of(shape);
+  const int64_t tiles = tiles_of(c);
+  const double sent = 4.0 * shape.columns() * shape.rows;
+  const int64_t share = round_up<int64_t>(ceil_div(tiles * layout_.units(), shares), shape.parts);
+  const bool within_tiles =
+      !shape.small_m() && share * shares == tiles * layout_.units() && layout_.units() % share == 0;
+  const double segments =
+      within_tiles ? 1.0 : static_cast<double>(ceil_div(share, layout_.units()) + 1);
+  // Of a tile, that one CTA adds to its own.
+  const auto parts = static_cast<double>(ceil_div(layout_.units(), share) - within_tiles);
+  const int lead =
+      lead_of(shape.consumers, shape.rows, layout_.units(), tiles * layout_.units(), shares);
+  const double own = static_cast<double>(share) + lead -
+                     static_cast<double>(share * lead) / static_cast<double>(layout_.units());
+  Cycles cycles{
+      .mma = own * unit_cycles,
+      .tiles = segments * tile,
+      .exchange = costs.leave + costs.leave_byte * sent * parts,
+      .energy = within_tiles ? kPartsEnergy : kSharesEnergy * (sharers > 1 ? kSharedShares : 1.0),
+      .anywhere = !within_tiles};
+  cycles.all = cycles.mma + cycles.tiles + costs.leave + costs.leave_byte * sent * parts;
+  return cycles;
+}
+
+// Clusters that take whole tiles, wave by wave.
+Model::Cycles Model::wave_cycles(const Candidate& c, double tile, double unit_cycles) const {
+  const auto [shape, sharers, splits, shares] = c;
+  const Costs& costs = costs_of(shape);
+  const double sent = 4.0 * shape.columns() * shape.rows;
+  const auto waves =
+      static_cast<double>(ceil_div(tiles_of(c), most_clusters(device_, sharers * splits)));
+  const auto units = static_cast<double>(
+      round_up<int64_t>(ceil_div<int64_t>(layout_.units(), splits), shape.parts));
+  const double exchange =
+      splits > 1 ? costs.exchange + costs.exchange_byte * sent + (splits > 2 ? costs.four : 0.0)
+                 : 0.0;
+  return {.mma = waves * units * unit_cycles,
+          .tiles = waves * tile,
+          .exchange = waves * exchange,
+          .energy = sharers > 1 ? kSharedTiles : 1.0,
+          .all = waves * (units * unit_cycles + tile + exchange)};
+}
+
+Estimate Model::estimate(const Candidate& c, double limit) const {
+  const auto [shape, sharers, splits, shares] = c;
+  const Costs& costs = costs_of(shape);
+  const double tile = costs.tile + costs.tile_per_row * shape.rows;
+  const double unit_cycles =
+      shape.unit_cycles * (splits > 1 ? costs.splitting : 1.0) * format_factor(shape);
+  const Cycles cycles =
+      shares > 0 ? shared_cycles(c, tile, unit_cycles) : wave_cycles(c, tile, unit_cycles);
+  const double again_us = cycles.anywhere && m_ > kMaxSmallM ? x_again_us(shape, sharers) : 0.0;
+  const double memory_us = static_cast<double>(layout_.bytes()) / costs.bytes_per_us + again_us;
+  double busy_us = cycles.all / kCyclesPerUs, power_us = 0;
+  if (!shape.small_m()) {
+    const double flops = 2.0 * static_cast<double>(round_up<int64_t>(m_, shape.rows)) *
+                         static_cast<double>(layout_.rows() * kWarpgroupColumns) *
+                         static_cast<double>(layout_.k);
+    power_us = flops / kFlopsPerUs * cycles.energy * (1.0 + kDequantRows / shape.rows);
+    if (kLaunchUs + std::max(busy_us, power_us) >= limit) return {};  // spares the powers
+    busy_us = std::pow(
+        std::pow(busy_us, kDegree) + std::pow(power_us, kDegree) + std::pow(again_us, kDegree),
+        1 / kDegree);
+  }
+  const bool more_rows = shape.small_m() && m_ <= kMaxSmallM && m_ > shape.rows;
+  const double first_us = costs.start_us + (sharers > 1 ? costs.cluster_us : 0.0);
+  const double one_us =
+      kLaunchUs + first_us + (more_rows ? kMoreRowsUs : 0.0) + std::max(busy_us, memory_us);
+  const bool shares_k = shares > 0 || splits > 2;
+  const auto launches = static_cast<double>(launches_of(c));
+  const double us = one_us * launches * (batch_invariant_ && shares_k ? kInvariantSharing : 1.0);
+  const auto of_cycles = [&](double count) { return launches * count / kCyclesPerUs; };
+  return {.us = us + copy_us(),
+          .parts = {.launch = launches * kLaunchUs,
+                    .first_bytes = launches * first_us,
+                    .dram = launches * memory_us,
+                    .mma = of_cycles(cycles.mma),
+                    .power = power_us,
+                    .exchange = of_cycles(cycles.exchange),
+                    .epilogue = of_cycles(cycles.tiles),
+                    .copies = copy_us()}};
+}
+
+// Only ways that add up a row's products in one order, whatever M is: that of `like`, or any that
+// could be such an order where there is none.
+class InvariantModel : public Model {
+ public:
+  InvariantModel(const Problem& p, int64_t m, const DeviceInfo& device, const Candidate* like)
+      : Model(p, m, device), like_(like) {}
+
+  template <typename Search>
+  void candidates(Search& search) const {
+    for (const Shape& shape : kShapes) {
+      if (!shape.small_m()) continue;
+      if (like_ != nullptr && shape.parts != like_->shape.parts) continue;
+      for (int splits = 1; splits <= kMaxSplits; splits *= 2) {
+        // Many rows shall find large tiles.
+        if (splits > 1 && !may_split(shape.consumers, kMaxSmallM)) continue;
+        if (like_ != nullptr && (like_->shares > 0 || splits != like_->splits)) continue;
+        consider({shape, 1, splits}, search);
+      }
+      // Shares begin and end where they do for 32 rows if tiles have as many columns.
+      if (like_ == nullptr || (like_->shares > 0 && shape.consumers == like_->shape.consumers)) {
+        of_stream_k({shape, 1, 1}, search);
+      }
+    }
+  }
+
+ private:
+  const Candidate* like_;
 };
 
 }  // namespace
 
-bool select(const Problem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
+std::optional<Scored<Choice>> select(const Problem& p, const DeviceInfo& device,
+                                     Listing<Choice>* listing) {
   const w4::Layout& layout = p.weight.layout;
-  if (device.capability != 90 || (p.dtype != DType::kF16 && p.dtype != DType::kBF16)) return false;
-  if (p.m == 0 || layout.n == 0 || layout.k == 0) return false;
-  if (p.m > kMaxExtent || layout.n > kMaxExtent || layout.k > kMaxExtent) return false;
-
+  const bool takes_type = p.dtype == DType::kF16 || p.dtype == DType::kBF16;
+  if (device.capability != 90 || !takes_type) return std::nullopt;
+  if (p.m == 0 || layout.n == 0 || layout.k == 0) return std::nullopt;
+  if (p.m > kMaxExtent || layout.n > kMaxExtent || layout.k > kMaxExtent) return std::nullopt;
+  if (!p.batch_invariant) return choose::pick<Choice>(Model(p, p.m, device), listing);
   // How K is shared decides a row's bits: where they must not depend on M, it is as for few rows.
   constexpr int64_t kInvariantRows = 32;
-  Chooser small_m(p, kInvariantRows, device), chooser(p, p.m, device);
-  if (p.batch_invariant) {
-    const size_t first = logged<Config>();
-    if (!small_m.choose_invariant(nullptr)) return false;
-    drop_logged<Config>(first);  // candidates for another number of rows
-    if (!chooser.choose_invariant(&small_m.best())) return false;
-  } else if (!chooser.choose()) {
-    return false;
-  }
-  *estimate_us = chooser.us() + chooser.copy_us();
-  *config = chooser.config_of(chooser.best());
-  return true;
+  const auto order = choose::best_of<Choice>(InvariantModel(p, kInvariantRows, device, nullptr));
+  if (!order) return std::nullopt;
+  return choose::pick<Choice>(InvariantModel(p, p.m, device, &order->candidate), listing);
 }
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma

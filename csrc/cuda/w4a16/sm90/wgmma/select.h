@@ -1,13 +1,17 @@
-// Which tile a W4A16 product gets.
 #pragma once
 
+#include <optional>
+
 #include "common/device.h"
+#include "cuda/choose/engine.h"
+#include "cuda/w4a16/choice.h"
 #include "cuda/w4a16/problem.h"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
-// False where the kernel does not take the problem; else the best configuration, and how long it is
-// expected to take.
-bool select(const Problem& p, const DeviceInfo& device, Config* config, double* estimate_us);
+// Pure. The tile of least estimated time, nothing where the kernel does not take the problem.
+// `listing`, if there is one, gets all that were scored.
+std::optional<choose::Scored<Choice>> select(const Problem& problem, const DeviceInfo& device,
+                                             choose::Listing<Choice>* listing);
 
 }  // namespace xgemm::cuda::w4a16::sm90::wgmma
