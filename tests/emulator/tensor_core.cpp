@@ -8,6 +8,8 @@
 #include <cstring>
 #include <list>
 
+#include "cuda/tile/layout_index.h"
+
 namespace xgemm::emulator {
 namespace {
 
@@ -112,20 +114,21 @@ void mma_m16n8k16(Type16 type, float (&d)[4], const uint32_t (&a)[4], const uint
   meet_warp("mma", ~0u, &mine, [type](Operands** all) {
     float x[16][16], y[8][16];  // A by rows, B by columns
     for (int lane = 0; lane < kWarp; ++lane) {
-      const int group = lane / 4, k = lane % 4 * 2;
       for (int i = 0; i < 4; ++i) {
         const Pair pair = decode2(type, (*all[lane]->a)[i]);
-        float* to = &x[group + i % 2 * 8][k + i / 2 * 8];
-        to[0] = pair.low, to[1] = pair.high;
+        const auto [row, k] = cuda::layout::fragment_place(16, 8, lane, 2 * i);
+        x[row][k] = pair.low, x[row][k + 1] = pair.high;
       }
       for (int i = 0; i < 2; ++i) {
         const Pair pair = decode2(type, (*all[lane]->b)[i]);
-        y[group][k + i * 8] = pair.low, y[group][k + i * 8 + 1] = pair.high;
+        const auto [column, k] = cuda::layout::fragment_place(8, 8, lane, 2 * i);
+        y[column][k] = pair.low, y[column][k + 1] = pair.high;
       }
     }
     for (int lane = 0; lane < kWarp; ++lane) {
       for (int i = 0; i < 4; ++i) {
-        const float *row = x[lane / 4 + i / 2 * 8], *column = y[lane % 4 * 2 + i % 2];
+        const cuda::layout::Place at = cuda::layout::fragment_place(16, 8, lane, i);
+        const float *row = x[at.row], *column = y[at.column];
         float sum = 0.0f;
         for (int k = 0; k < 16; ++k) sum += row[k] * column[k];
         (*all[lane]->d)[i] += sum;
@@ -248,8 +251,9 @@ class Matrix {
         stride_((descriptor >> 32 & 0x3fff) << 4),
         mn_major_(mn_major) {
     if ((descriptor >> 49 & 7) != 0) fail("wgmma: base offsets are not emulated");
-    constexpr int kSpans[] = {16, 128, 64, 32};
-    span_ = kSpans[descriptor >> 62];
+    constexpr int kBits[] = {0, 3, 2, 1};
+    swizzle_bits_ = kBits[descriptor >> 62];
+    span_ = 16 << swizzle_bits_;
     if (span_ == 16 && mn_major) fail("wgmma: MN-major without a swizzle is not emulated");
   }
 
@@ -262,25 +266,23 @@ class Matrix {
       at += mn / 8 * stride_ + mn % 8 * span_;
       at += span_ == 16 ? k / 8 * leading_ + k % 8 * 2 : k * 2;
     }
-    at ^= (at >> 7 & (span_ / 16 - 1)) << 4;
     uint16_t bits;
-    std::memcpy(&bits, shared_pointer(at), 2);
+    std::memcpy(&bits, shared_pointer(cuda::layout::swizzled(at, swizzle_bits_)), 2);
     return bits;
   }
 
   float read_float(int mn, int k) const {  // along k
     if (mn_major_ || span_ == 16) fail("wgmma: TF32 operands lie along k, with a swizzle");
     uint32_t at = start_ + mn / 8 * stride_ + mn % 8 * span_ + k * 4;
-    at ^= (at >> 7 & (span_ / 16 - 1)) << 4;
     float value;
-    std::memcpy(&value, shared_pointer(at), 4);
+    std::memcpy(&value, shared_pointer(cuda::layout::swizzled(at, swizzle_bits_)), 4);
     return value;
   }
 
  private:
   uint32_t start_, leading_, stride_;
   bool mn_major_;
-  int span_;  // bytes of the swizzle's row
+  int swizzle_bits_, span_;  // span: bytes of the swizzle's row
 };
 
 // The same as compute, of m64nNk8. Sums are rounded towards zero, as the tensor cores do.

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstring>
 
+#include "cuda/tile/layout_index.h"
+
 namespace xgemm::emulator {
 namespace {
 
@@ -57,7 +59,7 @@ void for_each_piece(const Map& map, uint8_t* window, uint32_t shared, const Posi
       const int valid =
           !inside || first < 0 ? 0 : static_cast<int>(std::clamp<int64_t>(left, 0, 16));
       uint32_t to = shared + row * static_cast<uint32_t>(row_bytes) + static_cast<uint32_t>(byte);
-      to ^= (to >> 7 & ((1u << map.swizzle_bits) - 1)) << 4;
+      to = cuda::layout::swizzled(to, map.swizzle_bits);
       piece(window + to, valid == 0 ? nullptr : global + first, valid);
     }
   }

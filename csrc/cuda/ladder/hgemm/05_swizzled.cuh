@@ -20,6 +20,7 @@
 #include "cuda/ladder/hgemm/common.cuh"
 #include "cuda/ptx/ldmatrix.h"
 #include "cuda/ptx/mma_sm80.h"
+#include "cuda/tile/layout_index.h"
 
 namespace xgemm::cuda::ladder::hgemm::rung5 {
 
@@ -83,7 +84,8 @@ __device__ inline void multiply(Sums& sums, const Tiles& tiles, int k, int row, 
 
 // The four sums of a lane: columns 2 (lane % 4) and + 1 of rows lane / 4 and lane / 4 + 8.
 __device__ inline void store_tile(const float (&sums)[4], __half* c, int n, int lane) {
-  c += int64_t{lane / 4} * n + lane % 4 * 2;
+  const auto [row, column] = layout::fragment_place(16, 8, lane, 0);
+  c += int64_t{row} * n + column;
   *reinterpret_cast<__half2*>(c) = __floats2half2_rn(sums[0], sums[1]);
   *reinterpret_cast<__half2*>(c + int64_t{8} * n) = __floats2half2_rn(sums[2], sums[3]);
 }

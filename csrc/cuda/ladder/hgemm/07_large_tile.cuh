@@ -27,6 +27,7 @@
 #include "cuda/ptx/mma_sm80.h"
 #include "cuda/ptx/opaque.h"
 #include "cuda/shared_memory_limit.h"
+#include "cuda/tile/layout_index.h"
 
 namespace xgemm::cuda::ladder::hgemm::rung7 {
 
@@ -44,16 +45,11 @@ struct Tiles {
 
 inline constexpr int kSmemBytes = kStages * sizeof(Tiles);
 
-struct Place {
-  int row, column;
-};
-
 // The block's tile: down a group of rows of tiles first, then to the next column of tiles.
-__device__ inline Place place_of(const Matrices& x) {
-  const int index = static_cast<int>(blockIdx.x), rows = x.m / kBlockM, columns = x.n / kBlockN;
-  const int first = index / (kGroup * columns) * kGroup;
-  const int height = min(rows - first, kGroup), within = index - first * columns;
-  return {(first + within % height) * kBlockM, within / height * kBlockN};
+__device__ inline layout::Place place_of(const Matrices& x) {
+  const auto index = static_cast<int>(blockIdx.x);
+  const auto [row, column] = layout::grouped_tile(index, x.m / kBlockM, x.n / kBlockN, kGroup);
+  return {row * kBlockM, column * kBlockN};
 }
 
 // A thread's copies of a tile: 4 times 16 bytes of A, 32 rows apart, and 8 of B, 8 k apart.
@@ -63,7 +59,7 @@ struct Copier {
   uint32_t to_a, to_b;     // in the first of the ring's tiles
   int left;                // tiles that are still to be copied
 
-  __device__ Copier(const Matrices& x, const Tiles& tiles, Place place, int tid)
+  __device__ Copier(const Matrices& x, const Tiles& tiles, layout::Place place, int tid)
       : a(x.a + int64_t{place.row + tid / 8} * x.k + tid % 8 * 8),
         b(x.b + int64_t{tid / 32} * x.n + place.column + tid % 32 * 8),
         step_a(int64_t{32} * x.k),
@@ -121,7 +117,8 @@ __device__ inline void multiply(Sums& sums, const Fragments& x) {
 
 // The four sums of a lane: columns 2 (lane % 4) and + 1 of rows lane / 4 and lane / 4 + 8.
 __device__ inline void store_tile(const float (&sums)[4], __half* c, int n, int lane) {
-  c += int64_t{lane / 4} * n + lane % 4 * 2;
+  const auto [row, column] = layout::fragment_place(16, 8, lane, 0);
+  c += int64_t{row} * n + column;
   *reinterpret_cast<__half2*>(c) = __floats2half2_rn(sums[0], sums[1]);
   *reinterpret_cast<__half2*>(c + int64_t{8} * n) = __floats2half2_rn(sums[2], sums[3]);
 }
@@ -140,7 +137,7 @@ __global__ void __launch_bounds__(kThreads) gemm_kernel(Matrices x) {
   XGEMM_DYNAMIC_SHARED(Tiles, tiles, 128);
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32;
   const int warp_row = warp / 4 * kWarpM, warp_column = warp % 4 * kWarpN;
-  const Place place = place_of(x);
+  const layout::Place place = place_of(x);
   const int twist = (lane / 16 ^ lane % 8) * 16;
   const uint32_t a = ptx::smem_address(tiles[0].a) + (warp_row + lane % 16) * kLineA + twist;
   const uint32_t b = ptx::smem_address(tiles[0].b) + lane % 16 * kLineB + warp_column * 2 + twist;

@@ -18,6 +18,7 @@
 #include "cuda/ladder/w4a16/turns.cuh"
 #include "cuda/ptx/cp_async.h"
 #include "cuda/shared_memory_limit.h"
+#include "cuda/tile/layout_index.h"
 
 namespace xgemm::cuda::ladder::w4a16::rung5 {
 
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(kThreads)
   auto& shared = *reinterpret_cast<Shared<kRows>*>(raw);
   const int tid = static_cast<int>(threadIdx.x);
   const int count = Tile<kRows>::count(x), depth = x.k / Tile<kRows>::kK;
-  const int blocks = static_cast<int>(gridDim.x), share = (count + blocks - 1) / blocks;
+  const int blocks = static_cast<int>(gridDim.x), share = layout::stripe_share(count, blocks);
   const int stripe = blocks - 1 - static_cast<int>(blockIdx.x);
   const int first = stripe * share, end = min(first + share, count);
   Tile<kRows> tile(x, first), copied(x, first);

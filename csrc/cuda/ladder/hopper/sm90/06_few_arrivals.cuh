@@ -19,6 +19,7 @@
 #pragma once
 
 #include "cuda/ladder/hopper/sm90/common.cuh"
+#include "cuda/tile/layout_index.h"
 
 namespace xgemm::cuda::ladder::hopper::rung6 {
 
@@ -34,18 +35,12 @@ struct Shared {
 
 inline constexpr int kTileBytes = (kBlockM + kBlockN) * kBlockK * sizeof(Element);
 
-struct Place {
-  int row, column;
-};
-
 __device__ inline int tile_count(const Operands& x) { return x.m / kBlockM * (x.n / kBlockN); }
 
 // Of a tile: down a group of rows of tiles first, then to the next column of tiles.
-__device__ inline Place place_of(const Operands& x, int tile) {
-  const int rows = x.m / kBlockM, columns = x.n / kBlockN;
-  const int first = tile / (kGroup * columns) * kGroup;
-  const int height = min(rows - first, kGroup), within = tile - first * columns;
-  return {(first + within % height) * kBlockM, within / height * kBlockN};
+__device__ inline layout::Place place_of(const Operands& x, int tile) {
+  const auto [row, column] = layout::grouped_tile(tile, x.m / kBlockM, x.n / kBlockN, kGroup);
+  return {row * kBlockM, column * kBlockN};
 }
 
 // One thread.

@@ -23,6 +23,7 @@
 #include "cuda/ladder/hopper/sm90/common.cuh"
 #include "cuda/ptx/setmaxnreg.h"
 #include "cuda/ptx/tma.h"
+#include "cuda/tile/layout_index.h"
 
 namespace xgemm::cuda::ladder::hopper::rung9 {
 
@@ -43,19 +44,13 @@ static_assert(kSmemBytes<Shared> <= kMostSmemBytes, "a block has 227 KB");
 
 inline constexpr int kTileBytes = (kBlockM + kBlockN) * kBlockK * sizeof(Element);
 
-struct Place {
-  int row, column;
-};
-
 // Tiles of a pair.
 __device__ inline int tile_count(const Operands& x) { return x.m / kPairM * (x.n / kBlockN); }
 
 // Of a pair's tile: down a group of rows of tiles first, then to the next column of tiles.
-__device__ inline Place place_of(const Operands& x, int tile) {
-  const int rows = x.m / kPairM, columns = x.n / kBlockN;
-  const int first = tile / (kGroup * columns) * kGroup;
-  const int height = min(rows - first, kGroup), within = tile - first * columns;
-  return {(first + within % height) * kPairM, within / height * kBlockN};
+__device__ inline layout::Place place_of(const Operands& x, int tile) {
+  const auto [row, column] = layout::grouped_tile(tile, x.m / kPairM, x.n / kBlockN, kGroup);
+  return {row * kPairM, column * kBlockN};
 }
 
 // One thread.

@@ -18,6 +18,7 @@
 #include "cuda/ptx/setmaxnreg.h"
 #include "cuda/ptx/stmatrix.h"
 #include "cuda/ptx/tma.h"
+#include "cuda/tile/layout_index.h"
 
 namespace xgemm::cuda::ladder::hopper::rung11 {
 
@@ -38,10 +39,6 @@ static_assert(kSmemBytes<Shared> <= kMostSmemBytes, "a block has 227 KB");
 
 inline constexpr int kTileBytes = (kBlockM + kBlockN) * kBlockK * sizeof(Element);
 
-struct Place {
-  int row, column;
-};
-
 // Positions of the curve: those of the smallest square of 2^i tiles that holds the pairs' tiles.
 __device__ inline int tile_count(const Operands& x) {
   int side = 1;
@@ -49,18 +46,8 @@ __device__ inline int tile_count(const Operands& x) {
   return side * side;
 }
 
-// The curve's point: each step of the loop places it in a square twice as large.
-__device__ inline Place place_of(int index, int count) {
-  int row = 0, column = 0;
-  for (int size = 1; size * size < count; size *= 2, index /= 4) {
-    const int right = index / 2 & 1, down = (index ^ right) & 1;
-    if (down == 0) {  // the quadrant is turned
-      if (right == 1) row = size - 1 - row, column = size - 1 - column;
-      const int turned = row;
-      row = column, column = turned;
-    }
-    row += size * down, column += size * right;
-  }
+__device__ inline layout::Place place_of(int index, int count) {
+  const auto [row, column] = layout::hilbert_tile(index, count);
   return {row * kPairM, column * kBlockN};
 }
 
