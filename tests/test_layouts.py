@@ -19,7 +19,7 @@ from xgemm.cli.app import app
 from xgemm.layouts import algebra
 from xgemm.layouts.algebra import Layout, parse
 from xgemm.layouts.banks import access, addresses_of, ldmatrix_addresses, swizzled
-from xgemm.layouts.fragments import FRAGMENTS, find_fragment
+from xgemm.layouts.fragments import FRAGMENTS, find_fragment, ldmatrix_owners
 from xgemm.layouts.order import panels_by_wave, stripes, tiles_in_order
 from xgemm.layouts.tma import Box
 
@@ -73,6 +73,20 @@ def test_the_hilbert_curve_visits_each_tile_once(rows: int, columns: int):
     if rows == columns:
         steps = itertools.pairwise(tiles)
         assert all(abs(a - c) + abs(b - d) == 1 for (a, b), (c, d) in steps)
+
+
+def test_ldmatrix_gives_mma_its_operands():
+    """A by x4 of its 16 rows, then their next 8 k; B, which lies by rows of n, by x2.trans."""
+    loaded = ldmatrix_owners("x4")
+    for row, found in enumerate(find_fragment("m16n8k16", "a").owners()):
+        for k, owner in enumerate(found):
+            assert owner == loaded[k // 8 * 16 + row][k % 8]
+    loaded = ldmatrix_owners("x2.trans")
+    for column, found in enumerate(find_fragment("m16n8k16", "b").owners()):
+        for k, owner in enumerate(found):
+            assert owner == loaded[k][column]
+    with pytest.raises(ValueError, match=r"ldmatrix is one of x1, .*, got 'x3'"):
+        ldmatrix_owners("x3")
 
 
 def test_where_stripes_begin():

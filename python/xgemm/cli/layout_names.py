@@ -186,7 +186,32 @@ def _swizzle(name: str, size: str = "1024") -> Drawn:
     return Drawn(facts, [f"{grid.title}, a line for each 128 bytes:", *_text_of(grid)], grid)
 
 
+def _loaded(variant: str) -> Drawn:
+    owners = fragments.ldmatrix_owners(variant)
+    rows = [
+        [
+            Cell(
+                f"{o.thread}:{o.index}", o.thread, f"matrix {line // 8}, row {line % 8}, column {c}"
+            )
+            for c, o in enumerate(found)
+        ]
+        for line, found in enumerate(owners)
+    ]
+    title = f"ldmatrix {variant}: lane:element of each place; a row's address is the named lane's"
+    grid = Grid(title, rows, [f"lane {line}" for line in range(len(rows))], list("01234567"))
+    by_element = {
+        f"{line},{c}": [o.thread, o.index]
+        for line, found in enumerate(owners)
+        for c, o in enumerate(found)
+    }
+    facts: Facts = {"matrices": len(rows) // 8, "addresses_of_lanes": f"0..{len(rows) - 1}"}
+    lines = ["matrices of 8 x 8, one below the other;", f"{title}:", *_text_of(grid)]
+    return Drawn({**facts, "owners": by_element}, lines, grid)
+
+
 def _mma(instruction: str, operand: str) -> Drawn:
+    if instruction == "ldmatrix":
+        return _loaded(operand)
     fragment = fragments.find_fragment(instruction, operand)
     owners = fragment.owners()
     rows = [
@@ -332,11 +357,12 @@ def _algebra(text: str) -> Drawn:
 
 
 Maker = Callable[..., Drawn]
+MMA_USAGE = "m16n8k8|m16n8k16|m8n8k32 a|b|c, wgmma a|d, or ldmatrix x1|x2|x4[.trans]"
 NAMES: dict[str, tuple[Maker, str, int, int]] = {
     "smem": (_smem, "PATTERN [WIDTH]", 1, 2),
     "ldmatrix": (_ldmatrix, "MATRICES ROW_BYTES [PADDING [SWIZZLE]]", 2, 4),
     "swizzle": (_swizzle, "none|32|64|128 [BYTES]", 1, 2),
-    "mma": (_mma, "m16n8k8|m16n8k16|m8n8k32 a|b|c, or wgmma a|d", 2, 2),
+    "mma": (_mma, MMA_USAGE, 2, 2),
     "tma": (_tma, "ROWSxCOLUMNS BOX_ROWSxBOX_COLUMNS ROW,COLUMN [ELEMENT_BYTES [SWIZZLE]]", 3, 5),
     "w4": (_w4, "N K [GROUP_SIZE [COLUMN [CHANNEL]]]", 2, 5),
     "order": (_order, "row-major|grouped|hilbert ROWSxCOLUMNS WAVE [GROUP]", 3, 4),

@@ -82,3 +82,27 @@ def find_fragment(instruction: str, operand: str) -> Fragment:
         known = ", ".join(f"{name} {of}" for name, of in FRAGMENTS)
         raise ValueError(f"layout: mma must be one of {known}, got {instruction!r} {operand!r}")
     return found
+
+
+LDMATRIX = ("x1", "x2", "x4", "x1.trans", "x2.trans", "x4.trans")
+
+
+def ldmatrix_owners(variant: str) -> list[list[Owner]]:
+    """Who gets what of 8 x 8 matrices of 16-bit elements, one below the other.
+
+    Row r of matrix i lies where lane 8 i + r says. Lane 4 r + t gets elements 2 t and 2 t + 1 of
+    row r of each matrix; with .trans, of column r.
+    """
+    if variant not in LDMATRIX:
+        raise ValueError(f"layout: mma: ldmatrix is one of {', '.join(LDMATRIX)}, got {variant!r}")
+    matrices, trans = int(variant[1]), variant.endswith(".trans")
+
+    def owner(matrix: int, row: int, column: int) -> Owner:
+        line, along = (column, row) if trans else (row, column)
+        return Owner(4 * line + along // 2, 2 * matrix + along % 2)
+
+    return [
+        [owner(matrix, row, column) for column in range(8)]
+        for matrix in range(matrices)
+        for row in range(8)
+    ]
