@@ -19,6 +19,9 @@ NEEDS = {
     "checkpoints.md": ["transformers", "accelerate"],
     "generate.md": ["transformers"],
     "finetune.md": ["transformers", "peft"],
+    "gptq-checkpoint.md": ["transformers", "accelerate"],
+    "lora.md": ["transformers", "peft"],
+    "quantize-and-generate.md": ["transformers"],
     "transformers.md": ["transformers", "accelerate"],
 }
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
