@@ -10,9 +10,9 @@
 #include "cuda/gemm/gemv/select.h"
 #include "cuda/gemm/select.h"
 #include "cuda/gemm/sm80/select.h"
-#include "cuda/gemm/sm90/skinny/select.h"
 #include "cuda/gemm/sm90/persistent/select.h"
 #include "cuda/gemm/sm90/single_tile/select.h"
+#include "cuda/gemm/sm90/skinny/select.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 
 namespace {
@@ -20,7 +20,7 @@ namespace {
 namespace gemm = xgemm::cuda::gemm;
 using gemm::Config;
 using gemm::Kernel;
-using gemm::Problem;
+using xgemm::GemmProblem;
 
 // Mirrored in sweep/library.py.
 struct SweepProblem {
@@ -38,8 +38,8 @@ struct SweepConfig {
   double estimate_us;  // select's; 0 where it says none
 };
 
-Problem to_problem(const SweepProblem& given) {
-  Problem problem;
+GemmProblem to_problem(const SweepProblem& given) {
+  GemmProblem problem;
   problem.m = given.m, problem.n = given.n, problem.k = given.k;
   problem.dtype = given.type == 0   ? xgemm::DType::kF16
                   : given.type == 1 ? xgemm::DType::kBF16
@@ -72,11 +72,12 @@ SweepConfig to_sweep(const Config& config, double estimate_us = 0) {
 
 // The tile of the sm_90a kernel, after copies of the operands that TMA cannot read. The estimate is
 // the product's alone.
-Config sm90_choice(const Problem& problem, const xgemm::DeviceInfo& device, double* estimate_us) {
+Config sm90_choice(const GemmProblem& problem, const xgemm::DeviceInfo& device,
+                   double* estimate_us) {
   const bool copy_a = !gemm::sm90::a_fits_tma(problem), copy_b = !gemm::sm90::b_fits_tma(problem);
   const gemm::align::AlignedCopy a = gemm::align::copy_of_a(problem),
                                  b = gemm::align::copy_of_b(problem);
-  const Problem copied =
+  const GemmProblem copied =
       gemm::align::with_copies(problem, copy_a ? &a : nullptr, copy_b ? &b : nullptr);
   Config config = gemm::sm90::persistent::select(copied, device, estimate_us);
   config.copy_a = copy_a, config.copy_b = copy_b;
@@ -97,7 +98,7 @@ void sweep_select(const SweepProblem* given, int sm_count, int capability, Sweep
 // What each family that takes the problem would choose itself; returns how many do (at most 6).
 int sweep_families(const SweepProblem* given, int sm_count, int capability, SweepConfig* chosen) {
   const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
-  const Problem problem = to_problem(*given);
+  const GemmProblem problem = to_problem(*given);
   int count = 0;
   double us = 0;
   Config config = gemm::sm80::select(problem, device, &us);

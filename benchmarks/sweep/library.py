@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build" / "sweep" / "libxgemm_sweep.so"
 FLAGS = ("tma_store", "copy_a", "copy_b", "stream_k", "swapped", "shifted")
 MOST_FAMILIES = 6  # that sweep_families of gemm_entry.cpp writes
-# enum Kernel of csrc/cuda/gemm/problem.h
+# enum Kernel of csrc/cuda/gemm/config.h
 KERNELS = (
     "sm90_persistent", "sm90_skinny", "gemv", "sm80", "simt", "fp32", "tf32", "tf32_swapped",
     "tf32_sm80", "sm90_single_tile", "fp32_sm90", "tf32_single_tile",
@@ -48,7 +48,7 @@ def build() -> Path:
 
 @dataclass(frozen=True)
 class Config:
-    """csrc/cuda/gemm/problem.h says what each field is."""
+    """csrc/cuda/gemm/config.h says what each field is."""
 
     kernel: str
     block_m: int

@@ -2,21 +2,20 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
-#include "common/precision.h"
-#include "cpu/sgemm/api.h"
+#include "common/gemm_problem.h"
 #include "ops/checks.h"
 #include "ops/explain_form.h"
 
 namespace xgemm::ops {
 
-// `like` is any operand: all are on one device. The problem is not empty. The CPU computes in fp32
-// whatever the precision, so that a model may ask for tf32 everywhere.
-void run_dense(const char* op, const cpu::GemmProblem& problem, Precision precision,
-               const TensorView& like);
+// `like` is any operand: all are on one device. The problem is not empty. `outer`: batch dimensions
+// that it has no room for, outermost first; each of their indices is a product of its own.
+void run_dense(const char* op, const GemmProblem& problem, const TensorView& like,
+               const std::vector<BatchDim>& outer = {});
 
 // Which CUDA kernel a problem gets on the current device, in words or as JSON.
-std::string explain_dense_cuda(const char* op, const cpu::GemmProblem& problem, Precision precision,
-                               ExplainForm form);
+std::string explain_dense_cuda(const char* op, const GemmProblem& problem, ExplainForm form);
 
 }  // namespace xgemm::ops

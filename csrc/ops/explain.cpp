@@ -33,15 +33,17 @@ void require_extent(const char* name, int64_t value) {
 }
 
 // Dense operands, as row-major as transa and transb leave them.
-cpu::GemmProblem dense_problem(int64_t m, int64_t n, int64_t k, DType dtype, bool transa,
-                               bool transb) {
-  cpu::GemmProblem problem;
+GemmProblem dense_problem(int64_t m, int64_t n, int64_t k, DType dtype, Precision precision,
+                          bool transa, bool transb) {
+  GemmProblem problem;
   problem.m = m;
   problem.n = n;
   problem.k = k;
-  problem.a = {.dtype = dtype, .row_stride = transa ? 1 : k, .col_stride = transa ? m : 1};
-  problem.b = {.dtype = dtype, .row_stride = transb ? 1 : n, .col_stride = transb ? k : 1};
-  problem.d = {.dtype = dtype, .row_stride = n, .col_stride = 1};
+  problem.dtype = dtype;
+  problem.precision = precision;
+  problem.a = {.row_stride = transa ? 1 : k, .col_stride = transa ? m : 1};
+  problem.b = {.row_stride = transb ? 1 : n, .col_stride = transb ? k : 1};
+  problem.d_row_stride = n;
   return problem;
 }
 
@@ -65,8 +67,8 @@ std::string explain(const StringArg& op, int64_t m, int64_t n, int64_t k, const 
   require_extent("k", k);
   const DType element = parse_dtype(name, dtype.text);
   const int threads = TorchParallel().num_threads();
-  cpu::GemmProblem dense = dense_problem(m, n, k, element, transa, transb);
-  if (!quantized && on_cuda) return explain_dense_cuda(kOp, dense, precision.value(kOp), form);
+  const GemmProblem dense = dense_problem(m, n, k, element, precision.value(kOp), transa, transb);
+  if (!quantized && on_cuda) return explain_dense_cuda(kOp, dense, form);
   if (!quantized) {
     return json ? cpu::explain_gemm_json(dense, threads) : cpu::explain_gemm(dense, threads);
   }
@@ -84,8 +86,7 @@ std::string explain(const StringArg& op, int64_t m, int64_t n, int64_t k, const 
   std::string text = cpu::explain_w4a16(problem, threads);
   if (!cpu::w4a16_streams(problem)) {
     const cpu::W4Panels panels(problem.weight);
-    dense.b_source = &panels;
-    text += cpu::explain_gemm(dense, threads);
+    text += cpu::explain_gemm(dense, threads, &panels);
   }
   return text;
 }

@@ -17,27 +17,27 @@ int64_t batch_stride(const TensorView& view, int64_t matrix_dims, int64_t batch_
   return d < 0 || view.sizes[d] == 1 ? 0 : view.strides[d];
 }
 
-bool continues(const cpu::BatchDim& outer, const cpu::BatchDim& inner) {
+bool continues(const BatchDim& outer, const BatchDim& inner) {
   return outer.a == inner.a * inner.size && outer.b == inner.b * inner.size &&
          outer.c == inner.c * inner.size && outer.d == inner.d * inner.size;
 }
 
 // The innermost batch dimension becomes more rows of A where B is the same for all of it.
-void fold_into_rows(cpu::GemmProblem& problem) {
-  while (!problem.batch.empty()) {
-    const cpu::BatchDim& inner = problem.batch.back();
+void fold_into_rows(GemmProblem& problem) {
+  while (problem.batch_dims > 0) {
+    const BatchDim& inner = problem.batch[problem.batch_dims - 1];
     if (inner.b != 0) return;
     if (problem.m == 1) {
       problem.a.row_stride = inner.a;
       problem.c.row_stride = inner.c;
-      problem.d.row_stride = inner.d;
+      problem.d_row_stride = inner.d;
     } else if (inner.a != problem.m * problem.a.row_stride ||
                inner.c != problem.m * problem.c.row_stride ||
-               inner.d != problem.m * problem.d.row_stride) {
+               inner.d != problem.m * problem.d_row_stride) {
       return;
     }
     problem.m *= inner.size;
-    problem.batch.pop_back();
+    --problem.batch_dims;
   }
 }
 
@@ -84,7 +84,8 @@ void MatmulShape::set_result_strides(const TensorView& view, int64_t& row_stride
   row_stride = a_.dim > 1 ? view.stride(b_.dim > 1 ? -2 : -1) : 0;
 }
 
-void MatmulShape::fill(cpu::GemmProblem& problem, const TensorView& d, const TensorView* c) const {
+std::vector<BatchDim> MatmulShape::fill(GemmProblem& problem, const TensorView& d,
+                                        const TensorView* c) const {
   problem.m = m_;
   problem.n = n_;
   problem.k = k_;
@@ -94,33 +95,42 @@ void MatmulShape::fill(cpu::GemmProblem& problem, const TensorView& d, const Ten
   const int64_t b_last = b_.dim > 1 ? b_.stride(-1) : 0, b_first = b_.stride(b_.dim > 1 ? -2 : -1);
   problem.b.row_stride = transb_ ? b_last : b_first;
   problem.b.col_stride = transb_ ? b_first : b_last;
-  set_result_strides(d, problem.d.row_stride, problem.d.col_stride);
+  set_result_strides(d, problem.d_row_stride, problem.d_col_stride);
   if (c != nullptr) set_result_strides(*c, problem.c.row_stride, problem.c.col_stride);
-  if (batch_dims() > 0) fill_batch(problem, d, c);
+  if (batch_dims() == 0) return {};
+  return fill_batch(problem, d, c);
 }
 
-void MatmulShape::fill_batch(cpu::GemmProblem& problem, const TensorView& d,
-                             const TensorView* c) const {
+std::vector<BatchDim> MatmulShape::fill_batch(GemmProblem& problem, const TensorView& d,
+                                              const TensorView* c) const {
   const int64_t batch = batch_dims();
+  std::vector<BatchDim> outer;
   const int64_t a_matrix = a_.dim > 1 ? 2 : 1, b_matrix = b_.dim > 1 ? 2 : 1;
   for (int64_t i = 0; i < batch; ++i) {
     const int64_t size = result_.data()[i];
     if (size == 1) continue;
     // Strides of operands without elements (K == 0) may have any value: they are not looked at.
-    const cpu::BatchDim dim = {.size = size,
-                               .a = k_ == 0 ? 0 : batch_stride(a_, a_matrix, batch, i),
-                               .b = k_ == 0 ? 0 : batch_stride(b_, b_matrix, batch, i),
-                               .c = c != nullptr ? c->strides[i] : 0,
-                               .d = d.strides[i]};
-    if (!problem.batch.empty() && continues(problem.batch.back(), dim)) {
-      const int64_t outer = problem.batch.back().size;
-      problem.batch.back() = dim;
-      problem.batch.back().size = outer * size;
-    } else {
-      problem.batch.push_back(dim);
+    const BatchDim dim = {.size = size,
+                          .a = k_ == 0 ? 0 : batch_stride(a_, a_matrix, batch, i),
+                          .b = k_ == 0 ? 0 : batch_stride(b_, b_matrix, batch, i),
+                          .c = c != nullptr ? c->strides[i] : 0,
+                          .d = d.strides[i]};
+    BatchDim* const last = problem.batch + problem.batch_dims - 1;
+    if (problem.batch_dims > 0 && continues(*last, dim)) {
+      const int64_t before = last->size;
+      *last = dim;
+      last->size = before * size;
+      continue;
     }
+    if (problem.batch_dims == kMaxBatchDims) {
+      outer.push_back(problem.batch[0]);
+      std::copy(problem.batch + 1, problem.batch + kMaxBatchDims, problem.batch);
+      --problem.batch_dims;
+    }
+    problem.batch[problem.batch_dims++] = dim;
   }
   fold_into_rows(problem);
+  return outer;
 }
 
 }  // namespace xgemm::ops

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/sgemm/api.h"
+#include "common/gemm_problem.h"
 #include "ops/checks.h"
 
 namespace xgemm::ops {
@@ -54,12 +54,15 @@ class MatmulShape {
 
   // Extents, strides and batch of D = A B, with D (and C, where it is given) of the result's shape.
   // Batch dimensions that lie behind one another are merged, and folded into M where B stays.
-  void fill(cpu::GemmProblem& problem, const TensorView& d, const TensorView* c = nullptr) const;
+  // Returns those that a problem has no room for, outermost first: nearly always none.
+  std::vector<BatchDim> fill(GemmProblem& problem, const TensorView& d,
+                             const TensorView* c = nullptr) const;
 
  private:
   int64_t batch_dims() const { return result_.dim() - (a_.dim > 1) - (b_.dim > 1); }
   void set_result_strides(const TensorView& view, int64_t& row_stride, int64_t& col_stride) const;
-  void fill_batch(cpu::GemmProblem& problem, const TensorView& d, const TensorView* c) const;
+  std::vector<BatchDim> fill_batch(GemmProblem& problem, const TensorView& d,
+                                   const TensorView* c) const;
 
   const TensorView& a_;
   const TensorView& b_;

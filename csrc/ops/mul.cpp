@@ -2,8 +2,8 @@
 // them.
 #include <optional>
 #include <utility>
+#include <vector>
 
-#include "cpu/sgemm/api.h"
 #include "ops/boxed.h"
 #include "ops/checks.h"
 #include "ops/dense.h"
@@ -32,18 +32,19 @@ struct Operands {
 
   void run(const char* op, const TensorView& d) const {
     if (shape.result().numel() == 0) return;
-    cpu::GemmProblem problem;
-    shape.fill(problem, d);
+    GemmProblem problem;
+    const std::vector<BatchDim> outer = shape.fill(problem, d);
+    problem.dtype = dtype;
+    problem.precision = precision;
     problem.a.data = a.data();
     problem.b.data = b.data();
-    problem.d.data = d.mutable_data();
-    problem.a.dtype = problem.b.dtype = problem.d.dtype = problem.bias_dtype = dtype;
+    problem.d = d.mutable_data();
     problem.activation = activation;
     if (bias) {
       problem.bias = bias->data();
       problem.bias_stride = bias->strides[0];
     }
-    run_dense(op, problem, precision, a);
+    run_dense(op, problem, a, outer);
   }
 
   TensorView a, b;

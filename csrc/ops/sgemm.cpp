@@ -1,8 +1,8 @@
 // sgemm and sgemm_into, on the CPU and on CUDA: alpha op(a) op(b) + beta c, as BLAS has it.
 #include <optional>
 #include <utility>
+#include <vector>
 
-#include "cpu/sgemm/api.h"
 #include "ops/boxed.h"
 #include "ops/checks.h"
 #include "ops/dense.h"
@@ -44,15 +44,16 @@ struct Operands {
   // c: read when beta is not 0, and null otherwise; may be d.
   void run(const char* op, const TensorView& d, const TensorView* c) const {
     if (shape.result().numel() == 0) return;
-    cpu::GemmProblem problem;
-    shape.fill(problem, d, c);
+    GemmProblem problem;
+    const std::vector<BatchDim> outer = shape.fill(problem, d, c);
+    problem.precision = precision;
     problem.a.data = a.data();
     problem.b.data = b.data();
-    problem.d.data = d.mutable_data();
+    problem.d = d.mutable_data();
     if (c != nullptr) problem.c.data = c->data();
     problem.alpha = alpha;
     problem.beta = beta;
-    run_dense(op, problem, precision, a);
+    run_dense(op, problem, a, outer);
   }
 
   TensorView a, b;

@@ -107,9 +107,9 @@ Tensor gather_rows(const Checked& checked, const int32_t* from, const Parallel& 
 }
 
 // x as the A operand of the blocked driver; `copy` keeps what had to be copied.
-cpu::ConstMatrix matrix_of(const Checked& checked, const int32_t* from, const Parallel& parallel,
-                           std::optional<Tensor>& copy) {
-  cpu::ConstMatrix matrix = {.data = nullptr, .dtype = checked.dtype};
+GemmOperand matrix_of(const Checked& checked, const int32_t* from, const Parallel& parallel,
+                      std::optional<Tensor>& copy) {
+  GemmOperand matrix;
   if (from == nullptr && checked.rows.row_stride) {
     matrix.data = checked.x.data();
     matrix.row_stride = *checked.rows.row_stride;
@@ -165,7 +165,7 @@ struct Operands : Checked {
     }
     const bool streams = weight.layout.k > 0 && cpu::w4a16_streams(problem);
     std::optional<Tensor> copy;
-    const cpu::ConstMatrix rows_of_a = matrix_of(*this, streams ? nullptr : perm, parallel, copy);
+    const GemmOperand rows_of_a = matrix_of(*this, streams ? nullptr : perm, parallel, copy);
     if (streams) {
       problem.x = rows_of_a.data;
       problem.x_row_stride = rows_of_a.row_stride;
@@ -205,22 +205,21 @@ struct Operands : Checked {
   }
 #endif
 
-  void run_blocked(const cpu::W4Problem& w4, const cpu::ConstMatrix& a,
-                   const Parallel& parallel) const {
+  void run_blocked(const cpu::W4Problem& w4, const GemmOperand& a, const Parallel& parallel) const {
     const cpu::W4Panels panels(weight);
-    cpu::GemmProblem problem;
+    GemmProblem problem;
     problem.m = rows.count;
     problem.n = n();
     problem.k = channels;
+    problem.dtype = dtype;
     problem.a = a;
-    problem.b_source = &panels;
-    problem.d = {
-        .data = w4.y, .dtype = dtype, .row_stride = w4.y_row_stride, .col_stride = w4.y_col_stride};
+    problem.d = w4.y;
+    problem.d_row_stride = w4.y_row_stride;
+    problem.d_col_stride = w4.y_col_stride;
     problem.bias = w4.bias;
-    problem.bias_dtype = dtype;
     problem.bias_stride = w4.bias_stride;
     problem.activation = activation;
-    cpu::gemm(problem, parallel);
+    cpu::gemm(problem, parallel, &panels);
   }
 };
 
@@ -341,17 +340,15 @@ ReturnedTensor w4a16_grad_a(const OwnedTensor& grad, const OwnedTensor& qweight,
   if (scatter) product = new_output({rows, k}, view.dtype_code, view);
   const cpu::W4PanelsTransposed panels(checked.weight);
   std::optional<Tensor> copy;
-  cpu::GemmProblem problem;
+  GemmProblem problem;
   problem.m = rows;
   problem.n = k;
   problem.k = n;
+  problem.dtype = checked.dtype;
   problem.a = matrix_of(checked, nullptr, parallel, copy);
-  problem.b_source = &panels;
-  problem.d = {.data = scatter ? product->mutable_data_ptr() : result_data,
-               .dtype = checked.dtype,
-               .row_stride = k,
-               .col_stride = 1};
-  cpu::gemm(problem, parallel);
+  problem.d = scatter ? product->mutable_data_ptr() : result_data;
+  problem.d_row_stride = k;
+  cpu::gemm(problem, parallel, &panels);
   if (scatter) {
     copy_rows({.rows = rows,
                .cols = k,

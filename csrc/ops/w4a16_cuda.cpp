@@ -9,6 +9,7 @@
 #include "cuda/w4a16/select.h"
 #include "ops/cuda_context.h"
 #include "ops/dense.h"
+#include "ops/scratch.h"
 #endif
 
 namespace xgemm::ops {
@@ -22,20 +23,6 @@ using cuda::w4a16::Problem;
 // Of the dequantized part of a weight that is multiplied at a time. The backward's parts are wide
 // enough for a product's tiles to fill the GPU.
 constexpr int64_t kForwardPartBytes = int64_t{64} << 20, kBackwardPartBytes = int64_t{256} << 20;
-
-// Freed when the op returns: torch's allocator hands the memory out again in the stream's order
-// only, and inside a graph's capture it is the graph's own.
-class Scratch {
- public:
-  Scratch(int64_t bytes, const TensorView& like)
-      : tensor_(new_owned(&bytes, 1, torch_code(DType::kI8), like)) {
-    TORCH_ERROR_CODE_CHECK(torch_get_mutable_data_ptr(tensor_.get(), &data));
-  }
-  void* data = nullptr;
-
- private:
-  OwnedTensor tensor_;
-};
 
 void* advance(void* data, DType dtype, int64_t elements) {
   return static_cast<char*>(data) + elements * element_size(dtype);
@@ -99,28 +86,23 @@ class Fp32Product {
     require_ok(op_, cuda::w4a16::gather_columns(gather, stream_));
   }
 
-  cpu::GemmProblem dense(const void* weight, int64_t column, int64_t columns) const {
-    cpu::GemmProblem dense;
+  GemmProblem dense(const void* weight, int64_t column, int64_t columns) const {
+    GemmProblem dense;
     dense.m = p_.m, dense.n = columns, dense.k = p_.weight.layout.k;
-    dense.a = {.data = p_.x,
-               .dtype = DType::kF32,
-               .row_stride = p_.x_row_stride,
-               .col_stride = p_.x_col_stride};
-    dense.b = {.data = weight, .dtype = DType::kF32, .row_stride = 1, .col_stride = dense.k};
-    dense.d = {.data = advance(p_.d, DType::kF32, column * p_.d_col_stride),
-               .dtype = DType::kF32,
-               .row_stride = p_.d_row_stride,
-               .col_stride = p_.d_col_stride};
+    dense.dtype = DType::kF32;
+    dense.a = {.data = p_.x, .row_stride = p_.x_row_stride, .col_stride = p_.x_col_stride};
+    dense.b = {.data = weight, .row_stride = 1, .col_stride = dense.k};
+    dense.d = advance(p_.d, DType::kF32, column * p_.d_col_stride);
+    dense.d_row_stride = p_.d_row_stride, dense.d_col_stride = p_.d_col_stride;
     dense.bias = advance(p_.bias, DType::kF32, column * p_.bias_stride);
-    dense.bias_dtype = DType::kF32;
     dense.bias_stride = p_.bias_stride;
     dense.activation = p_.activation;
     return dense;
   }
 
   void multiply(const void* weight, int64_t column, int64_t columns) {
-    cpu::GemmProblem whole = dense(weight, column, columns);
-    if (!p_.batch_invariant) return run_dense(op_, whole, Precision::kIeee, like_);
+    const GemmProblem whole = dense(weight, column, columns);
+    if (!p_.batch_invariant) return run_dense(op_, whole, like_);
     // Blocks of as many rows for every M, the last one filled up with zeros: each is the same
     // problem to the dense kernels, and so are a row's bits.
     constexpr int64_t kRows = 64;
@@ -138,11 +120,11 @@ class Fp32Product {
               .src_col_stride = p_.x_col_stride,
               .dst = x.data,
               .dst_row_stride = k});
-      cpu::GemmProblem block = whole;
+      GemmProblem block = whole;
       block.m = kRows;
-      block.a = {.data = x.data, .dtype = DType::kF32, .row_stride = k, .col_stride = 1};
-      block.d.data = y.data, block.d.row_stride = columns, block.d.col_stride = 1;
-      run_dense(op_, block, Precision::kIeee, like_);
+      block.a = {.data = x.data, .row_stride = k, .col_stride = 1};
+      block.d = y.data, block.d_row_stride = columns, block.d_col_stride = 1;
+      run_dense(op_, block, like_);
       gather({.rows = rows,
               .cols = columns,
               .src_rows = rows,
@@ -150,7 +132,7 @@ class Fp32Product {
               .item_size = 4,
               .src = y.data,
               .src_row_stride = columns,
-              .dst = advance(whole.d.data, DType::kF32, row * p_.d_row_stride),
+              .dst = advance(whole.d, DType::kF32, row * p_.d_row_stride),
               .dst_row_stride = p_.d_row_stride,
               .dst_col_stride = p_.d_col_stride});
     }
@@ -220,16 +202,13 @@ void run_w4a16_grad_cuda(const char* op, const W4Gradient& g, const TensorView& 
                                             .dst_row_stride = stride,
                                             .dtype = g.dtype},
                                            stream));
-    cpu::GemmProblem dense;
+    GemmProblem dense;
     dense.m = g.m, dense.n = channels, dense.k = n;
-    dense.a = {.data = g.grad,
-               .dtype = g.dtype,
-               .row_stride = g.grad_row_stride,
-               .col_stride = g.grad_col_stride};
-    dense.b = {.data = weight.data, .dtype = g.dtype, .row_stride = stride, .col_stride = 1};
-    dense.d = {
-        .data = advance(d, g.dtype, channel), .dtype = g.dtype, .row_stride = k, .col_stride = 1};
-    run_dense(op, dense, Precision::kIeee, like);
+    dense.dtype = g.dtype;
+    dense.a = {.data = g.grad, .row_stride = g.grad_row_stride, .col_stride = g.grad_col_stride};
+    dense.b = {.data = weight.data, .row_stride = stride, .col_stride = 1};
+    dense.d = advance(d, g.dtype, channel), dense.d_row_stride = k;
+    run_dense(op, dense, like);
   }
   if (g.perm == nullptr) return;
   auto* channels_from = static_cast<int32_t*>(inverse->data);
@@ -269,12 +248,13 @@ std::string explain_w4a16_cuda(const char* op, int64_t m, const cpu::W4Weight& w
       return form.json ? cuda::w4a16::explain_json(problem, device, form.candidates)
                        : cuda::w4a16::explain(problem, *choice);
     }
-    cpu::GemmProblem dense;
+    GemmProblem dense;
     dense.m = m, dense.n = layout.n, dense.k = layout.k;
-    dense.a = {.data = nullptr, .dtype = dtype, .row_stride = layout.k, .col_stride = 1};
-    dense.b = {.data = nullptr, .dtype = dtype, .row_stride = 1, .col_stride = layout.k};
-    dense.d = {.data = nullptr, .dtype = dtype, .row_stride = layout.n, .col_stride = 1};
-    const std::string product = explain_dense_cuda(op, dense, Precision::kIeee, form);
+    dense.dtype = dtype;
+    dense.a = {.row_stride = layout.k, .col_stride = 1};
+    dense.b = {.row_stride = 1, .col_stride = layout.k};
+    dense.d_row_stride = layout.n;
+    const std::string product = explain_dense_cuda(op, dense, form);
     if (form.json) return product;
     return "W4A16 on CUDA with float32 activations: the weight is dequantized to float32 in parts"
            " of at most 64 MiB, each multiplied by the dense kernel\n" +

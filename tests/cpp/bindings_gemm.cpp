@@ -39,12 +39,12 @@ xgemm::Precision precision_of(const std::string& name) {
   throw std::invalid_argument("no such precision: " + name);
 }
 
-gemm::Problem make_problem(int64_t m, int64_t n, int64_t k, const std::string& dtype, Address a,
-                           Strides a_strides, Address b, Strides b_strides, Address d,
-                           Strides d_strides, float alpha, float beta,
-                           const std::vector<Batch>& batch, const std::string& precision) {
-  if (batch.size() > gemm::kMaxBatchDims) throw std::invalid_argument("too many batch dimensions");
-  gemm::Problem problem;
+xgemm::GemmProblem make_problem(int64_t m, int64_t n, int64_t k, const std::string& dtype,
+                                Address a, Strides a_strides, Address b, Strides b_strides,
+                                Address d, Strides d_strides, float alpha, float beta,
+                                const std::vector<Batch>& batch, const std::string& precision) {
+  if (batch.size() > xgemm::kMaxBatchDims) throw std::invalid_argument("too many batch dimensions");
+  xgemm::GemmProblem problem;
   problem.m = m, problem.n = n, problem.k = k;
   problem.dtype = dtype_of(dtype);
   problem.precision = precision_of(precision);
@@ -62,12 +62,12 @@ gemm::Problem make_problem(int64_t m, int64_t n, int64_t k, const std::string& d
 
 using gemm::align::AlignedCopy;
 
-AlignedCopy plan_copy(const gemm::Problem& problem, const std::string& operand) {
+AlignedCopy plan_copy(const xgemm::GemmProblem& problem, const std::string& operand) {
   return operand == "a" ? gemm::align::copy_of_a(problem) : gemm::align::copy_of_b(problem);
 }
 
-gemm::Problem with_copies(const gemm::Problem& problem, std::optional<AlignedCopy> a,
-                          std::optional<AlignedCopy> b) {
+xgemm::GemmProblem with_copies(const xgemm::GemmProblem& problem, std::optional<AlignedCopy> a,
+                               std::optional<AlignedCopy> b) {
   return gemm::align::with_copies(problem, a ? &*a : nullptr, b ? &*b : nullptr);
 }
 
@@ -101,10 +101,10 @@ std::tuple<Address, int64_t, int64_t> matrix_of(const void* data, int64_t row_st
   return {reinterpret_cast<Address>(data), row_stride, column_stride};
 }
 
-std::vector<Batch> batch_of(const gemm::Problem& problem) {
+std::vector<Batch> batch_of(const xgemm::GemmProblem& problem) {
   std::vector<Batch> dims;
   for (int i = 0; i < problem.batch_dims; ++i) {
-    const gemm::BatchDim& dim = problem.batch[i];
+    const xgemm::BatchDim& dim = problem.batch[i];
     dims.emplace_back(dim.size, dim.a, dim.b, dim.d);
   }
   return dims;
@@ -126,22 +126,23 @@ void bind_gemm(py::module_& m) {
       .value("FP32_SM90", gemm::Kernel::kFp32Sm90)
       .value("TF32_SINGLE_TILE", gemm::Kernel::kTf32SingleTile)
       .value("SIMT", gemm::Kernel::kSimt);
-  py::class_<gemm::Problem>(m, "GemmProblem")
+  py::class_<xgemm::GemmProblem>(m, "GemmProblem")
       .def(py::init(&make_problem), py::kw_only(), py::arg("m"), py::arg("n"), py::arg("k"),
            py::arg("dtype"), py::arg("a"), py::arg("a_strides"), py::arg("b"), py::arg("b_strides"),
            py::arg("d"), py::arg("d_strides"), py::arg("alpha") = 1.0f, py::arg("beta") = 0.0f,
            py::arg("batch") = std::vector<Batch>{}, py::arg("precision") = "ieee")
       .def_property_readonly("a",
-                             [](const gemm::Problem& p) {
+                             [](const xgemm::GemmProblem& p) {
                                return matrix_of(p.a.data, p.a.row_stride, p.a.col_stride);
                              })
       .def_property_readonly("b",
-                             [](const gemm::Problem& p) {
+                             [](const xgemm::GemmProblem& p) {
                                return matrix_of(p.b.data, p.b.row_stride, p.b.col_stride);
                              })
-      .def_property_readonly(
-          "d",
-          [](const gemm::Problem& p) { return matrix_of(p.d, p.d_row_stride, p.d_col_stride); })
+      .def_property_readonly("d",
+                             [](const xgemm::GemmProblem& p) {
+                               return matrix_of(p.d, p.d_row_stride, p.d_col_stride);
+                             })
       .def_property_readonly("batch", &batch_of);
   py::class_<gemm::Config>(m, "GemmConfig")
       .def_readonly("kernel", &gemm::Config::kernel)
@@ -163,16 +164,16 @@ void bind_gemm(py::module_& m) {
   m.attr("SM90_PERSISTENT_TILES") =
       std::vector<std::pair<int, int>>{XGEMM_SM90_TILES(XGEMM_TILE)};  // columns, stages
 #undef XGEMM_TILE
-  m.attr("MAX_BATCH_DIMS") = gemm::kMaxBatchDims;
+  m.attr("MAX_BATCH_DIMS") = xgemm::kMaxBatchDims;
   m.def(
       "select_gemm",
-      [](const gemm::Problem& problem, int capability, int sm_count) {
+      [](const xgemm::GemmProblem& problem, int capability, int sm_count) {
         return gemm::select_config(problem, {.sm_count = sm_count, .capability = capability});
       },
       py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
   m.def(
       "remembered_gemm",
-      [](const gemm::Problem& problem, int capability, int sm_count) {
+      [](const xgemm::GemmProblem& problem, int capability, int sm_count) {
         return gemm::remembered_config(problem, {.sm_count = sm_count, .capability = capability});
       },
       py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
@@ -181,7 +182,7 @@ void bind_gemm(py::module_& m) {
   m.def("explain_gemm", &gemm::explain, py::arg("problem"), py::arg("config"));
   m.def(
       "explain_gemm_json",
-      [](const gemm::Problem& problem, int capability, int sm_count, bool candidates) {
+      [](const xgemm::GemmProblem& problem, int capability, int sm_count, bool candidates) {
         return gemm::explain_json(problem, {.sm_count = sm_count, .capability = capability},
                                   candidates);
       },

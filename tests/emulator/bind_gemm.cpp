@@ -21,16 +21,16 @@ using Address = uintptr_t;
 using Matrix = std::tuple<Address, int64_t, int64_t>;  // strides of rows and columns, in elements
 using Batch = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;  // size; strides: a, b, c, d
 
-gemm::Operand operand_of(const Matrix& matrix) {
+xgemm::GemmOperand operand_of(const Matrix& matrix) {
   const auto [address, row_stride, col_stride] = matrix;
   return {reinterpret_cast<const void*>(address), row_stride, col_stride};
 }
 
-gemm::Problem make_problem(std::tuple<int64_t, int64_t, int64_t> mnk, int dtype, const Matrix& a,
-                           const Matrix& b, const Matrix& c, const Matrix& d, float alpha,
-                           float beta, Address bias, int64_t bias_stride, int activation,
-                           const std::vector<Batch>& batch, int precision) {
-  gemm::Problem problem;
+xgemm::GemmProblem make_problem(std::tuple<int64_t, int64_t, int64_t> mnk, int dtype,
+                                const Matrix& a, const Matrix& b, const Matrix& c, const Matrix& d,
+                                float alpha, float beta, Address bias, int64_t bias_stride,
+                                int activation, const std::vector<Batch>& batch, int precision) {
+  xgemm::GemmProblem problem;
   problem.precision = static_cast<xgemm::Precision>(precision);
   std::tie(problem.m, problem.n, problem.k) = mnk;
   problem.dtype = static_cast<xgemm::DType>(dtype);
@@ -40,14 +40,14 @@ gemm::Problem make_problem(std::tuple<int64_t, int64_t, int64_t> mnk, int dtype,
   problem.alpha = alpha, problem.beta = beta;
   problem.bias = reinterpret_cast<const void*>(bias), problem.bias_stride = bias_stride;
   problem.activation = static_cast<xgemm::Activation>(activation);
-  if (batch.size() > gemm::kMaxBatchDims) throw std::invalid_argument("too many batch dimensions");
+  if (batch.size() > xgemm::kMaxBatchDims) throw std::invalid_argument("too many batch dimensions");
   for (const auto& [size, of_a, of_b, of_c, of_d] : batch) {
     problem.batch[problem.batch_dims++] = {size, of_a, of_b, of_c, of_d};
   }
   return problem;
 }
 
-void launch(const gemm::Problem& problem, const gemm::Config& config) {
+void launch(const xgemm::GemmProblem& problem, const gemm::Config& config) {
   const emulator::Workspace workspace(config.workspace_bytes);
   const xgemm::Status status = gemm::launch(problem, config, workspace.get(), nullptr);
   if (!status.ok()) {
@@ -59,7 +59,7 @@ void launch(const gemm::Problem& problem, const gemm::Config& config) {
 
 void bind_gemm(py::module_& m) {
   // Named apart from those of tests/cpp, which may be loaded beside this module.
-  py::class_<gemm::Problem>(m, "Problem", py::module_local())
+  py::class_<xgemm::GemmProblem>(m, "Problem", py::module_local())
       .def(py::init(&make_problem), py::kw_only(), py::arg("mnk"), py::arg("dtype"), py::arg("a"),
            py::arg("b"), py::arg("c"), py::arg("d"), py::arg("alpha") = 1.0f,
            py::arg("beta") = 0.0f, py::arg("bias") = 0, py::arg("bias_stride") = 1,
@@ -90,7 +90,7 @@ void bind_gemm(py::module_& m) {
            py::arg("tma_store") = false, py::arg("copy_a") = false, py::arg("copy_b") = false,
            py::arg("workspace_bytes") = 0, py::arg("stream_k") = false, py::arg("shifted") = false,
            py::arg("swapped") = false);
-  m.def("select", [](const gemm::Problem& problem, int capability, int sm_count) {
+  m.def("select", [](const xgemm::GemmProblem& problem, int capability, int sm_count) {
     return gemm::select_config(problem, {.sm_count = sm_count, .capability = capability});
   });
   m.def("explain", &gemm::explain);

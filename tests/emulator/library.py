@@ -114,7 +114,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Config:
-    """csrc/cuda/gemm/problem.h says what each field is."""
+    """csrc/cuda/gemm/config.h says what each field is."""
 
     kernel: str
     block_m: int

@@ -25,18 +25,18 @@ int64_t draw_size(Rng& rng) {
   }
 }
 
-cpu::ConstMatrix matrix(const Array& x) { return {x.data(), x.dtype(), x.stride(1), x.stride(2)}; }
+GemmOperand matrix(const Array& x) { return {x.data(), x.stride(1), x.stride(2)}; }
 
-void say(const cpu::GemmProblem& p, int64_t batch, int threads) {
+void say(const GemmProblem& p, int64_t batch, int threads) {
   std::printf(
-      "product %lld x %lldx%lldx%lld, %s A (%lld, %lld), %s B (%lld, %lld), D (%lld, %lld), "
+      "product %lld x %lldx%lldx%lld, %s, A (%lld, %lld), B (%lld, %lld), D (%lld, %lld), "
       "alpha %g, beta %g, bias %d, activation %d, %d threads\n",
       static_cast<long long>(batch), static_cast<long long>(p.m), static_cast<long long>(p.n),
-      static_cast<long long>(p.k), name_of(p.a.dtype), static_cast<long long>(p.a.row_stride),
-      static_cast<long long>(p.a.col_stride), name_of(p.b.dtype),
-      static_cast<long long>(p.b.row_stride), static_cast<long long>(p.b.col_stride),
-      static_cast<long long>(p.d.row_stride), static_cast<long long>(p.d.col_stride), p.alpha,
-      p.beta, p.bias != nullptr, static_cast<int>(p.activation), threads);
+      static_cast<long long>(p.k), name_of(p.dtype), static_cast<long long>(p.a.row_stride),
+      static_cast<long long>(p.a.col_stride), static_cast<long long>(p.b.row_stride),
+      static_cast<long long>(p.b.col_stride), static_cast<long long>(p.d_row_stride),
+      static_cast<long long>(p.d_col_stride), p.alpha, p.beta, p.bias != nullptr,
+      static_cast<int>(p.activation), threads);
   std::fflush(stdout);
 }
 
@@ -53,16 +53,19 @@ void product_case(Rng& rng, const Parallel& parallel) {
   for (Array* x : {&a, &b, &d, &bias, &other_c}) x->fill(rng, -2, 2);
   const Array& c = one_in(rng, 2) ? d : other_c;
 
-  cpu::GemmProblem p;
-  p.m = m, p.n = n, p.k = k;
+  GemmProblem p;
+  p.m = m, p.n = n, p.k = k, p.dtype = dtype;
   p.a = matrix(a), p.b = matrix(b), p.c = matrix(c);
-  p.d = {d.data(), dtype, d.stride(1), d.stride(2)};
+  p.d = d.data(), p.d_row_stride = d.stride(1), p.d_col_stride = d.stride(2);
   if (one_in(rng, 3)) p.alpha = pick(rng, {0.0f, -0.5f, 2.0f});
   if (one_in(rng, 3)) p.beta = pick(rng, {1.0f, -1.0f});
   if (one_in(rng, 2)) p.bias = bias.data();
-  p.bias_dtype = dtype, p.bias_stride = bias.stride(0);
+  p.bias_stride = bias.stride(0);
   p.activation = pick(rng, {Activation::kNone, Activation::kNone, Activation::kRelu});
-  if (batch > 1) p.batch = {{batch, a.stride(0), b.stride(0), c.stride(0), d.stride(0)}};
+  if (batch > 1) {
+    p.batch_dims = 1;
+    p.batch[0] = {batch, a.stride(0), b.stride(0), c.stride(0), d.stride(0)};
+  }
 
   const std::vector<double> as = a.values(), bs = b.values(), cs = c.values();
   say(p, batch, parallel.num_threads());

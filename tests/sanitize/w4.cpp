@@ -102,14 +102,13 @@ void forward(Rng& rng, const Weight& weight, const Parallel& parallel) {
     cpu::w4a16_stream(p, parallel);
   } else {
     const cpu::W4Panels panels(weight.view);
-    cpu::GemmProblem dense;
-    dense.m = m, dense.n = n, dense.k = k;
-    dense.a = {x.data(), dtype, x.stride(0), x.stride(1)};
-    dense.b_source = &panels;
-    dense.d = {y.data(), dtype, y.stride(0), y.stride(1)};
-    dense.bias = p.bias, dense.bias_dtype = dtype, dense.bias_stride = p.bias_stride;
+    GemmProblem dense;
+    dense.m = m, dense.n = n, dense.k = k, dense.dtype = dtype;
+    dense.a = {x.data(), x.stride(0), x.stride(1)};
+    dense.d = y.data(), dense.d_row_stride = y.stride(0), dense.d_col_stride = y.stride(1);
+    dense.bias = p.bias, dense.bias_stride = p.bias_stride;
     dense.activation = p.activation;
-    cpu::gemm(dense, parallel);
+    cpu::gemm(dense, parallel, &panels);
   }
   for (int64_t i = 0; i < m; ++i) {
     std::vector<double> row;
@@ -137,12 +136,11 @@ void backward(Rng& rng, const Weight& weight, const Parallel& parallel) {
               parallel.num_threads());
   std::fflush(stdout);
   const cpu::W4PanelsTransposed panels(weight.view);
-  cpu::GemmProblem p;
-  p.m = m, p.n = k, p.k = n;
-  p.a = {grad.data(), dtype, grad.stride(0), grad.stride(1)};
-  p.b_source = &panels;
-  p.d = {d.data(), dtype, k, 1};
-  cpu::gemm(p, parallel);
+  GemmProblem p;
+  p.m = m, p.n = k, p.k = n, p.dtype = dtype;
+  p.a = {grad.data(), grad.stride(0), grad.stride(1)};
+  p.d = d.data(), p.d_row_stride = k;
+  cpu::gemm(p, parallel, &panels);
   const std::vector<double> rows = grad.values();
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < k; ++j) {

@@ -18,22 +18,23 @@ void advance(M& x, int64_t elements) {
 }
 
 // The operands of the index-th product of the batch.
-Product product_at(const Product& first, const std::vector<BatchDim>& batch, int64_t index) {
+Product product_at(const Product& first, const GemmProblem& problem, int64_t index) {
   Product p = first;
-  for (auto dim = batch.rbegin(); dim != batch.rend(); ++dim) {
-    const int64_t i = index % dim->size;
-    index /= dim->size;
-    advance(p.a, i * dim->a);
-    advance(p.b, i * dim->b);
-    if (p.beta != 0.0f) advance(p.c, i * dim->c);
-    advance(p.d, i * dim->d);
+  for (int d = problem.batch_dims - 1; d >= 0; --d) {
+    const BatchDim& dim = problem.batch[d];
+    const int64_t i = index % dim.size;
+    index /= dim.size;
+    advance(p.a, i * dim.a);
+    advance(p.b, i * dim.b);
+    if (p.beta != 0.0f) advance(p.c, i * dim.c);
+    advance(p.d, i * dim.d);
   }
   return p;
 }
 
-int64_t batch_count(const std::vector<BatchDim>& batch) {
+int64_t batch_count(const GemmProblem& problem) {
   int64_t count = 1;
-  for (const BatchDim& dim : batch) count *= dim.size;
+  for (int d = 0; d < problem.batch_dims; ++d) count *= problem.batch[d].size;
   return count;
 }
 
@@ -87,14 +88,14 @@ void run_no_sum(const Product& p, const Plan& plan, const Kernels& table,
 
 }  // namespace dense
 
-void gemm(const GemmProblem& problem, const Parallel& parallel) {
-  const dense::Product first = dense::product_of(problem);
-  const int64_t count = dense::batch_count(problem.batch);
-  if (problem.batch.empty()) return dense::run_product(first, parallel);
+void gemm(const GemmProblem& problem, const Parallel& parallel, const PanelSource* b) {
+  const dense::Product first = dense::product_of(problem, b);
+  if (problem.batch_dims == 0) return dense::run_product(first, parallel);
+  const int64_t count = dense::batch_count(problem);
   const int threads = parallel.num_threads();
   if (!dense::spread_whole(first, count, threads)) {
     for (int64_t i = 0; i < count; ++i) {
-      dense::run_product(dense::product_at(first, problem.batch, i), parallel);
+      dense::run_product(dense::product_at(first, problem, i), parallel);
     }
     return;
   }
@@ -102,7 +103,7 @@ void gemm(const GemmProblem& problem, const Parallel& parallel) {
     const Parallel alone(1);
     const Range mine = split_range(count, std::min<int64_t>(threads, count), task);
     for (int64_t i = mine.begin; i < mine.end; ++i) {
-      dense::run_product(dense::product_at(first, problem.batch, i), alone);
+      dense::run_product(dense::product_at(first, problem, i), alone);
     }
   });
 }

@@ -34,9 +34,9 @@ const char* why(Path path) {
 }  // namespace
 }  // namespace dense
 
-std::string explain_gemm(const GemmProblem& problem, int num_threads) {
+std::string explain_gemm(const GemmProblem& problem, int num_threads, const PanelSource* b) {
   using namespace dense;
-  const Product p = product_of(problem);
+  const Product p = product_of(problem, b);
   const Kernels& table = kernels();
   const Plan plan = make_plan(p, table, num_threads);
   const Blocking& blocking = table.blocking;
@@ -60,7 +60,7 @@ std::string explain_gemm(const GemmProblem& problem, int num_threads) {
 
 std::string explain_gemm_json(const GemmProblem& problem, int num_threads) {
   using namespace dense;
-  const Product p = product_of(problem);
+  const Product p = product_of(problem, nullptr);
   const Kernels& table = kernels();
   const Plan plan = make_plan(p, table, num_threads);
   const Blocking& blocking = table.blocking;
@@ -68,7 +68,7 @@ std::string explain_gemm_json(const GemmProblem& problem, int num_threads) {
   size.add("m", problem.m)
       .add("n", problem.n)
       .add("k", problem.k)
-      .add("dtype", name_of(problem.d.dtype))
+      .add("dtype", name_of(problem.dtype))
       .add("threads", num_threads);
   choice.add("kernel", name_of(plan.path))
       .add("isa", name_of(table.isa))

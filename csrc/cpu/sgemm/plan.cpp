@@ -80,17 +80,20 @@ void choose_grid(const Product& p, const Blocking& blocking, int threads, Plan& 
 
 }  // namespace
 
-Product product_of(const GemmProblem& problem) {
+Product product_of(const GemmProblem& problem, const PanelSource* b) {
+  const auto matrix_of = [&](const GemmOperand& x) {
+    return ConstMatrix{x.data, problem.dtype, x.row_stride, x.col_stride};
+  };
   Product p;
   p.m = problem.m;
   p.n = problem.n;
   p.k = problem.k;
-  p.a = problem.a;
-  p.b = problem.b;
-  p.b_source = problem.b_source;
-  p.c = problem.c;
-  p.d = problem.d;
-  p.bias = {problem.bias, problem.bias_dtype, 0, problem.bias_stride};
+  p.a = matrix_of(problem.a);
+  p.b = matrix_of(problem.b);
+  p.b_source = b;
+  p.c = matrix_of(problem.c);
+  p.d = {problem.d, problem.dtype, problem.d_row_stride, problem.d_col_stride};
+  p.bias = {problem.bias, problem.dtype, 0, problem.bias_stride};
   p.alpha = problem.alpha;
   p.beta = problem.beta;
   p.activation = problem.activation;

@@ -21,8 +21,8 @@ struct Plan {
   int threads_m = 1, threads_n = 1;  // the grid of threads over D
 };
 
-// One product of the problem: its first, where it is a batch.
-Product product_of(const GemmProblem& problem);
+// One product of the problem: its first, where it is a batch. B comes from `b` unless that is null.
+Product product_of(const GemmProblem& problem, const PanelSource* b);
 
 Plan make_plan(const Product& p, const Kernels& table, int num_threads);
 

@@ -5,6 +5,18 @@
 
 namespace xgemm::cpu::dense {
 
+// Element (i, j) is at data + i * row_stride + j * col_stride, in elements of `dtype`.
+struct ConstMatrix {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t row_stride = 0, col_stride = 0;
+};
+struct Matrix {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t row_stride = 0, col_stride = 0;
+};
+
 // GemmProblem without its batch; the bias is a matrix of which one stride is 0, so that a problem
 // can be transposed as a whole.
 struct Product {

@@ -3,13 +3,15 @@
 
 #include <cuda_runtime_api.h>
 
+#include "common/gemm_problem.h"
 #include "common/status.h"
-#include "cuda/gemm/problem.h"
+#include "cuda/gemm/config.h"
 
 namespace xgemm::cuda::gemm {
 
 // On the current device, which holds all operands. `config` is select_config's for this problem;
 // `workspace` has config.workspace_bytes bytes, aligned to 256, with any contents.
-Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream);
+Status launch(const GemmProblem& problem, const Config& config, void* workspace,
+              cudaStream_t stream);
 
 }  // namespace xgemm::cuda::gemm

@@ -71,12 +71,12 @@ const char* tag_of(Kernel kernel) {
   return "";
 }
 
-const sm90::single_tile::Shape& compiled_shape(const Problem& p, const Config& config) {
+const sm90::single_tile::Shape& compiled_shape(const GemmProblem& p, const Config& config) {
   const bool k_major = sm90::a_k_major(p) && sm90::b_k_major(p);
   return sm90::single_tile::shape_of(config.block_m, config.block_n, k_major);
 }
 
-JsonObject fields_of(const Problem& problem, const Config& config) {
+JsonObject fields_of(const GemmProblem& problem, const Config& config) {
   JsonObject json;
   json.add("kernel", tag_of(config.kernel))
       .add("block_m", config.block_m)
@@ -98,7 +98,7 @@ JsonObject fields_of(const Problem& problem, const Config& config) {
       .add("workspace_bytes", config.workspace_bytes);
 }
 
-JsonObject describe(const Problem& p, const DeviceInfo& device) {
+JsonObject describe(const GemmProblem& p, const DeviceInfo& device) {
   const char* precisions[] = {"ieee", "tf32x3", "tf32"};
   JsonObject json;
   json.add("m", p.m).add("n", p.n).add("k", p.k).add("dtype", xgemm::name_of(p.dtype));
@@ -113,7 +113,7 @@ JsonObject describe(const Problem& p, const DeviceInfo& device) {
 
 }  // namespace
 
-std::string explain(const Problem& problem, const Config& config) {
+std::string explain(const GemmProblem& problem, const Config& config) {
   std::ostringstream out;
   out << "dense GEMM on CUDA: m=" << problem.m << " n=" << problem.n << " k=" << problem.k << " "
       << name_of(problem.dtype) << "\nkernel: " << name_of(config.kernel) << ", tile "
@@ -139,7 +139,7 @@ std::string explain(const Problem& problem, const Config& config) {
   return out.str();
 }
 
-std::string explain_json(const Problem& problem, const DeviceInfo& device, bool candidates) {
+std::string explain_json(const GemmProblem& problem, const DeviceInfo& device, bool candidates) {
   const auto choose = [&] { return select_config(problem, device); };
   return choice_json<Config>("dense", describe(problem, device), candidates, choose,
                              [&](const Config& config) { return fields_of(problem, config); });

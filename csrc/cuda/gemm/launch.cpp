@@ -14,7 +14,7 @@ namespace xgemm::cuda::gemm {
 namespace {
 
 // With copies of the operands that TMA cannot read, in the workspace.
-Status launch_copied(const Problem& problem, const Config& config, void* workspace,
+Status launch_copied(const GemmProblem& problem, const Config& config, void* workspace,
                      cudaStream_t stream) {
   align::AlignedCopy copies[align::kMaxCopies];
   int count = 0;
@@ -36,7 +36,8 @@ Status launch_copied(const Problem& problem, const Config& config, void* workspa
 
 }  // namespace
 
-Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream) {
+Status launch(const GemmProblem& problem, const Config& config, void* workspace,
+              cudaStream_t stream) {
   if (problem.m == 0 || problem.n == 0) return {};
   for (int i = 0; i < problem.batch_dims; ++i) {
     if (problem.batch[i].size == 0) return {};

@@ -25,13 +25,13 @@ namespace {
 // host. A product of fewer us than kHostBoundUs waits for the host alone: it is one launch.
 constexpr double kCopyLaunchUs = 4.5, kCopyBytesPerUs = 3.8e6, kHostBoundUs = 10.0;
 
-int64_t batch_of(const Problem& p) {
+int64_t batch_of(const GemmProblem& p) {
   int64_t batch = 1;
   for (int i = 0; i < p.batch_dims; ++i) batch *= p.batch[i].size;
   return batch;
 }
 
-Config simt_config(const Problem& p, const DeviceInfo& device, const char* reason) {
+Config simt_config(const GemmProblem& p, const DeviceInfo& device, const char* reason) {
   Config config;
   const int64_t tiles =
       ceil_div<int64_t>(p.m, config.block_m) * ceil_div<int64_t>(p.n, config.block_n) * batch_of(p);
@@ -63,13 +63,13 @@ struct Measure {
   double of(double us) const { return factor * us + more_us; }
 };
 constexpr Measure kPersistentOfKMajor{0.93, 1.4}, kSkinnyOfKMajor{1.07, 1.5}, kOwn{1, 0};
-bool suits_skinny_kernel(const Problem& p) {
+bool suits_skinny_kernel(const GemmProblem& p) {
   if (std::min(p.m, p.n) < kMinForTiles) return true;
   return p.m * p.n * batch_of(p) <= kSmallOutput && p.k >= kLongK;
 }
 
 // The kernels that read by TMA, for a problem that it can read.
-void consider_tma(const Problem& p, const DeviceInfo& device, Best* best) {
+void consider_tma(const GemmProblem& p, const DeviceInfo& device, Best* best) {
   const bool k_major = sm90::single_tile::suits_k_major(p);
   // `first`: of the candidates that were logged for this choice.
   const auto consider = [&](const Config& config, double us, const Measure& measure, size_t first) {
@@ -90,7 +90,7 @@ void consider_tma(const Problem& p, const DeviceInfo& device, Best* best) {
 
 // Whether TMA would read few rows of A (or columns of B) that do not lie along K: for each k a
 // piece of a line, and all SMs the same lines at the same time.
-bool skinny_across_k(const Problem& p, int64_t extent, bool k_major) {
+bool skinny_across_k(const GemmProblem& p, int64_t extent, bool k_major) {
   return !k_major && align::is_skinny_side(p, extent);
 }
 
@@ -99,13 +99,13 @@ double copies_us(int64_t bytes) {
 }
 
 // The same after copies of the operands that need one, or gain by it.
-void consider_copies(const Problem& p, const DeviceInfo& device, Best* best) {
+void consider_copies(const GemmProblem& p, const DeviceInfo& device, Best* best) {
   // More dimensions of the batch than a tensor map has may merge in copies.
   const bool many = p.batch_dims > sm90::kMaxTmaBatchDims;
   const bool copy_a = many || !sm90::a_fits_tma(p) || skinny_across_k(p, p.m, sm90::a_k_major(p));
   const bool copy_b = many || !sm90::b_fits_tma(p) || skinny_across_k(p, p.n, sm90::b_k_major(p));
   const align::AlignedCopy a = align::copy_of_a(p), b = align::copy_of_b(p);
-  const Problem copied = align::with_copies(p, copy_a ? &a : nullptr, copy_b ? &b : nullptr);
+  const GemmProblem copied = align::with_copies(p, copy_a ? &a : nullptr, copy_b ? &b : nullptr);
   if (!sm90::extents_fit_tma(copied)) return;
   Best of_copies;
   const size_t first = logged<Config>();
@@ -124,7 +124,7 @@ void consider_copies(const Problem& p, const DeviceInfo& device, Best* best) {
 
 }  // namespace
 
-Config select_config(const Problem& p, const DeviceInfo& device) {
+Config select_config(const GemmProblem& p, const DeviceInfo& device) {
   if (p.m == 0 || p.n == 0 || batch_of(p) == 0) {
     Config nothing;
     nothing.reason = "the result is empty";
@@ -165,10 +165,10 @@ Config select_config(const Problem& p, const DeviceInfo& device) {
   return best.config;
 }
 
-bool select_shifted(const Problem& p, const DeviceInfo& device, Config* config, double* us) {
+bool select_shifted(const GemmProblem& p, const DeviceInfo& device, Config* config, double* us) {
   const bool copy_b = !sm90::b_fits_tma(p);
   const align::AlignedCopy b = align::copy_of_b(p);
-  const Problem copied = align::with_copies(p, nullptr, copy_b ? &b : nullptr);
+  const GemmProblem copied = align::with_copies(p, nullptr, copy_b ? &b : nullptr);
   if (!sm90::extents_fit_tma(copied) || !sm90::persistent::fits_shifted(copied)) return false;
   const size_t first = logged<Config>();
   *config = sm90::persistent::select_shifted(copied, device, us);

@@ -8,7 +8,7 @@ namespace xgemm::cuda::gemm {
 namespace {
 
 struct Asked {
-  Problem problem;
+  GemmProblem problem;
   DeviceInfo device;
 };
 
@@ -25,10 +25,10 @@ auto members(const Asked& asked) {
 }  // namespace
 
 // A choice costs the host 2 to 8 us, and a model asks for the same few products again and again.
-Config remembered_config(const Problem& p, const DeviceInfo& device) {
+Config remembered_config(const GemmProblem& p, const DeviceInfo& device) {
   if (p.batch_dims > 0) return select_config(p, device);
   Asked asked{p, device};
-  Problem& key = asked.problem;
+  GemmProblem& key = asked.problem;
   key.a.data = alignment_of(p.a.data), key.b.data = alignment_of(p.b.data);
   key.c.data = alignment_of(p.c.data), key.bias = alignment_of(p.bias);
   key.d = const_cast<void*>(alignment_of(p.d));

@@ -20,8 +20,8 @@ int64_t leading_dimension(int64_t inner) {
   return round_up(inner, inner >= 8 * kLine ? kLine : kVector);
 }
 
-AlignedCopy plan(const Problem& problem, const Operand& operand, int64_t rows, int64_t columns,
-                 bool k_is_columns, int64_t BatchDim::* stride) {
+AlignedCopy plan(const GemmProblem& problem, const GemmOperand& operand, int64_t rows,
+                 int64_t columns, bool k_is_columns, int64_t BatchDim::* stride) {
   const int64_t of_rows = distance(rows, operand.row_stride);
   const int64_t of_columns = distance(columns, operand.col_stride);
   AlignedCopy copy;
@@ -47,7 +47,7 @@ bool continues(const BatchDim& outer, const BatchDim& inner, bool reads_c) {
          (!reads_c || outer.c == inner.c * inner.size) && outer.d == inner.d * inner.size;
 }
 
-void merge_batch(Problem& problem) {
+void merge_batch(GemmProblem& problem) {
   int kept = 0;
   for (int i = 0; i < problem.batch_dims; ++i) {
     const BatchDim dim = problem.batch[i];
@@ -63,7 +63,7 @@ void merge_batch(Problem& problem) {
   problem.batch_dims = kept;
 }
 
-void read_from(Problem& problem, Operand& operand, const AlignedCopy& copy,
+void read_from(GemmProblem& problem, GemmOperand& operand, const AlignedCopy& copy,
                int64_t BatchDim::* stride) {
   operand.data = copy.dst;
   operand.row_stride = copy.inner_is_columns ? copy.leading_dimension : 1;
@@ -77,21 +77,21 @@ void read_from(Problem& problem, Operand& operand, const AlignedCopy& copy,
 
 }  // namespace
 
-bool is_skinny_side(const Problem& problem, int64_t extent) {
+bool is_skinny_side(const GemmProblem& problem, int64_t extent) {
   constexpr int64_t kMaxFew = 32;
   return extent <= kMaxFew && extent == std::min(problem.m, problem.n);
 }
 
-AlignedCopy copy_of_a(const Problem& problem) {
+AlignedCopy copy_of_a(const GemmProblem& problem) {
   return plan(problem, problem.a, problem.m, problem.k, true, &BatchDim::a);
 }
 
-AlignedCopy copy_of_b(const Problem& problem) {
+AlignedCopy copy_of_b(const GemmProblem& problem) {
   return plan(problem, problem.b, problem.k, problem.n, false, &BatchDim::b);
 }
 
-Problem with_copies(const Problem& problem, const AlignedCopy* a, const AlignedCopy* b) {
-  Problem changed = problem;
+GemmProblem with_copies(const GemmProblem& problem, const AlignedCopy* a, const AlignedCopy* b) {
+  GemmProblem changed = problem;
   if (a != nullptr) read_from(changed, changed.a, *a, &BatchDim::a);
   if (b != nullptr) read_from(changed, changed.b, *b, &BatchDim::b);
   merge_batch(changed);

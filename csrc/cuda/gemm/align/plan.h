@@ -2,8 +2,8 @@
 // problem looks like afterwards. Nothing here needs the CUDA toolkit.
 #pragma once
 
+#include "common/gemm_problem.h"
 #include "common/math.h"
-#include "cuda/gemm/problem.h"
 
 namespace xgemm::cuda::gemm::align {
 
@@ -33,16 +33,16 @@ struct AlignedCopy {
 };
 
 // Whether an operand of so many rows (or columns, of B) is the one with few of them.
-bool is_skinny_side(const Problem& problem, int64_t extent);
+bool is_skinny_side(const GemmProblem& problem, int64_t extent);
 
 // The copies of A and B. Few rows (or columns) have K along them: a kernel that streams the other
 // operand then takes whole lines, and no more of them than there are. Else a dimension that is
 // contiguous stays so, or the one of the smaller stride becomes it.
-AlignedCopy copy_of_a(const Problem& problem);
-AlignedCopy copy_of_b(const Problem& problem);
+AlignedCopy copy_of_a(const GemmProblem& problem);
+AlignedCopy copy_of_b(const GemmProblem& problem);
 
 // The problem with A and B read from their copies, where one is given (not null). Batch dimensions
 // that lie behind one another now are merged.
-Problem with_copies(const Problem& problem, const AlignedCopy* a, const AlignedCopy* b);
+GemmProblem with_copies(const GemmProblem& problem, const AlignedCopy* a, const AlignedCopy* b);
 
 }  // namespace xgemm::cuda::gemm::align

@@ -78,8 +78,9 @@ Status launch_config(const Params& params, const Config& config, cudaStream_t st
 
 }  // namespace
 
-Status launch(const Problem& given, const Config& config, void* workspace, cudaStream_t stream) {
-  Problem problem = given;
+Status launch(const GemmProblem& given, const Config& config, void* workspace,
+              cudaStream_t stream) {
+  GemmProblem problem = given;
   char* free = static_cast<char*>(workspace);
   Copy copies[kMaxCopies];
   int count = 0;

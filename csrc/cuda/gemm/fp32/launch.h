@@ -9,6 +9,7 @@ namespace xgemm::cuda::gemm::fp32 {
 // D from split-K's partial sums.
 Status reduce(const Params& params, cudaStream_t stream);
 
-Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream);
+Status launch(const GemmProblem& problem, const Config& config, void* workspace,
+              cudaStream_t stream);
 
 }  // namespace xgemm::cuda::gemm::fp32

@@ -1,8 +1,8 @@
 // What the host tells the fp32 kernels.
 #pragma once
 
+#include "common/gemm_problem.h"
 #include "common/math.h"
-#include "cuda/gemm/problem.h"
 
 namespace xgemm::cuda::gemm::fp32 {
 

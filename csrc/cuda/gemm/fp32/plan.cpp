@@ -12,7 +12,7 @@ namespace {
 
 // Whether all addresses of a matrix are multiples of 16 bytes, whose contiguous runs start `stride`
 // elements apart, and whose stride over the batch is the member `batch`.
-bool aligned(const Problem& p, const void* data, int64_t stride, int64_t extent,
+bool aligned(const GemmProblem& p, const void* data, int64_t stride, int64_t extent,
              int64_t BatchDim::* batch) {
   uint64_t bits = reinterpret_cast<uintptr_t>(data);
   if (extent > 1) bits |= static_cast<uint64_t>(stride) * sizeof(float);
@@ -22,7 +22,7 @@ bool aligned(const Problem& p, const void* data, int64_t stride, int64_t extent,
   return bits % 16 == 0;
 }
 
-OperandParams make_operand(const Problem& p, const void* data, int64_t rows, int64_t row_stride,
+OperandParams make_operand(const GemmProblem& p, const void* data, int64_t rows, int64_t row_stride,
                            int64_t k_stride, int64_t BatchDim::* batch) {
   OperandParams operand{static_cast<const float*>(data),
                         row_stride,
@@ -53,7 +53,7 @@ void transpose(Params* params) {
 
 }  // namespace
 
-Params make_params(const Problem& p) {
+Params make_params(const GemmProblem& p) {
   Params params{};
   params.m = p.m, params.n = p.n, params.k = p.k;
   params.a = make_operand(p, p.a.data, p.m, p.a.row_stride, p.a.col_stride, &BatchDim::a);
@@ -88,7 +88,7 @@ Params make_params(const Problem& p) {
   return params;
 }
 
-Params make_gemv_params(const Problem& p) {
+Params make_gemv_params(const GemmProblem& p) {
   Params params = make_params(p);
   if (params.m > params.n) {
     transpose(&params);
@@ -115,8 +115,8 @@ int gemv_warps(const Params& p, int columns) {
   return static_cast<int>(std::clamp<int64_t>(ceil_div(depth, rows * kMinSteps), 1, most));
 }
 
-Copy plan_copy(Problem* problem, bool of_a, void* dst) {
-  Operand& operand = of_a ? problem->a : problem->b;
+Copy plan_copy(GemmProblem* problem, bool of_a, void* dst) {
+  GemmOperand& operand = of_a ? problem->a : problem->b;
   const int64_t rows = of_a ? problem->m : problem->n;
   BatchDim& batch = problem->batch[0];
   int64_t& batch_stride = of_a ? batch.a : batch.b;
@@ -137,12 +137,12 @@ Copy plan_copy(Problem* problem, bool of_a, void* dst) {
   return copy;
 }
 
-int64_t copies_bytes(const Problem& problem, bool a, bool b) {
+int64_t copies_bytes(const GemmProblem& problem, bool a, bool b) {
   if (problem.batch_dims > 1 && (a || b)) return -1;
   int64_t bytes = 0;
   for (const bool of_a : {true, false}) {
     if (!(of_a ? a : b)) continue;
-    Problem copied = problem;
+    GemmProblem copied = problem;
     const Copy copy = plan_copy(&copied, of_a, nullptr);
     if (copy_tiles(copy.batches, copy.outer, copy.inner) > INT32_MAX) return -1;
     bytes += copy_bytes(copy);

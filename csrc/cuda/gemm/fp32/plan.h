@@ -16,16 +16,16 @@ inline constexpr int kGemvMaxRows = 4, kGemvMaxColumns = 128, kGemvMaxWarps = 16
 inline constexpr int kPartsGroups = 8;
 
 // All but what depends on the Config: splits, partials, tiles.
-Params make_params(const Problem& problem);
+Params make_params(const GemmProblem& problem);
 // With D's shorter side as rows, for the kernels that take few of them.
-Params make_gemv_params(const Problem& problem);
+Params make_gemv_params(const GemmProblem& problem);
 // The warps of a CTA of the gemv kernels that has so many columns.
 int gemv_warps(const Params& params, int columns);
 // A copy of A (or B) along its rows (columns), as the large tile wants it, to `dst`, a multiple of
 // 16; the problem reads the copy from then on. At most one batch dimension.
-Copy plan_copy(Problem* problem, bool of_a, void* dst);
+Copy plan_copy(GemmProblem* problem, bool of_a, void* dst);
 // What such copies take; negative where they cannot be made.
-int64_t copies_bytes(const Problem& problem, bool a, bool b);
+int64_t copies_bytes(const GemmProblem& problem, bool a, bool b);
 // Of so many CTAs a kernel that TMA feeds has one for each tile that is not split, and one for
 // each part of the others.
 constexpr int whole_tiles(int64_t tiles, int64_t splits, int64_t ctas) {

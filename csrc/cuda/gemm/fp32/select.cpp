@@ -139,7 +139,7 @@ void consider(const Tile& tile, const Copies& copies, const Params& p, const Dev
 }
 
 // False where there is none: more than one dimension of the batch, or too large a copy.
-bool plan_copies(const Problem& problem, const Params& p, Copies* copies) {
+bool plan_copies(const GemmProblem& problem, const Params& p, Copies* copies) {
   // make_params may have swapped the operands.
   const bool a = p.a.access == Access::kRows16, b = p.b.access == Access::kRows16;
   copies->a = !(p.transposed ? b : a);
@@ -182,7 +182,7 @@ int gemv_cluster(const Params& p, int64_t tiles, int sm_count) {
 }
 
 // Few rows of D: a stream over B, in as many CTAs as keep the memory busy.
-void consider_few(const Problem& problem, const DeviceInfo& device, Choice* best) {
+void consider_few(const GemmProblem& problem, const DeviceInfo& device, Choice* best) {
   const Params p = make_gemv_params(problem);
   if (p.m > kGemvMaxRows) return;
   constexpr int64_t kSplitCtas = 48, kMinKToSplit = 4096, kMinKOfPart = 1024;
@@ -224,7 +224,7 @@ void consider_few(const Problem& problem, const DeviceInfo& device, Choice* best
 
 }  // namespace
 
-Config select(const Problem& problem, const DeviceInfo& device, double* estimate_us) {
+Config select(const GemmProblem& problem, const DeviceInfo& device, double* estimate_us) {
   const Params p = make_params(problem);
   const size_t first = logged<Config>();
   Choice best;

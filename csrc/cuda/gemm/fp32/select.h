@@ -2,10 +2,11 @@
 #pragma once
 
 #include "common/device.h"
-#include "cuda/gemm/problem.h"
+#include "common/gemm_problem.h"
+#include "cuda/gemm/config.h"
 
 namespace xgemm::cuda::gemm::fp32 {
 
-Config select(const Problem& problem, const DeviceInfo& device, double* estimate_us);
+Config select(const GemmProblem& problem, const DeviceInfo& device, double* estimate_us);
 
 }  // namespace xgemm::cuda::gemm::fp32

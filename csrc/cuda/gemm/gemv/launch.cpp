@@ -7,7 +7,8 @@
 
 namespace xgemm::cuda::gemm::gemv {
 
-Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream) {
+Status launch(const GemmProblem& problem, const Config& config, void* workspace,
+              cudaStream_t stream) {
   const std::optional<View> view = view_of(problem, config.block_m, config.block_n);
   if (!view) return {cudaErrorInvalidValue, "the matrix-vector kernel's choice"};
   const Shape& shape = *view->shape;

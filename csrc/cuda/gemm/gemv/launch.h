@@ -5,6 +5,7 @@
 namespace xgemm::cuda::gemm::gemv {
 
 // For problems that gemv::select takes, with the config it gives.
-Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream);
+Status launch(const GemmProblem& problem, const Config& config, void* workspace,
+              cudaStream_t stream);
 
 }  // namespace xgemm::cuda::gemm::gemv

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cuda/gemm/problem.h"
+#include "common/gemm_problem.h"
 
 namespace xgemm::cuda::gemm::gemv {
 

@@ -28,11 +28,11 @@ bool small_stride(int64_t stride, int64_t extent) {
 
 // The operands with B (or, swapped, A) as W.
 struct Side {
-  Operand w, x;  // w: [k, wide], x: [narrow, k]
+  GemmOperand w, x;  // w: [k, wide], x: [narrow, k]
   int64_t narrow, wide;
 };
 
-Side side_of(const Problem& p, bool swapped) {
+Side side_of(const GemmProblem& p, bool swapped) {
   if (!swapped) return {p.b, p.a, p.m, p.n};
   return {{p.a.data, p.a.col_stride, p.a.row_stride},
           {p.b.data, p.b.col_stride, p.b.row_stride},
@@ -64,7 +64,7 @@ const Shape* find_shape(const View& view, Layout layout, int tile) {
   return found != std::end(kShapes) ? found : nullptr;
 }
 
-std::optional<View> view_of_side(const Problem& p, bool swapped, int tile) {
+std::optional<View> view_of_side(const GemmProblem& p, bool swapped, int tile) {
   Side side = side_of(p, swapped);
   if (side.narrow > kMaxNarrow) return std::nullopt;
   // Strides of extents of 1 are never used, and become those that suit the kernels.
@@ -204,7 +204,7 @@ double estimate(const View& view, const DeviceInfo& device, int splits) {
 
 }  // namespace
 
-std::optional<View> view_of(const Problem& p, int block_m, int block_n) {
+std::optional<View> view_of(const GemmProblem& p, int block_m, int block_n) {
   const auto of_side = [&](bool swapped) {
     return view_of_side(p, swapped, swapped ? block_m : block_n);
   };
@@ -213,7 +213,7 @@ std::optional<View> view_of(const Problem& p, int block_m, int block_n) {
   return of_side(!swapped_first);
 }
 
-bool select(const Problem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
+bool select(const GemmProblem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
   if (device.capability < 80 || (p.dtype != DType::kF16 && p.dtype != DType::kBF16)) return false;
   if (p.alpha != 1.0f || p.beta != 0.0f || p.m == 0 || p.n == 0 || p.k == 0) return false;
   const std::optional<View> view = view_of(p, 0, 0);

@@ -4,8 +4,9 @@
 #include <optional>
 
 #include "common/device.h"
+#include "common/gemm_problem.h"
+#include "cuda/gemm/config.h"
 #include "cuda/gemm/gemv/params.h"
-#include "cuda/gemm/problem.h"
 
 namespace xgemm::cuda::gemm::gemv {
 
@@ -52,10 +53,11 @@ struct View {
 
 // Nothing where the problem is not one for these kernels, or not for such tiles; 0: of the tile to
 // choose.
-std::optional<View> view_of(const Problem& problem, int block_m, int block_n);
+std::optional<View> view_of(const GemmProblem& problem, int block_m, int block_n);
 
 // Pure. True if the kernel takes the problem; then `config` is for launch, and `estimate_us` about
 // the time it takes.
-bool select(const Problem& problem, const DeviceInfo& device, Config* config, double* estimate_us);
+bool select(const GemmProblem& problem, const DeviceInfo& device, Config* config,
+            double* estimate_us);
 
 }  // namespace xgemm::cuda::gemm::gemv

@@ -14,7 +14,7 @@ constexpr int kBlock = 64, kBlockK = 16, kThreads = 256, kPerThread = 4;
 // Element offsets of batch `index` into the operands.
 struct BatchOffset {
   int64_t a = 0, b = 0, c = 0, d = 0;
-  __device__ BatchOffset(const Problem& problem, int64_t index) {
+  __device__ BatchOffset(const GemmProblem& problem, int64_t index) {
     for (int i = problem.batch_dims - 1; i >= 0; --i) {
       const BatchDim& dim = problem.batch[i];
       const int64_t at = index % dim.size;
@@ -45,7 +45,7 @@ __device__ void load_tile(float (*tile)[kBlock + 4], const T* data, int64_t row_
 }
 
 template <typename T>
-__device__ void store_tile(const Problem& p, const BatchOffset& offset,
+__device__ void store_tile(const GemmProblem& p, const BatchOffset& offset,
                            const float (&acc)[kPerThread][kPerThread], int64_t row,
                            int64_t column) {
   const T* c = static_cast<const T*>(p.c.data) + offset.c;
@@ -68,7 +68,7 @@ __device__ void store_tile(const Problem& p, const BatchOffset& offset,
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    gemm_kernel(const __grid_constant__ Problem p, int64_t tiles_m, int64_t tiles_n,
+    gemm_kernel(const __grid_constant__ GemmProblem p, int64_t tiles_m, int64_t tiles_n,
                 int64_t tiles) {
   XGEMM_STATIC_SHARED(Tiles, tile_of);
   const int row = threadIdx.x / 16 * kPerThread, column = threadIdx.x % 16 * kPerThread;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-Status launch(const Problem& problem, const Config& config, cudaStream_t stream) {
+Status launch(const GemmProblem& problem, const Config& config, cudaStream_t stream) {
   const int64_t tiles_m = ceil_div<int64_t>(problem.m, kBlock);
   const int64_t tiles_n = ceil_div<int64_t>(problem.n, kBlock);
   int64_t tiles = tiles_m * tiles_n;

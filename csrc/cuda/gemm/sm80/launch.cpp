@@ -14,12 +14,12 @@ const void* shifted(const void* data, int64_t elements) {
 }
 
 // The two halves of a problem's largest batch dimension, one after the other.
-Status launch_halves(const Problem& problem, const Config& config, void* workspace,
+Status launch_halves(const GemmProblem& problem, const Config& config, void* workspace,
                      cudaStream_t stream) {
   const auto* const end = problem.batch + problem.batch_dims;
   const auto largest = std::max_element(
       problem.batch, end, [](const BatchDim& x, const BatchDim& y) { return x.size < y.size; });
-  Problem first = problem, second = problem;
+  GemmProblem first = problem, second = problem;
   const auto at = largest - problem.batch;
   const int64_t half = largest->size / 2;
   first.batch[at].size = half;
@@ -33,7 +33,8 @@ Status launch_halves(const Problem& problem, const Config& config, void* workspa
 
 }  // namespace
 
-Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream) {
+Status launch(const GemmProblem& problem, const Config& config, void* workspace,
+              cudaStream_t stream) {
   Params params = make_params(problem);
   params.splits = config.splits;
   params.k_per_split = round_up<int64_t>(ceil_div<int64_t>(params.k, config.splits), kBlockK);

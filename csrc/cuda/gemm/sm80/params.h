@@ -1,7 +1,7 @@
 // What the host tells the sm_80 kernel.
 #pragma once
 
-#include "cuda/gemm/problem.h"
+#include "common/gemm_problem.h"
 
 namespace xgemm::cuda::gemm::sm80 {
 

@@ -11,7 +11,7 @@ namespace {
 
 // The largest power of two, at most 16, that divides all addresses of an operand whose contiguous
 // runs start `stride` elements apart, and whose stride over the batch is the member `batch`.
-int alignment(const Problem& p, const void* data, int64_t stride, int64_t extent,
+int alignment(const GemmProblem& p, const void* data, int64_t stride, int64_t extent,
               int64_t BatchDim::* batch) {
   uint64_t bits = reinterpret_cast<uintptr_t>(data) | 16;
   if (extent > 1) bits |= static_cast<uint64_t>(stride) * 2;
@@ -38,7 +38,7 @@ Access access_for(int alignment_bytes, int64_t contiguous, int64_t stride, int64
 
 // `rows`, `k`: the operand's extents. Where both of its dimensions can be read as contiguous (one
 // of them has extent 1), the better aligned one counts.
-OperandParams make_operand(const Problem& p, const void* data, int64_t rows, int64_t k,
+OperandParams make_operand(const GemmProblem& p, const void* data, int64_t rows, int64_t k,
                            int64_t row_stride, int64_t k_stride, int64_t BatchDim::* batch) {
   OperandParams operand{data, row_stride, k_stride, Access::kStrided, false};
   const bool along_k = k_stride == 1 || k <= 1, along_rows = row_stride == 1 || rows <= 1;
@@ -61,7 +61,7 @@ OperandParams make_operand(const Problem& p, const void* data, int64_t rows, int
 
 }  // namespace
 
-Params make_params(const Problem& p) {
+Params make_params(const GemmProblem& p) {
   Params params{};
   params.m = p.m, params.n = p.n, params.k = p.k;
   params.a = make_operand(p, p.a.data, p.m, p.k, p.a.row_stride, p.a.col_stride, &BatchDim::a);

@@ -9,6 +9,6 @@ namespace xgemm::cuda::gemm::sm80 {
 inline constexpr int kBlockK = 64;
 
 // All but splits, partials and tiles, which depend on the Config.
-Params make_params(const Problem& problem);
+Params make_params(const GemmProblem& problem);
 
 }  // namespace xgemm::cuda::gemm::sm80

@@ -110,7 +110,7 @@ void consider(const Tile& tile, const Params& p, int sm_count, Choice* best) {
 
 }  // namespace
 
-Config select(const Problem& problem, const DeviceInfo& device, double* estimate_us) {
+Config select(const GemmProblem& problem, const DeviceInfo& device, double* estimate_us) {
   const Params p = make_params(problem);
   const bool aligned = is_aligned(p);
   const int sm_count = std::max(device.sm_count, 1);

@@ -4,7 +4,7 @@
 
 namespace xgemm::cuda::gemm::sm90 {
 
-bool encode_operand(CUtensorMap* map, const Problem& problem, const Loads& o) {
+bool encode_operand(CUtensorMap* map, const GemmProblem& problem, const Loads& o) {
   MapShape shape{};
   if (!o.mn_major) {
     shape = {5, {problem.k, o.mn, 1}, {1, o.mn_stride, 0}, {kBlockK, o.rows / o.sharers, 1, 1, 1}};
@@ -23,7 +23,7 @@ bool encode_operand(CUtensorMap* map, const Problem& problem, const Loads& o) {
   return encode_tensor_map(map, o.data, problem.dtype, shape);
 }
 
-Batch batch_of(const Problem& problem, int64_t BatchDim::* stride) {
+Batch batch_of(const GemmProblem& problem, int64_t BatchDim::* stride) {
   Batch batch{{1, 1}, {0, 0}};
   for (int i = 0; i < problem.batch_dims; ++i) {
     const BatchDim& dim = problem.batch[problem.batch_dims - 1 - i];

@@ -1,7 +1,7 @@
 // Tensor maps of a product's operands.
 #pragma once
 
-#include "cuda/gemm/problem.h"
+#include "common/gemm_problem.h"
 #include "cuda/gemm/sm90/tensor_map.h"
 
 namespace xgemm::cuda::gemm::sm90 {
@@ -21,8 +21,8 @@ struct Loads {
   int rows, sharers;
 };
 
-bool encode_operand(CUtensorMap* map, const Problem& problem, const Loads& operand);
+bool encode_operand(CUtensorMap* map, const GemmProblem& problem, const Loads& operand);
 
-Batch batch_of(const Problem& problem, int64_t BatchDim::* stride);
+Batch batch_of(const GemmProblem& problem, int64_t BatchDim::* stride);
 
 }  // namespace xgemm::cuda::gemm::sm90

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <numeric>
 
-#include "cuda/gemm/problem.h"
+#include "common/gemm_problem.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 
 namespace xgemm::cuda::gemm::sm90 {
@@ -27,14 +27,14 @@ inline RowBegins row_begins(int64_t stride) {
 }
 
 // 33 to 128 rows or columns that are not over soon; no batches.
-inline bool has_33_to_128_rows(const Problem& p) {
+inline bool has_33_to_128_rows(const GemmProblem& p) {
   constexpr int64_t kMin = 33, kMax = 128, kMinOther = 256;
   const int64_t skinny = std::min(p.m, p.n), other = std::min(std::max(p.m, p.n), p.k);
   return skinny >= kMin && skinny <= kMax && other >= kMinOther && p.batch_dims == 0;
 }
 
 // Such rows along K in whole lines, beside a large operand that lies so, too.
-inline bool is_large_33_to_128(const Problem& p) {
+inline bool is_large_33_to_128(const GemmProblem& p) {
   constexpr int64_t kMinBytes = 400'000'000;
   return has_33_to_128_rows(p) && a_k_major(p) && b_k_major(p) &&
          row_begins(p.a.row_stride).with_line == 1 && row_begins(p.b.col_stride).with_line == 1 &&
@@ -43,7 +43,7 @@ inline bool is_large_33_to_128(const Problem& p) {
 
 // Whether constants of their own tell best how long kernels take: such rows beside a large operand;
 // or that do not lie along K; or beside an operand whose rows begin within a line, as theirs may.
-inline bool takes_33_to_128_costs(const Problem& p) {
+inline bool takes_33_to_128_costs(const GemmProblem& p) {
   if (!has_33_to_128_rows(p)) return false;
   const bool a_along = a_k_major(p), b_along = b_k_major(p);
   return is_large_33_to_128(p) || !(p.m < p.n ? a_along : b_along) ||

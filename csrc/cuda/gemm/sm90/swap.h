@@ -3,13 +3,13 @@
 
 #include <utility>
 
-#include "cuda/gemm/problem.h"
+#include "common/gemm_problem.h"
 
 namespace xgemm::cuda::gemm::sm90 {
 
 // D^T = B^T A^T. The bias stays as it is: it then belongs to rows.
-inline Problem swapped(Problem p) {
-  const auto transpose = [](Operand& x) { std::swap(x.row_stride, x.col_stride); };
+inline GemmProblem swapped(GemmProblem p) {
+  const auto transpose = [](GemmOperand& x) { std::swap(x.row_stride, x.col_stride); };
   std::swap(p.m, p.n);
   std::swap(p.a, p.b);
   transpose(p.a), transpose(p.b), transpose(p.c);

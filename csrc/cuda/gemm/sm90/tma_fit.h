@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cuda/gemm/problem.h"
+#include "common/gemm_problem.h"
 
 namespace xgemm::cuda::gemm::sm90 {
 
@@ -18,31 +18,31 @@ inline bool fits_tma(const void* data, int64_t contiguous_stride, int64_t stride
 inline bool k_major(int64_t k_stride, int64_t mn_stride, int64_t mn) {
   return fits_tma(nullptr, k_stride, mn_stride, mn);
 }
-inline bool a_k_major(const Problem& p) { return k_major(p.a.col_stride, p.a.row_stride, p.m); }
-inline bool b_k_major(const Problem& p) { return k_major(p.b.row_stride, p.b.col_stride, p.n); }
+inline bool a_k_major(const GemmProblem& p) { return k_major(p.a.col_stride, p.a.row_stride, p.m); }
+inline bool b_k_major(const GemmProblem& p) { return k_major(p.b.row_stride, p.b.col_stride, p.n); }
 
-inline bool operand_fits_tma(const Operand& operand, int64_t rows, int64_t columns) {
+inline bool operand_fits_tma(const GemmOperand& operand, int64_t rows, int64_t columns) {
   return fits_tma(operand.data, operand.col_stride, operand.row_stride, rows) ||
          fits_tma(operand.data, operand.row_stride, operand.col_stride, columns);
 }
 
 inline constexpr int kMaxTmaBatchDims = 2;
 
-inline bool batch_fits(const Problem& p, int64_t BatchDim::* stride) {
+inline bool batch_fits(const GemmProblem& p, int64_t BatchDim::* stride) {
   for (int i = 0; i < p.batch_dims; ++i) {
     if (p.batch[i].*stride < 0 || p.batch[i].*stride % 8 != 0) return false;
   }
   return true;
 }
 
-inline bool a_fits_tma(const Problem& p) {
+inline bool a_fits_tma(const GemmProblem& p) {
   return operand_fits_tma(p.a, p.m, p.k) && batch_fits(p, &BatchDim::a);
 }
-inline bool b_fits_tma(const Problem& p) {
+inline bool b_fits_tma(const GemmProblem& p) {
   return operand_fits_tma(p.b, p.k, p.n) && batch_fits(p, &BatchDim::b);
 }
 // A store writes 16 bytes whole, of which a part may lie behind the end of a row.
-inline bool d_fits_tma(const Problem& p) {
+inline bool d_fits_tma(const GemmProblem& p) {
   if (p.n % 8 != 0) return false;
   for (int i = 0; i < p.batch_dims; ++i) {
     if (p.batch[i].d <= 0) return false;
@@ -51,7 +51,7 @@ inline bool d_fits_tma(const Problem& p) {
 }
 
 // Extents are coordinates, and tiles may reach past the end; no more dimensions than a map has.
-inline bool extents_fit_tma(const Problem& p) {
+inline bool extents_fit_tma(const GemmProblem& p) {
   constexpr int64_t kMax = INT32_MAX - 1024;
   if (p.m > kMax || p.n > kMax || p.k > kMax || p.batch_dims > kMaxTmaBatchDims) return false;
   int64_t batch = 1;

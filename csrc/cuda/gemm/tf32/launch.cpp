@@ -9,7 +9,7 @@
 
 namespace xgemm::cuda::gemm::tf32 {
 
-Status launch_sm80(const Problem& problem, const Config& config, void* workspace,
+Status launch_sm80(const GemmProblem& problem, const Config& config, void* workspace,
                    cudaStream_t stream) {
   fp32::Params params = fp32::make_params(problem);
   fp32::set_splits(&params, config.splits, workspace);
@@ -18,7 +18,8 @@ Status launch_sm80(const Problem& problem, const Config& config, void* workspace
   return fp32::reduce(params, stream);
 }
 
-Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream) {
+Status launch(const GemmProblem& problem, const Config& config, void* workspace,
+              cudaStream_t stream) {
   const bool swapped = config.kernel == Kernel::kTf32Swapped;
   char* free = static_cast<char*>(workspace);
   fp32::Copy copies[fp32::kMaxCopies];

@@ -5,8 +5,9 @@
 
 namespace xgemm::cuda::gemm::tf32 {
 
-Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream);
-Status launch_sm80(const Problem& problem, const Config& config, void* workspace,
+Status launch(const GemmProblem& problem, const Config& config, void* workspace,
+              cudaStream_t stream);
+Status launch_sm80(const GemmProblem& problem, const Config& config, void* workspace,
                    cudaStream_t stream);
 
 }  // namespace xgemm::cuda::gemm::tf32

@@ -23,27 +23,27 @@ bool Matrix::fits_along_rows(int64_t k) const {
   return fits_tma(data, row_stride, k_stride, k, batch_stride);
 }
 
-Matrix a_of(const Problem& p) {
+Matrix a_of(const GemmProblem& p) {
   return {p.a.data, p.m, p.a.row_stride, p.a.col_stride, p.batch_dims > 0 ? p.batch[0].a : 0};
 }
-Matrix b_of(const Problem& p) {
+Matrix b_of(const GemmProblem& p) {
   return {p.b.data, p.n, p.b.col_stride, p.b.row_stride, p.batch_dims > 0 ? p.batch[0].b : 0};
 }
 
-bool fits(const Problem& p) {
+bool fits(const GemmProblem& p) {
   constexpr int64_t kMax = INT32_MAX - 1024;  // coordinates, and tiles may reach past the end
   return p.k > 0 && p.m <= kMax && p.n <= kMax && p.k <= kMax && p.batch_dims <= 1 &&
          (p.batch_dims == 0 || p.batch[0].size <= kMax);
 }
 
-Copies copies(const Problem& p, bool swapped) {
+Copies copies(const GemmProblem& p, bool swapped) {
   const Matrix x = swapped ? b_of(p) : a_of(p), y = swapped ? a_of(p) : b_of(p);
   return {!x.fits_along_k() && !x.fits_along_rows(p.k), !y.fits_along_k()};
 }
 
-int64_t batches_of(const Problem& p) { return p.batch_dims > 0 ? p.batch[0].size : 1; }
+int64_t batches_of(const GemmProblem& p) { return p.batch_dims > 0 ? p.batch[0].size : 1; }
 
-int64_t copied_batches(const Problem& p, const Matrix& matrix) {
+int64_t copied_batches(const GemmProblem& p, const Matrix& matrix) {
   return matrix.batch_stride != 0 ? batches_of(p) : 1;
 }
 

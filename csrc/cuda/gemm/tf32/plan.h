@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "cuda/gemm/problem.h"
+#include "common/gemm_problem.h"
 
 namespace xgemm::cuda::gemm::tf32 {
 
@@ -29,20 +29,20 @@ struct Matrix {
   bool fits_along_k() const;              // TMA reads its rows
   bool fits_along_rows(int64_t k) const;  // TMA reads its columns
 };
-Matrix a_of(const Problem& problem);
-Matrix b_of(const Problem& problem);
+Matrix a_of(const GemmProblem& problem);
+Matrix b_of(const GemmProblem& problem);
 
 // Whether the kernel takes the problem at all.
-bool fits(const Problem& problem);
+bool fits(const GemmProblem& problem);
 
 // What is copied first: an operand that TMA cannot read, or a Y that is not along k. `swapped`: X
 // is B, else A.
 struct Copies {
   bool x, y;
 };
-Copies copies(const Problem& problem, bool swapped);
+Copies copies(const GemmProblem& problem, bool swapped);
 
-int64_t batches_of(const Problem& problem);
-int64_t copied_batches(const Problem& problem, const Matrix& matrix);
+int64_t batches_of(const GemmProblem& problem);
+int64_t copied_batches(const GemmProblem& problem, const Matrix& matrix);
 
 }  // namespace xgemm::cuda::gemm::tf32

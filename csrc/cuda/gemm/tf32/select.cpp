@@ -67,22 +67,24 @@ double lines(const Matrix& matrix, bool copied) {
 }
 
 // Of a cluster's CTAs together.
-int64_t tiles_of(const Problem& p, const Tile& tile, bool swapped) {
+int64_t tiles_of(const GemmProblem& p, const Tile& tile, bool swapped) {
   return ceil_div<int64_t>(swapped ? p.n : p.m, tile.shape.x * tile.cluster) *
          ceil_div<int64_t>(swapped ? p.m : p.n, tile.shape.y) * batches_of(p);
 }
 
 // What D is contiguous along: N, else M.
-bool d_along_n(const Problem& p) { return std::abs(p.d_col_stride) <= std::abs(p.d_row_stride); }
+bool d_along_n(const GemmProblem& p) {
+  return std::abs(p.d_col_stride) <= std::abs(p.d_row_stride);
+}
 
 // Whether all of what is contiguous begins with a multiple of 16 bytes.
-bool d_is_aligned(const Problem& p) {
+bool d_is_aligned(const GemmProblem& p) {
   const int64_t step = d_along_n(p) ? p.d_row_stride : p.d_col_stride;
   const int64_t batch_step = p.batch_dims > 0 ? p.batch[0].d : 0;
   return (step | batch_step) % 4 == 0 && reinterpret_cast<uintptr_t>(p.d) % 16 == 0;
 }
 
-Config config_of(const Problem& p, const Choice& choice, int sm_count) {
+Config config_of(const GemmProblem& p, const Choice& choice, int sm_count) {
   const TileShape tile = choice.tile->shape;
   const int cluster = choice.tile->cluster;
   const Copies copied = copies(p, choice.swapped);
@@ -100,7 +102,7 @@ Config config_of(const Problem& p, const Choice& choice, int sm_count) {
           .reason = "TF32 tensor cores are estimated to be faster than FP32 cores"};
 }
 
-void consider(const Problem& p, const Tile& tile, bool swapped, int64_t parts, int sm_count,
+void consider(const GemmProblem& p, const Tile& tile, bool swapped, int64_t parts, int sm_count,
               Choice* best) {
   const int64_t batches = batches_of(p);
   const int64_t k_tiles = ceil_div<int64_t>(p.k, kBlockK);
@@ -150,7 +152,8 @@ void consider(const Problem& p, const Tile& tile, bool swapped, int64_t parts, i
 }
 
 // mma.sync: any strides and batches. K is in as many parts as fill the SMs once.
-bool select_sm80(const Problem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
+bool select_sm80(const GemmProblem& p, const DeviceInfo& device, Config* config,
+                 double* estimate_us) {
   constexpr int kTile = 128;
   constexpr int64_t kMaxKPerSplit = int64_t{1} << 30;  // a CTA counts its part in 32 bits
   constexpr int64_t kMinKPerSplit = 256;
@@ -196,7 +199,7 @@ bool select_sm80(const Problem& p, const DeviceInfo& device, Config* config, dou
 
 }  // namespace
 
-bool select(const Problem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
+bool select(const GemmProblem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
   if (device.capability < 80 || p.k == 0) return false;
   if (device.capability != 90 || !fits(p)) return select_sm80(p, device, config, estimate_us);
   const bool three = p.precision == Precision::kTf32x3;

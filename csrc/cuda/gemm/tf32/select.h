@@ -2,11 +2,13 @@
 #pragma once
 
 #include "common/device.h"
-#include "cuda/gemm/problem.h"
+#include "common/gemm_problem.h"
+#include "cuda/gemm/config.h"
 
 namespace xgemm::cuda::gemm::tf32 {
 
 // False where none takes the problem, or none can be faster than the FP32 cores.
-bool select(const Problem& problem, const DeviceInfo& device, Config* config, double* estimate_us);
+bool select(const GemmProblem& problem, const DeviceInfo& device, Config* config,
+            double* estimate_us);
 
 }  // namespace xgemm::cuda::gemm::tf32

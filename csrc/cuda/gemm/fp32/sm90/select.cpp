@@ -179,7 +179,7 @@ bool fits_int32(const Params& p) {
 }
 
 // Copies of the operands that TMA cannot read. False where they cannot be made.
-bool plan_copies(const Problem& problem, const Params& p, Operands* operands) {
+bool plan_copies(const GemmProblem& problem, const Params& p, Operands* operands) {
   operands->copy_a = !fits_tma(p, p.a, p.m, &BatchDim::a);
   operands->copy_b = !fits_tma(p, p.b, p.n, &BatchDim::b);
   if (!operands->copy_a && !operands->copy_b) return true;
@@ -203,7 +203,7 @@ bool plan_copies(const Problem& problem, const Params& p, Operands* operands) {
 
 }  // namespace
 
-bool select(const Problem& problem, const Params& p, const DeviceInfo& device, Config* config,
+bool select(const GemmProblem& problem, const Params& p, const DeviceInfo& device, Config* config,
             double* estimate_us) {
   if (device.capability != 90 || p.batch_dims > 1 || p.k == 0 || !fits_int32(p)) return false;
   const int sm_count = std::max(device.sm_count, 1);

@@ -2,12 +2,13 @@
 #pragma once
 
 #include "common/device.h"
+#include "cuda/gemm/config.h"
 #include "cuda/gemm/fp32/params.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
 // False where the kernels do not take the problem, whose parameters are `params`.
-bool select(const Problem& problem, const Params& params, const DeviceInfo& device, Config* config,
-            double* estimate_us);
+bool select(const GemmProblem& problem, const Params& params, const DeviceInfo& device,
+            Config* config, double* estimate_us);
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads) heads_kernel(const __grid_constant__
 
 }  // namespace
 
-Status copy_heads(const Problem& p, uint16_t* heads, cudaStream_t stream) {
+Status copy_heads(const GemmProblem& p, uint16_t* heads, cudaStream_t stream) {
   const Heads of{static_cast<const uint16_t*>(p.a.data),
                  heads,
                  p.a.row_stride,

@@ -27,7 +27,7 @@ uint32_t rows_of_group(const Params& params, int sharers, bool only_halves, uint
   return std::min<uint32_t>(rows, tall ? kGroupTilesOfTall : kGroupRows / (kBlockM * sharers));
 }
 
-bool encode_result(CUtensorMap* map, const Problem& problem, const Batch& batch, int block_n,
+bool encode_result(CUtensorMap* map, const GemmProblem& problem, const Batch& batch, int block_n,
                    bool transposed) {
   const int columns = store_columns(block_n);
   MapShape shape{4,
@@ -79,9 +79,10 @@ void plan_tiles(Params* params, const Config& config, const Batch& batch, void* 
 }
 
 // Of A by its heads and, behind the first k-tile, as it lies.
-bool encode_shifted(Params* params, const Problem& given, const Problem& of_residues, void* heads) {
+bool encode_shifted(Params* params, const GemmProblem& given, const GemmProblem& of_residues,
+                    void* heads) {
   const Batch none{{1, 1}, {0, 0}}, residues{{residues_of(given), 1}, {of_residues.m * kBlockK, 0}};
-  Problem part = of_residues;
+  GemmProblem part = of_residues;
   part.k = kBlockK;
   bool encoded = encode_operand(&params->a, part,
                                 {heads, part.m, kBlockK, 1, residues, false, false, kBlockM, 1});
@@ -101,9 +102,10 @@ bool encode_shifted(Params* params, const Problem& given, const Problem& of_resi
 
 }  // namespace
 
-Status launch(const Problem& given, const Config& config, void* workspace, cudaStream_t stream) {
-  const Problem whole = config.swapped ? swapped(given) : given;
-  const Problem problem = config.shifted ? by_residues(whole) : whole;
+Status launch(const GemmProblem& given, const Config& config, void* workspace,
+              cudaStream_t stream) {
+  const GemmProblem whole = config.swapped ? swapped(given) : given;
+  const GemmProblem problem = config.shifted ? by_residues(whole) : whole;
   const Batch a_batch = batch_of(problem, &BatchDim::a), b_batch = batch_of(problem, &BatchDim::b);
   const Batch d_batch = batch_of(problem, &BatchDim::d);
   Params params{};

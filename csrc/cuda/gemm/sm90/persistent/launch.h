@@ -6,6 +6,7 @@
 namespace xgemm::cuda::gemm::sm90::persistent {
 
 // Launches the kernel of `config`; the problem fits it (select_config has seen to that).
-Status launch(const Problem& problem, const Config& config, void* workspace, cudaStream_t stream);
+Status launch(const GemmProblem& problem, const Config& config, void* workspace,
+              cudaStream_t stream);
 
 }  // namespace xgemm::cuda::gemm::sm90::persistent

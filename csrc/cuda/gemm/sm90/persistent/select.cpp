@@ -113,7 +113,7 @@ struct Walk {
 class Chooser {
  public:
   // `p`: the problem or, `is_swapped`, the same from the other side.
-  Chooser(const Problem& p, const DeviceInfo& device, bool is_swapped, Config* best,
+  Chooser(const GemmProblem& p, const DeviceInfo& device, bool is_swapped, Config* best,
           double* best_us)
       : p_(p),
         swapped_(is_swapped),
@@ -290,7 +290,7 @@ class Chooser {
     return row_begins(stride).lines(kLinesOfSplitSectors, kLinesOfUnevenRow);
   }
 
-  const Problem& p_;
+  const GemmProblem& p_;
   bool swapped_, tma_store_, a_mn_, b_mn_, at_power_;
   int sm_count_;
   int64_t k_tiles_, batch_ = 1;
@@ -301,12 +301,12 @@ class Chooser {
 
 }  // namespace
 
-Config select(const Problem& p, const DeviceInfo& device, double* estimate_us) {
+Config select(const GemmProblem& p, const DeviceInfo& device, double* estimate_us) {
   Config best;
   *estimate_us = std::numeric_limits<double>::infinity();
   const size_t first = logged<Config>();
   Chooser(p, device, false, &best, estimate_us).choose();
-  const Problem other = swapped(p);
+  const GemmProblem other = swapped(p);
   Chooser(other, device, true, &best, estimate_us).choose();
   if (takes_33_to_128_costs(p)) {
     const double factor = is_large_33_to_128(p) ? kLarge33To128 : k33To128;
@@ -316,10 +316,10 @@ Config select(const Problem& p, const DeviceInfo& device, double* estimate_us) {
   return best;
 }
 
-Config select_shifted(const Problem& p, const DeviceInfo& device, double* estimate_us) {
+Config select_shifted(const GemmProblem& p, const DeviceInfo& device, double* estimate_us) {
   Config best;
   *estimate_us = std::numeric_limits<double>::infinity();
-  const Problem problem = by_residues(p);
+  const GemmProblem problem = by_residues(p);
   const size_t first = logged<Config>();
   Chooser(problem, device, false, &best, estimate_us).choose();
   const auto shift = [&](Config& config, double& us) {

@@ -2,14 +2,15 @@
 #pragma once
 
 #include "common/device.h"
-#include "cuda/gemm/problem.h"
+#include "common/gemm_problem.h"
+#include "cuda/gemm/config.h"
 
 namespace xgemm::cuda::gemm::sm90::persistent {
 
 // For a problem that TMA can read. `estimate_us` is about the time it takes on an H200.
-Config select(const Problem& problem, const DeviceInfo& device, double* estimate_us);
+Config select(const GemmProblem& problem, const DeviceInfo& device, double* estimate_us);
 
 // The same for one of which A is read shifted (shifted.h).
-Config select_shifted(const Problem& problem, const DeviceInfo& device, double* estimate_us);
+Config select_shifted(const GemmProblem& problem, const DeviceInfo& device, double* estimate_us);
 
 }  // namespace xgemm::cuda::gemm::sm90::persistent

@@ -14,25 +14,25 @@
 
 namespace xgemm::cuda::gemm::sm90::persistent {
 
-inline int64_t residues_of(const Problem& p) {
+inline int64_t residues_of(const GemmProblem& p) {
   return kVector / std::gcd<int64_t>(p.a.row_stride, kVector);
 }
 
 // Elements of 16 bytes before row `residue` begins.
-inline int shift_of(const Problem& p, int64_t residue) {
+inline int shift_of(const GemmProblem& p, int64_t residue) {
   const auto begin = reinterpret_cast<uintptr_t>(p.a.data) / 2 + residue * p.a.row_stride;
   return static_cast<int>(begin % kVector);
 }
 
 // Whether A may be read so: beside a B that TMA reads, not along K.
-inline bool fits_shifted(const Problem& p) {
+inline bool fits_shifted(const GemmProblem& p) {
   return p.batch_dims == 0 && p.a.col_stride == 1 && p.a.row_stride >= p.k && !a_fits_tma(p) &&
          p.b.col_stride == 1 && p.n > 1 && b_fits_tma(p) && p.d_col_stride == 1 &&
          p.m % residues_of(p) == 0;
 }
 
 // The products of the rows of each residue, as a batch.
-inline Problem by_residues(Problem p) {
+inline GemmProblem by_residues(GemmProblem p) {
   const int64_t residues = residues_of(p);
   p.batch_dims = 1;
   p.batch[0] = {residues, p.a.row_stride, 0, 0, p.d_row_stride};
@@ -41,6 +41,8 @@ inline Problem by_residues(Problem p) {
   return p;
 }
 
-inline int64_t head_bytes(const Problem& p) { return round_up<int64_t>(p.m * kBlockK * 2, 256); }
+inline int64_t head_bytes(const GemmProblem& p) {
+  return round_up<int64_t>(p.m * kBlockK * 2, 256);
+}
 
 }  // namespace xgemm::cuda::gemm::sm90::persistent

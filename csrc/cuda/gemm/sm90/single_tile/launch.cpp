@@ -9,8 +9,8 @@
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
 
-Status launch(const Problem& given, const Config& config, cudaStream_t stream) {
-  const Problem p = config.swapped ? swapped(given) : given;
+Status launch(const GemmProblem& given, const Config& config, cudaStream_t stream) {
+  const GemmProblem p = config.swapped ? swapped(given) : given;
   const Batch a_batch = batch_of(p, &BatchDim::a), b_batch = batch_of(p, &BatchDim::b);
   const Batch d_batch = batch_of(p, &BatchDim::d);
   const bool a_mn = !a_k_major(p), b_mn = !b_k_major(p);

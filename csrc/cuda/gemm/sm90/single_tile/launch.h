@@ -5,6 +5,6 @@
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
 
-Status launch(const Problem& problem, const Config& config, cudaStream_t stream);
+Status launch(const GemmProblem& problem, const Config& config, cudaStream_t stream);
 
 }  // namespace xgemm::cuda::gemm::sm90::single_tile

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "common/fast_divisor.h"
-#include "cuda/gemm/problem.h"
+#include "common/gemm_problem.h"
 #include "cuda/gemm/sm90/single_tile/tile.h"
 
 namespace xgemm::cuda::gemm::sm90::single_tile {

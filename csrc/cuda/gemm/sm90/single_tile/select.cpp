@@ -155,7 +155,7 @@ struct Candidate {
 class Chooser {
  public:
   // `p`: the problem or, `is_swapped`, the same from the other side.
-  Chooser(const Problem& p, const DeviceInfo& device, bool is_swapped, Config* best,
+  Chooser(const GemmProblem& p, const DeviceInfo& device, bool is_swapped, Config* best,
           double* best_us)
       : p_(p),
         swapped_(is_swapped),
@@ -380,7 +380,7 @@ class Chooser {
     return row_begins(stride).lines(costs_.lines_of_split_sectors, costs_.lines_of_uneven_row);
   }
 
-  const Problem& p_;
+  const GemmProblem& p_;
   bool swapped_, skinny_, of_33_to_128_, large_;
   const Costs& costs_;
   bool vector_store_;
@@ -395,7 +395,7 @@ class Chooser {
 
 }  // namespace
 
-bool select(const Problem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
+bool select(const GemmProblem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
   if (device.capability != 90 || p.dtype == DType::kF32 || p.k == 0) return false;
   if (p.alpha != 1.0f || p.beta != 0.0f) return false;
   if (!extents_fit_tma(p) || !a_fits_tma(p) || !b_fits_tma(p)) return false;
@@ -403,7 +403,7 @@ bool select(const Problem& p, const DeviceInfo& device, Config* config, double* 
   *estimate_us = std::numeric_limits<double>::infinity();
   const size_t first = logged<Config>();
   Chooser(p, device, false, config, estimate_us).choose();
-  const Problem other = swapped(p);
+  const GemmProblem other = swapped(p);
   Chooser(other, device, true, config, estimate_us).choose();
   const int64_t skinny = std::min(p.m, p.n);
   const bool skinny_k_major = p.m < p.n ? a_k_major(p) : b_k_major(p);

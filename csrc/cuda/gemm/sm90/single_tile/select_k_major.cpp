@@ -53,7 +53,7 @@ struct Candidate {
 class Chooser {
  public:
   // `p`: the problem or, `is_swapped`, the same from the other side.
-  Chooser(const Problem& p, const DeviceInfo& device, bool is_swapped, Config* best,
+  Chooser(const GemmProblem& p, const DeviceInfo& device, bool is_swapped, Config* best,
           double* best_us)
       : p_(p),
         swapped_(is_swapped),
@@ -149,7 +149,7 @@ class Chooser {
            (halves ? kHalvesUs * shape.block_m * shape.block_n / 16384 : 0);
   }
 
-  const Problem& p_;
+  const GemmProblem& p_;
   bool swapped_;
   int64_t sm_count_, room_;  // SMs, and those that large clusters find room on
   int64_t chunks_;
@@ -160,7 +160,7 @@ class Chooser {
 
 }  // namespace
 
-bool suits_k_major(const Problem& p) {
+bool suits_k_major(const GemmProblem& p) {
   constexpr int64_t kMinRows = 129, kMaxRows = 2047, kMinOther = 1024;
   const int64_t rows = std::min(p.m, p.n), other = std::min(std::max(p.m, p.n), p.k);
   return rows >= kMinRows && rows <= kMaxRows && other >= kMinOther && p.batch_dims == 0 &&
@@ -169,11 +169,11 @@ bool suits_k_major(const Problem& p) {
          (d_fits_tma(p) || d_fits_tma(swapped(p)));
 }
 
-bool select_k_major(const Problem& p, const DeviceInfo& device, Config* config,
+bool select_k_major(const GemmProblem& p, const DeviceInfo& device, Config* config,
                     double* estimate_us) {
   *estimate_us = std::numeric_limits<double>::infinity();
   Chooser(p, device, false, config, estimate_us).choose();
-  const Problem other = swapped(p);
+  const GemmProblem other = swapped(p);
   Chooser(other, device, true, config, estimate_us).choose();
   return *estimate_us < std::numeric_limits<double>::infinity();
 }

@@ -3,18 +3,19 @@
 #pragma once
 
 #include "common/device.h"
-#include "cuda/gemm/problem.h"
+#include "common/gemm_problem.h"
+#include "cuda/gemm/config.h"
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
 
 // Whether select_k_major knows such products: 129 to 2047 rows or columns, beside 1024 and more of
 // the others and of k; rows that begin with a line; no batch, no activation, and a D that vectors
 // can store.
-bool suits_k_major(const Problem& p);
+bool suits_k_major(const GemmProblem& p);
 
 // The candidate with the least estimate, and the estimate in microseconds. False where there is
 // none.
-bool select_k_major(const Problem& p, const DeviceInfo& device, Config* config,
+bool select_k_major(const GemmProblem& p, const DeviceInfo& device, Config* config,
                     double* estimate_us);
 
 }  // namespace xgemm::cuda::gemm::sm90::single_tile

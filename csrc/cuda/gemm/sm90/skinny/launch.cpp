@@ -10,7 +10,8 @@ namespace xgemm::cuda::gemm::sm90::skinny {
 namespace {
 
 // Boxes are 64 k of `rows` rows; of 64 where rows are not along K.
-bool encode(CUtensorMap* map, const Matrix& x, const Problem& problem, int64_t batch, int rows) {
+bool encode(CUtensorMap* map, const Matrix& x, const GemmProblem& problem, int64_t batch,
+            int rows) {
   const int64_t batches = x.batch_stride != 0 ? batch : 1;
   MapShape shape{};
   if (x.k_major) {
@@ -27,7 +28,7 @@ bool encode(CUtensorMap* map, const Matrix& x, const Problem& problem, int64_t b
   return encode_tensor_map(map, x.data, problem.dtype, shape);
 }
 
-Params params_of(const Problem& p, const View& view, const Config& config) {
+Params params_of(const GemmProblem& p, const View& view, const Config& config) {
   const int64_t d_batch_stride = p.batch_dims > 0 ? p.batch[0].d : 0;
   Params params{};
   params.wide_extent = static_cast<int>(view.wide.extent);
@@ -61,7 +62,7 @@ Params params_of(const Problem& p, const View& view, const Config& config) {
 
 }  // namespace
 
-Status launch(const Problem& problem, const Config& config, cudaStream_t stream) {
+Status launch(const GemmProblem& problem, const Config& config, cudaStream_t stream) {
   const View view = view_of(problem);
   Params params = params_of(problem, view, config);
   if (!encode(&params.wide, view.wide, problem, view.batch, config.block_m) ||

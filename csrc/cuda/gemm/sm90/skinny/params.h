@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "cuda/gemm/problem.h"
+#include "common/gemm_problem.h"
 #include "cuda/gemm/sm90/skinny/tile.h"
 
 namespace xgemm::cuda::gemm::sm90::skinny {

@@ -131,7 +131,7 @@ struct Candidate {
 
 class Chooser {
  public:
-  Chooser(const Problem& p, const DeviceInfo& device)
+  Chooser(const GemmProblem& p, const DeviceInfo& device)
       : problem_(p),
         device_(device),
         view_(view_of(p)),
@@ -293,7 +293,7 @@ class Chooser {
             .reason = "a stream over the wide operand, the same share of it for every SM"};
   }
 
-  const Problem& problem_;
+  const GemmProblem& problem_;
   const DeviceInfo& device_;
   View view_;
   bool of_33_to_128_;
@@ -305,7 +305,7 @@ class Chooser {
 
 }  // namespace
 
-bool select(const Problem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
+bool select(const GemmProblem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
   // Beyond this many rows and columns the kernel has nothing over that of sm90/ (measured: 900 rows
   // take 1.3x to 1.5x the time).
   constexpr int64_t kMaxNarrow = 640, kMaxTiles = int64_t{1} << 30;

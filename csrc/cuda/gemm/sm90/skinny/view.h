@@ -1,7 +1,7 @@
 // A dense problem as the skinny kernel sees it.
 #pragma once
 
-#include "cuda/gemm/problem.h"
+#include "common/gemm_problem.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 
 namespace xgemm::cuda::gemm::sm90::skinny {
@@ -27,7 +27,7 @@ inline bool streams_past_l2(const View& view, int64_t k) {
   return 2 * view.wide.extent * k * (view.wide.batch_stride != 0 ? view.batch : 1) < kMaxBytes;
 }
 
-inline View view_of(const Problem& p) {
+inline View view_of(const GemmProblem& p) {
   const BatchDim batch = p.batch_dims > 0 ? p.batch[0] : BatchDim{1, 0, 0, 0, 0};
   const Matrix a{p.a.data, p.m, p.a.row_stride, p.a.col_stride, batch.a, a_k_major(p)};
   const Matrix b{p.b.data, p.n, p.b.col_stride, p.b.row_stride, batch.b, b_k_major(p)};

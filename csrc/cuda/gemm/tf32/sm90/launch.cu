@@ -58,7 +58,7 @@ Launch find_kernel(TileShape tile, int cluster) {
 }
 
 // Where the result goes, by X's rows and Y's.
-void set_result(Params* params, const Problem& p, bool swapped, const fp32::Params& partials) {
+void set_result(Params* params, const GemmProblem& p, bool swapped, const fp32::Params& partials) {
   const auto order = [&](int64_t row, int64_t column, int64_t* x, int64_t* y) {
     *x = swapped ? column : row, *y = swapped ? row : column;
   };
@@ -95,7 +95,7 @@ void set_result(Params* params, const Problem& p, bool swapped, const fp32::Para
 
 }  // namespace
 
-Status launch(const Problem& p, const Config& config, const Matrix& x, const Matrix& y,
+Status launch(const GemmProblem& p, const Config& config, const Matrix& x, const Matrix& y,
               bool swapped, const fp32::Params& partials, cudaStream_t stream) {
   const TileShape tile = swapped ? TileShape{config.block_n, config.block_m}
                                  : TileShape{config.block_m, config.block_n};

@@ -8,7 +8,7 @@
 namespace xgemm::cuda::gemm::tf32::sm90 {
 
 // x and y are as TMA reads them. partials: as fp32::reduce takes them, where config.splits > 1.
-Status launch(const Problem& problem, const Config& config, const Matrix& x, const Matrix& y,
+Status launch(const GemmProblem& problem, const Config& config, const Matrix& x, const Matrix& y,
               bool swapped, const fp32::Params& partials, cudaStream_t stream);
 
 }  // namespace xgemm::cuda::gemm::tf32::sm90

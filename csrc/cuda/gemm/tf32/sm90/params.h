@@ -3,7 +3,7 @@
 
 #include <cuda.h>
 
-#include "cuda/gemm/problem.h"
+#include "common/gemm_problem.h"
 
 namespace xgemm::cuda::gemm::tf32::sm90 {
 

@@ -1,44 +1,9 @@
-// A dense matrix product on a GPU, and the kernel it gets. Nothing here needs the CUDA toolkit.
+// The kernel that a dense product gets on a GPU. Nothing here needs the CUDA toolkit.
 #pragma once
 
 #include <cstdint>
 
-#include "common/activation.h"
-#include "common/dtype.h"
-#include "common/precision.h"
-
 namespace xgemm::cuda::gemm {
-
-// Element (i, j) is at data + i * row_stride + j * col_stride, in elements.
-struct Operand {
-  const void* data = nullptr;
-  int64_t row_stride = 0, col_stride = 0;
-};
-
-// One batch dimension: its extent and the strides (in elements) of the operands along it.
-struct BatchDim {
-  int64_t size, a, b, c, d;
-};
-inline constexpr int kMaxBatchDims = 8;
-
-// D = activation(alpha A B + beta C + bias), fp32 accumulation, one rounding to `dtype`. C may be
-// D; it is not read where beta is 0. K == 0 makes A B zero.
-struct Problem {
-  int64_t m = 0, n = 0, k = 0;
-  DType dtype = DType::kF16;               // of all operands: fp16, bf16 or fp32
-  Precision precision = Precision::kIeee;  // of products of fp32
-  Operand a;                               // [m, k]
-  Operand b;                               // [k, n]
-  Operand c;                               // [m, n]
-  void* d = nullptr;                       // [m, n]
-  int64_t d_row_stride = 0, d_col_stride = 1;
-  float alpha = 1.0f, beta = 0.0f;
-  const void* bias = nullptr;  // [n], bias_stride apart, or null
-  int64_t bias_stride = 1;
-  Activation activation = Activation::kNone;
-  int batch_dims = 0;
-  BatchDim batch[kMaxBatchDims] = {};  // outermost first
-};
 
 enum class Kernel {
   kSm90Persistent,  // wgmma + TMA, persistent tiles
