@@ -95,6 +95,11 @@ def test_batch_of_permuted_views(dtype):
     check(q.flip(1), k.flip(0))
 
 
+def test_more_batch_dimensions_than_a_problem_holds():
+    a = randn((2,) * 10 + (2, 3), torch.float32).permute(*reversed(range(10)), 10, 11)
+    check(a, randn((2,) * 10 + (3, 2), torch.float32, 1))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 515, 1030), (257, 130, 300), (70, 1, 2049)])
 def test_beyond_one_block(m, n, k, dtype):
