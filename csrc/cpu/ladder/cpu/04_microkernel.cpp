@@ -20,13 +20,17 @@
 // nothing in the inner loop: packing reads A and B by two strides, and the store applies the
 // factors.
 //
-// What is left. Packing is scalar; the tile's edge goes through a buffer; blocks are of fixed
-// sizes. The product's kernel (csrc/cpu/sgemm) vectorizes packing, packs nothing for small
-// matrices, chooses blocks by the caches, uses AVX-512 where there is some, and runs on all cores.
+// Small products pay for what is not an FMA, so: panels are as large as the operands, and nobody
+// zeroes them; 16 rows that lie side by side are copied as vectors; B is read where it lies if its
+// panels would be used by 128 rows or fewer; a whole tile goes from its registers to C.
+//
+// What is left. Other packing is scalar, and blocks are of fixed sizes. The product's kernel
+// (csrc/cpu/sgemm) vectorizes all of it, chooses blocks by the caches, uses AVX-512 where there is
+// some, and runs on all cores.
 #include <immintrin.h>
 
 #include <algorithm>
-#include <vector>
+#include <memory>
 
 #include "cpu/ladder/cpu/rungs.h"
 
@@ -35,12 +39,7 @@ namespace {
 
 constexpr int64_t kTileM = 16, kTileN = 6;      // of C, in registers
 constexpr int64_t kBlockM = 64, kBlockK = 256;  // of A, packed
-
-struct Panels {
-  const float* a;  // [kTileM] for each of `depth` k
-  const float* b;  // [kTileN] for each k
-  int64_t depth;
-};
+constexpr int64_t kFewRows = 128;               // for which B is not packed
 
 // An operand as packing reads it: element (row, column) lies at data[row * down + column * right].
 struct Strided {
@@ -51,25 +50,50 @@ struct Strided {
   }
 };
 
-// tile[j][i] = sum over p of a[p][i] b[p][j].
-XGEMM_TARGET_AVX2 void multiply_tile(const Panels& panels, float (&tile)[kTileN][kTileM]) {
+// Where a tile's sums go: rows x columns of it are inside of C.
+struct Output {
+  float* c;
+  int64_t ldc, rows, columns;
+  float alpha;
+};
+
+// out.c[j][i] += alpha times the sum over p of a[p][i] b(j, p); a: packed. Of packed B the strides
+// are constants.
+template <bool kPacked>
+XGEMM_TARGET_AVX2 void multiply_tile(const float* a, const Strided& b, int64_t depth,
+                                     const Output& out) {
   __m256 sums[kTileN][2];
 #pragma GCC unroll 6
   for (int64_t j = 0; j < kTileN; ++j) sums[j][0] = sums[j][1] = _mm256_setzero_ps();
-  const float *a = panels.a, *b = panels.b;
-  for (int64_t p = 0; p < panels.depth; ++p, a += kTileM, b += kTileN) {
+  const int64_t down = kPacked ? 1 : b.down, right = kPacked ? kTileN : b.right;
+  const float *from = b.data, *upper = from + 3 * down;  // an address may add 0, 1 or 2 times down
+  for (int64_t p = 0; p < depth; ++p, a += kTileM, from += right, upper += right) {
     const __m256 a0 = _mm256_loadu_ps(a), a1 = _mm256_loadu_ps(a + 8);
 #pragma GCC unroll 6
     for (int64_t j = 0; j < kTileN; ++j) {
-      const __m256 factor = _mm256_broadcast_ss(b + j);
+      const __m256 factor = _mm256_broadcast_ss((j < 3 ? from : upper) + j % 3 * down);
       sums[j][0] = _mm256_fmadd_ps(a0, factor, sums[j][0]);
       sums[j][1] = _mm256_fmadd_ps(a1, factor, sums[j][1]);
     }
   }
+  float* c = out.c;
+  const __m256 alpha = _mm256_set1_ps(out.alpha);
+  if (out.rows == kTileM && out.columns == kTileN) {
+#pragma GCC unroll 6
+    for (int64_t j = 0; j < kTileN; ++j, c += out.ldc) {
+      _mm256_storeu_ps(c, _mm256_fmadd_ps(sums[j][0], alpha, _mm256_loadu_ps(c)));
+      _mm256_storeu_ps(c + 8, _mm256_fmadd_ps(sums[j][1], alpha, _mm256_loadu_ps(c + 8)));
+    }
+    return;
+  }
+  float tile[kTileN][kTileM];
 #pragma GCC unroll 6
   for (int64_t j = 0; j < kTileN; ++j) {
-    _mm256_storeu_ps(tile[j], sums[j][0]);
-    _mm256_storeu_ps(tile[j] + 8, sums[j][1]);
+    _mm256_storeu_ps(tile[j], _mm256_mul_ps(sums[j][0], alpha));
+    _mm256_storeu_ps(tile[j] + 8, _mm256_mul_ps(sums[j][1], alpha));
+  }
+  for (int64_t j = 0; j < out.columns; ++j, c += out.ldc) {
+    for (int64_t i = 0; i < out.rows; ++i) c[i] += tile[j][i];
   }
 }
 
@@ -80,11 +104,17 @@ void pack(const Strided& x, int64_t count, int64_t depth, float* panels) {
     const int64_t inside = std::min(kTile, count - first);
     for (int64_t p = 0; p < depth; ++p, panels += kTile) {
       const float* from = x.data + first * x.down + p * x.right;
+      if (x.down == 1 && inside == kTile) {
+        std::copy_n(from, kTile, panels);
+        continue;
+      }
       for (int64_t i = 0; i < inside; ++i) panels[i] = from[i * x.down];
       for (int64_t i = inside; i < kTile; ++i) panels[i] = 0.0f;
     }
   }
 }
+
+int64_t round_up(int64_t size, int64_t tile) { return (size + tile - 1) / tile * tile; }
 
 }  // namespace
 
@@ -92,26 +122,33 @@ void sgemm(bool transa, bool transb, int64_t m, int64_t n, int64_t k, float alph
            int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
   const Strided op_a = transa ? Strided{a, lda, 1} : Strided{a, 1, lda};  // [m, k]
   const Strided op_b = transb ? Strided{b, 1, ldb} : Strided{b, ldb, 1};  // [n, k]
-  std::vector<float> a_panels(kBlockM * kBlockK), b_panels((n + kTileN) * kBlockK);
+  const int64_t most_k = std::min(k, kBlockK), whole = n / kTileN * kTileN;
+  const int64_t in_place = m <= kFewRows ? whole : 0;  // columns of B that are not packed
+  const auto a_panels =
+      std::make_unique_for_overwrite<float[]>(round_up(std::min(m, kBlockM), kTileM) * most_k);
+  const auto b_panels =
+      std::make_unique_for_overwrite<float[]>(round_up(n - in_place, kTileN) * most_k);
   for (int64_t j = 0; j < n; ++j) {
     // As BLAS has it: beta = 0 overwrites C, whatever was there.
     for (int64_t i = 0; i < m; ++i) c[j * ldc + i] = beta == 0 ? 0.0f : beta * c[j * ldc + i];
   }
   for (int64_t p0 = 0; p0 < k; p0 += kBlockK) {
     const int64_t depth = std::min(kBlockK, k - p0);
-    pack<kTileN>(op_b.at(0, p0), n, depth, b_panels.data());
+    pack<kTileN>(op_b.at(in_place, p0), n - in_place, depth, b_panels.get());
     for (int64_t i0 = 0; i0 < m; i0 += kBlockM) {
       const int64_t block_m = std::min(kBlockM, m - i0);
-      pack<kTileM>(op_a.at(i0, p0), block_m, depth, a_panels.data());
+      pack<kTileM>(op_a.at(i0, p0), block_m, depth, a_panels.get());
       for (int64_t j = 0; j < n; j += kTileN) {
+        const Strided columns =
+            j < in_place ? op_b.at(j, p0) : Strided{&b_panels[(j - in_place) * depth], 1, kTileN};
         for (int64_t i = 0; i < block_m; i += kTileM) {
-          float tile[kTileN][kTileM];
-          multiply_tile({&a_panels[i * depth], &b_panels[j * depth], depth}, tile);
-          const int64_t rows = std::min(kTileM, block_m - i), columns = std::min(kTileN, n - j);
-          for (int64_t column = 0; column < columns; ++column) {
-            float* to = &c[(j + column) * ldc + i0 + i];
-            for (int64_t row = 0; row < rows; ++row) to[row] += alpha * tile[column][row];
-          }
+          const auto multiply = j < in_place ? multiply_tile<false> : multiply_tile<true>;
+          multiply(&a_panels[i * depth], columns, depth,
+                   {.c = &c[j * ldc + i0 + i],
+                    .ldc = ldc,
+                    .rows = std::min(kTileM, block_m - i),
+                    .columns = std::min(kTileN, n - j),
+                    .alpha = alpha});
         }
       }
     }
