@@ -21,6 +21,7 @@
 
 #include "cuda/ladder/w4a16/packed.cuh"
 #include "cuda/ptx/cp_async.h"
+#include "cuda/ptx/opaque.h"
 #include "cuda/shared_memory_limit.h"
 
 namespace xgemm::cuda::ladder::w4a16::rung4 {
@@ -49,29 +50,45 @@ __device__ inline void load_rows(RowFragments<kRows>& out, const Stage<kRows>& s
   }
 }
 
-// One group of copies.
+// A thread's copies of a tile, 16 bytes each: two of codes, 64 k apart, and some of X, 8 rows
+// apart.
 template <int kRows>
-__device__ inline void copy_tile(Stage<kRows>& stage, const Operands& x, int row, int k, int tid) {
-  const int units = x.n / kWarpColumns, unit = static_cast<int>(blockIdx.x);
-  const auto* codes = reinterpret_cast<const uint4*>(x.codes);
+struct Copier {
+  const uint4 *codes, *scales;  // of the next tile
+  const __half* x;
+  int64_t codes_step, scales_step, x_step;
+  uint32_t to_codes, to_x, to_scales;  // in the first stage
+  int rows;                            // of X from the thread's first one on
+
+  __device__ Copier(const Operands& from, Stage<kRows>& first, int row, int tid) {
+    const int units = from.n / kWarpColumns, unit = static_cast<int>(blockIdx.x);
+    const int mine = tid / kPieces, piece = tid % kPieces;
+    codes_step = int64_t{2} * units * 64, scales_step = int64_t{units} * 8;
+    x_step = int64_t{8} * from.k, rows = from.m - row - mine;
+    codes = reinterpret_cast<const uint4*>(from.codes) + int64_t{tid / 64} * units * 64 +
+            unit * 64 + tid % 64;
+    scales = reinterpret_cast<const uint4*>(from.scales) + unit * 8 + tid;
+    x = from.x + int64_t{row + mine} * from.k + piece * 8;
+    to_codes = ptx::smem_address(&first.codes[tid / 64][tid % 64]);
+    to_x = ptx::smem_address(&first.x[place_of(mine, piece)]);
+    to_scales = ptx::smem_address(&first.scales[tid % 8]);
+  }
+
+  // To the stage `offset` bytes behind the first; rows past the last one become zeros, unread.
+  __device__ void copy(int offset, int tid) {
+    for (int i = 0; i < 2; ++i) {
+      ptx::cp_async<16>(to_codes + offset + i * kThreads * 16, codes + i * codes_step, 16);
+    }
+    const __half* line = x;
 #pragma unroll
-  for (int i = tid; i < kBlockK / 32 * 64; i += kThreads) {
-    ptx::cp_async<16>(ptx::smem_address(&stage.codes[i / 64][i % 64]),
-                      codes + (int64_t{k / 32 + i / 64} * units + unit) * 64 + i % 64, 16);
+    for (int i = 0; i < kRows / 8; ++i) {
+      ptx::cp_async<16>(to_x + offset + i * 8 * kPieces * 16, line, i * 8 < rows ? 16 : 0);
+      line = ptx::opaque(line + x_step);
+    }
+    if (tid < 8) ptx::cp_async<16>(to_scales + offset, scales, 16);
+    codes += 2 * codes_step, scales += scales_step, x += kBlockK;
   }
-#pragma unroll
-  for (int i = tid; i < kRows * kPieces; i += kThreads) {
-    const int mine = row + i / kPieces;
-    ptx::cp_async<16>(ptx::smem_address(&stage.x[place_of(i / kPieces, i % kPieces)]),
-                      x.x + int64_t{min(mine, x.m - 1)} * x.k + k + i % kPieces * 8,
-                      mine < x.m ? 16 : 0);
-  }
-  if (tid < 8) {
-    const auto* scales = reinterpret_cast<const uint4*>(x.scales);
-    ptx::cp_async<16>(ptx::smem_address(&stage.scales[tid]),
-                      scales + (int64_t{k / kGroup} * units + unit) * 8 + tid, 16);
-  }
-}
+};
 
 template <int kRows>
 __global__ void __launch_bounds__(kThreads) gemm_kernel(Operands x) {
@@ -80,21 +97,23 @@ __global__ void __launch_bounds__(kThreads) gemm_kernel(Operands x) {
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32;
   const int row = static_cast<int>(blockIdx.y) * kRows;
   Sums<kRows> sums = {};
-  const int count = x.k / kBlockK;
-  for (int tile = 0; tile < kStages - 1; ++tile) {
-    if (tile < count) copy_tile<kRows>(stages[tile], x, row, tile * kBlockK, tid);
+  Copier<kRows> copier(x, stages[0], row, tid);
+  constexpr int kStage = sizeof(Stage<kRows>), kRing = kStages * kStage;
+  int left = x.k / kBlockK, write = 0;  // tiles to be copied; bytes from the first stage
+  const auto copy_next = [&] {
+    if (left-- > 0) copier.copy(write, tid);
     ptx::cp_async_commit_group();
-  }
-  for (int tile = 0; tile < count; ++tile) {
+    write = write + kStage == kRing ? 0 : write + kStage;
+  };
+  for (int tile = 0; tile < kStages - 1; ++tile) copy_next();
+  for (int tile = 0; tile < x.k / kBlockK; ++tile) {
     ptx::cp_async_wait_group<kStages - 2>();
     __syncthreads();  // the tile is there, and the one before it has been read
     Fragments<kRows> fragments;
     const Stage<kRows>& stage = stages[tile % kStages];
     load_rows<kRows>(fragments.rows, stage, warp, lane);
     fragments.load_weights(stage.codes[warp], stage.scales, lane);
-    const int later = tile + kStages - 1;
-    if (later < count) copy_tile<kRows>(stages[later % kStages], x, row, later * kBlockK, tid);
-    ptx::cp_async_commit_group();
+    copy_next();
     fragments.multiply_to(sums);
   }
   store<kRows>(x, sums, row, static_cast<int>(blockIdx.x) * kWarpColumns, tid);

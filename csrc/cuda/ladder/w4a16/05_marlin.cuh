@@ -1,9 +1,9 @@
 // Ladder w4a16, rung 5: Marlin: equal stripes of tiles for every SM.
 //
 // Source:    MARLIN (Frantar et al., arXiv 2408.11743).
-// Changed:   one block of 256 threads an SM; tiles of 64 k x 256 columns (128 x 128 up to 16 rows)
-//            are numbered down columns and dealt out in equal stripes; blocks that share a column
-//            add their sums in turn.
+// Changed:   one or two blocks of 256 threads an SM; tiles of 64 k x 256 columns (128 x 128 up to
+//            16 rows) are numbered down columns and dealt out in equal stripes; blocks that share a
+//            column add their sums in turn.
 // Published: 646.8, 1693 and 2184 GB/s at one row (13.4, 35.8, 55.5 us): Marlin on an H200.
 //
 // 4096 x 4096 are 1024 tiles: 8 for each of 128 SMs. A stripe goes down a column of tiles and on to
@@ -14,7 +14,7 @@
 // the last one leaves it at 0. Block 0 has the last stripe: blocks wait for those started earlier.
 #pragma once
 
-#include "cuda/ladder/w4a16/packed.cuh"
+#include "cuda/ladder/w4a16/stripe_tile.cuh"
 #include "cuda/ladder/w4a16/turns.cuh"
 #include "cuda/ptx/cp_async.h"
 #include "cuda/shared_memory_limit.h"
@@ -22,77 +22,54 @@
 
 namespace xgemm::cuda::ladder::w4a16::rung5 {
 
-inline constexpr int kThreads = 256, kStages = 4;
+inline constexpr int kStages = 4;
 
-// What a tile is: 32 k x 64 columns for each warp.
+// A thread's copies of a tile: two of codes, one or two of X, and of some threads one of scales.
 template <int kRows>
-struct Tile {
-  static constexpr int kK = kRows == 16 ? 128 : 64, kN = kRows == 16 ? 128 : 256;
-  static constexpr int kWarpsK = kK / 32, kWarpsN = kN / kWarpColumns;
-  static_assert(kWarpsK * kWarpsN * 32 == kThreads);
-
-  int k, row, column;  // of Y, where it begins
-
-  __device__ Tile(const Operands& x, int number)
-      : k(number % (x.k / kK) * kK),
-        row(number / (x.k / kK) % row_blocks(x) * kRows),
-        column(number / (x.k / kK) / row_blocks(x) * kN) {}
-  __device__ static int row_blocks(const Operands& x) { return (x.m + kRows - 1) / kRows; }
-  __device__ static int count(const Operands& x) { return x.k / kK * row_blocks(x) * (x.n / kN); }
-  __device__ bool ends_column(const Operands& x) const { return k + kK == x.k; }
-  // Down the column of tiles, then to the next rows of X, which have the same weights.
-  __device__ void next(const Operands& x) {
-    k += kK;
-    if (k < x.k) return;
-    k = 0;
-    row += kRows;
-    if (row < x.m) return;
-    row = 0;
-    column += kN;
-  }
-};
-
-// X as on rung 4.
-template <int kRows>
-struct alignas(128) Stage {
+struct Copier {
   using At = Tile<kRows>;
-  static constexpr int kPieces = At::kK / 8;
-  uint4 codes[At::kWarpsK * At::kWarpsN][64];
-  uint4 x[kRows * kPieces];
-  uint4 scales[At::kWarpsN * 8];
+  static constexpr int kPieces = Stage<kRows>::kPieces, kPassRows = kThreads / kPieces;
+  At tile;                      // the next one
+  const uint4 *codes, *scales;  // the thread's, of that
+  const __half* x;
+  int units, rows;                     // of 64 columns; of X from the thread's first one on
+  uint32_t to_codes, to_x, to_scales;  // in the first stage
 
-  __device__ static int place_of(int row, int piece) {
-    return row * kPieces + (piece ^ row % 2 * 4);
+  __device__ Copier(const Operands& from, Stage<kRows>& first, int number, int tid)
+      : tile(from, number), units(from.n / kWarpColumns) {
+    to_codes = ptx::smem_address(&first.codes[tid / 64][tid % 64]);
+    to_x = ptx::smem_address(&first.x[Stage<kRows>::place_of(tid / kPieces, tid % kPieces)]);
+    to_scales = ptx::smem_address(&first.scales[tid % (At::kWarpsN * 8)]);
+    begin_column(from, tid);
   }
-  __device__ void load(Fragments<kRows>& out, int warp, int lane) const {
-#pragma unroll
-    for (int i = 0; i < kRows / 8; ++i) {
-      out.rows[i] = x[place_of(i * 8 + lane / 4, warp / At::kWarpsN * 4 + lane % 4)];
-    }
-    out.load_weights(codes[warp], scales + warp % At::kWarpsN * 8, lane);
+  __device__ void begin_column(const Operands& from, int tid) {
+    const int unit = tile.column / kWarpColumns, row = tile.row + tid / kPieces;
+    const int k32 = tile.k / 32 + tid / 64 / At::kWarpsN;
+    codes = reinterpret_cast<const uint4*>(from.codes) + tid % 64 +
+            (int64_t{k32} * units + unit + tid / 64 % At::kWarpsN) * 64;
+    scales = reinterpret_cast<const uint4*>(from.scales) + tid +
+             (int64_t{tile.k / kGroup} * units + unit) * 8;
+    x = from.x + int64_t{row} * from.k + tile.k + tid % kPieces * 8;
+    rows = from.m - row;
   }
-  // A thread's copies of a tile.
-  __device__ void copy(const Operands& from, const At& tile, int tid) {
-    const int units = from.n / kWarpColumns, unit = tile.column / kWarpColumns;
-    const auto* all_codes = reinterpret_cast<const uint4*>(from.codes);
+  // To the stage `offset` bytes behind the first; rows past the last one become zeros, unread.
+  __device__ void copy(const Operands& from, int offset, int tid) {
+    const int64_t k32 = int64_t{units} * 64;  // of codes
 #pragma unroll
-    for (int i = tid; i < At::kWarpsK * At::kWarpsN * 64; i += kThreads) {
-      const int k = tile.k / 32 + i / 64 / At::kWarpsN, mine = unit + i / 64 % At::kWarpsN;
-      ptx::cp_async<16>(ptx::smem_address(&codes[i / 64][i % 64]),
-                        all_codes + (int64_t{k} * units + mine) * 64 + i % 64, 16);
+    for (int i = 0; i < 2; ++i) {
+      ptx::cp_async<16>(to_codes + offset + i * kThreads * 16, codes + i * (4 / At::kWarpsN) * k32,
+                        16);
     }
 #pragma unroll
-    for (int i = tid; i < kRows * kPieces; i += kThreads) {
-      const int row = tile.row + i / kPieces;
-      ptx::cp_async<16>(ptx::smem_address(&x[place_of(i / kPieces, i % kPieces)]),
-                        from.x + int64_t{min(row, from.m - 1)} * from.k + tile.k + i % kPieces * 8,
-                        row < from.m ? 16 : 0);
+    for (int i = 0; i < kRows / kPassRows; ++i) {
+      ptx::cp_async<16>(to_x + offset + i * kThreads * 16, x + int64_t{i * kPassRows} * from.k,
+                        i * kPassRows < rows ? 16 : 0);
     }
-    if (tid < At::kWarpsN * 8) {
-      const auto* all_scales = reinterpret_cast<const uint4*>(from.scales);
-      ptx::cp_async<16>(ptx::smem_address(&scales[tid]),
-                        all_scales + (int64_t{tile.k / kGroup} * units + unit) * 8 + tid, 16);
-    }
+    if (tid < At::kWarpsN * 8) ptx::cp_async<16>(to_scales + offset, scales, 16);
+    tile.next(from);
+    codes += At::kWarpsK * k32, x += At::kK;
+    if (tile.k % kGroup == 0) scales += int64_t{units} * 8;
+    if (tile.k == 0) begin_column(from, tid);
   }
 };
 
@@ -108,11 +85,11 @@ __device__ void add(const Operands& x, float* partials, const Turn& turn, Shared
                     const Sums<kRows>& sums, const Tile<kRows>& tile, int tid) {
   using At = Tile<kRows>;
   const int warp_k = tid / 32 / At::kWarpsN, warp_n = tid / 32 % At::kWarpsN;
-  turn.wait(tid);
 #pragma unroll
   for (int chunk = 0; chunk < kRows / 16; ++chunk) {
     put_sums<kRows>(shared.slots[warp_k], sums, chunk, warp_n * kWarpColumns, tid % 32);
     __syncthreads();  // the sums are there
+    if (chunk == 0) turn.wait(tid);
     for (int i = tid; i < 16 * At::kN / 4; i += kThreads) {
       const int in = i / (At::kN / 4), at = i % (At::kN / 4) * 4, row = tile.row + chunk * 16 + in;
       if (row >= x.m) break;
@@ -137,7 +114,7 @@ __device__ void add(const Operands& x, float* partials, const Turn& turn, Shared
 }
 
 template <int kRows>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kRows == 16 ? 2 : 1)
     gemm_kernel(Operands x, float* partials, uint64_t* locks) {
   XGEMM_DYNAMIC_SHARED(uint4, raw, 128);
   auto& shared = *reinterpret_cast<Shared<kRows>*>(raw);
@@ -146,22 +123,24 @@ __global__ void __launch_bounds__(kThreads)
   const int blocks = static_cast<int>(gridDim.x), share = layout::stripe_share(count, blocks);
   const int stripe = blocks - 1 - static_cast<int>(blockIdx.x);
   const int first = stripe * share, end = min(first + share, count);
-  Tile<kRows> tile(x, first), copied(x, first);
-  const auto copy = [&](int number) {
-    if (number < end) {
-      shared.stages[number % kStages].copy(x, copied, tid);
-      copied.next(x);
-    }
+  Tile<kRows> tile(x, first);
+  Copier<kRows> copier(x, shared.stages[0], first, tid);
+  constexpr int kStage = sizeof(Stage<kRows>), kRing = kStages * kStage;
+  int left = end - first, write = 0, read = 0;  // tiles to be copied; bytes; a stage's number
+  const auto copy_next = [&] {
+    if (left-- > 0) copier.copy(x, write, tid);
     ptx::cp_async_commit_group();
+    write = write + kStage == kRing ? 0 : write + kStage;
   };
-  for (int number = first; number < first + kStages - 1; ++number) copy(number);
+  for (int stage = 0; stage < kStages - 1; ++stage) copy_next();
   Sums<kRows> sums = {};
   for (int number = first; number < end; ++number) {
     ptx::cp_async_wait_group<kStages - 2>();
     __syncthreads();  // the tile is there, and the one before it has been read
     Fragments<kRows> fragments;
-    shared.stages[number % kStages].load(fragments, tid / 32, tid % 32);
-    copy(number + kStages - 1);
+    shared.stages[read].load(fragments, tid / 32, tid % 32);
+    read = (read + 1) % kStages;
+    copy_next();
     fragments.multiply_to(sums);
     if (tile.ends_column(x) || number + 1 == end) {
       const int column = number / depth, last_stripe = (column * depth + depth - 1) / share;
@@ -174,6 +153,13 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Two hide each other's waiting; but each more that shares a column waits once more for its turn.
+template <int kRows>
+int blocks_per_sm(const QuantizedProduct& x) {
+  const int64_t tiles = int64_t{x.n / Tile<kRows>::kN} * (x.k / Tile<kRows>::kK);
+  return kRows == 16 && tiles >= int64_t{16} * x.sm_count ? 2 : 1;
+}
+
 template <int kRows>
 Status launch(const QuantizedProduct& product) {
   static SharedMemoryLimit limit;
@@ -181,7 +167,8 @@ Status launch(const QuantizedProduct& product) {
   const cudaError_t raised =
       limit.raise(reinterpret_cast<const void*>(kernel), sizeof(Shared<kRows>));
   if (raised != cudaSuccess) return {raised, "ladder w4a16: raising the limit of shared memory"};
-  const Grid grid{.blocks = static_cast<unsigned>(product.sm_count),
+  const auto blocks = static_cast<unsigned>(product.sm_count * blocks_per_sm<kRows>(product));
+  const Grid grid{.blocks = blocks,
                   .threads = kThreads,
                   .shared_bytes = sizeof(Shared<kRows>),
                   .stream = product.stream};
