@@ -318,3 +318,10 @@ def test_no_warning_of_a_layer_type_that_peft_does_not_know() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         peft.get_peft_model(quantized(), lora())
+
+
+@pytest.mark.parametrize("name", ["q_proj", "mlp"])
+def test_modules_to_save_of_packed_weights_are_refused_by_name(name: str) -> None:
+    config = lora(target_modules=["o_proj"], modules_to_save=[name])
+    with pytest.raises(ValueError, match=r"modules_to_save: .*QuantLinear.*\(target_modules\)"):
+        adapted(quantized(), config)

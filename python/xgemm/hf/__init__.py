@@ -17,6 +17,7 @@ if find_spec("transformers") is not None:
     from xgemm.hf.config import XgemmConfig
     from xgemm.hf.conversion import convert
     from xgemm.hf.generation import accelerate_generation, plain_generation
+    from xgemm.hf.modules_to_save import refuse_packed
     from xgemm.hf.peft import (
         merge_adapter,
         merge_and_unload,
@@ -25,6 +26,8 @@ if find_spec("transformers") is not None:
     )
     from xgemm.hf.quantizer import XgemmHfQuantizer
     from xgemm.hf.takeover import give_back, take_over
+
+    refuse_packed()
 
 __all__ = [
     "XgemmConfig",
