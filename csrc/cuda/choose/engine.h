@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -85,6 +86,22 @@ std::optional<Scored<Choice>> pick(const Model& model, Listing<Choice>* listing)
   const auto best = best_of<Choice>(model, listing);
   if (!best) return std::nullopt;
   return Scored<Choice>{model.choice(best->candidate), best->estimate};
+}
+
+template <typename Choice>
+size_t size_of(const Listing<Choice>* listing) {
+  return listing == nullptr ? 0 : listing->size();
+}
+
+// What is true of all that a kernel's launch needs, as a copy before it, changes the pick and what
+// the listing got since it had `first`: `change(choice, estimate)`.
+template <typename Choice, typename Change>
+void adjust(std::optional<Scored<Choice>>* best, Listing<Choice>* listing, size_t first,
+            const Change& change) {
+  if (*best) change((*best)->choice, (*best)->estimate);
+  for (size_t i = first; i < size_of(listing); ++i) {
+    change((*listing)[i].choice, (*listing)[i].estimate);
+  }
 }
 
 template <typename Choice>

@@ -1,7 +1,8 @@
 // What is said of a choice: in words, and as JSON.
 #include <sstream>
 
-#include "cuda/choice_json.h"
+#include "cuda/choose/choice_json.h"
+#include "cuda/gemm/align/plan.h"
 #include "cuda/gemm/select.h"
 #include "cuda/gemm/sm90/single_tile/tile.h"
 #include "cuda/gemm/sm90/tma_fit.h"
@@ -71,12 +72,31 @@ const char* tag_of(Kernel kernel) {
   return "";
 }
 
+// The operands as the kernel gets them: a copy may be along K where the operand cannot be read so.
 const sm90::single_tile::Shape& compiled_shape(const GemmProblem& p, const Config& config) {
-  const bool k_major = sm90::a_k_major(p) && sm90::b_k_major(p);
+  const align::AlignedCopy a = align::copy_of_a(p), b = align::copy_of_b(p);
+  const GemmProblem copied =
+      align::with_copies(p, config.copy_a ? &a : nullptr, config.copy_b ? &b : nullptr);
+  const bool k_major = sm90::a_k_major(copied) && sm90::b_k_major(copied);
   return sm90::single_tile::shape_of(config.block_m, config.block_n, k_major);
 }
 
-JsonObject fields_of(const GemmProblem& problem, const Config& config) {
+JsonObject describe(const GemmProblem& p, const DeviceInfo& device) {
+  const char* precisions[] = {"ieee", "tf32x3", "tf32"};
+  JsonObject json;
+  json.add("m", p.m).add("n", p.n).add("k", p.k).add("dtype", xgemm::name_of(p.dtype));
+  if (p.dtype == DType::kF32) json.add("precision", precisions[static_cast<int>(p.precision)]);
+  return json.add("a_row_stride", p.a.row_stride)
+      .add("a_col_stride", p.a.col_stride)
+      .add("b_row_stride", p.b.row_stride)
+      .add("b_col_stride", p.b.col_stride)
+      .add("capability", device.capability)
+      .add("sm_count", device.sm_count);
+}
+
+}  // namespace
+
+JsonObject to_json(const GemmProblem& problem, const Config& config) {
   JsonObject json;
   json.add("kernel", tag_of(config.kernel))
       .add("block_m", config.block_m)
@@ -97,21 +117,6 @@ JsonObject fields_of(const GemmProblem& problem, const Config& config) {
       .add("copy_b", config.copy_b)
       .add("workspace_bytes", config.workspace_bytes);
 }
-
-JsonObject describe(const GemmProblem& p, const DeviceInfo& device) {
-  const char* precisions[] = {"ieee", "tf32x3", "tf32"};
-  JsonObject json;
-  json.add("m", p.m).add("n", p.n).add("k", p.k).add("dtype", xgemm::name_of(p.dtype));
-  if (p.dtype == DType::kF32) json.add("precision", precisions[static_cast<int>(p.precision)]);
-  return json.add("a_row_stride", p.a.row_stride)
-      .add("a_col_stride", p.a.col_stride)
-      .add("b_row_stride", p.b.row_stride)
-      .add("b_col_stride", p.b.col_stride)
-      .add("capability", device.capability)
-      .add("sm_count", device.sm_count);
-}
-
-}  // namespace
 
 std::string explain(const GemmProblem& problem, const Config& config) {
   std::ostringstream out;
@@ -140,9 +145,10 @@ std::string explain(const GemmProblem& problem, const Config& config) {
 }
 
 std::string explain_json(const GemmProblem& problem, const DeviceInfo& device, bool candidates) {
-  const auto choose = [&] { return select_config(problem, device); };
-  return choice_json<Config>("dense", describe(problem, device), candidates, choose,
-                             [&](const Config& config) { return fields_of(problem, config); });
+  choose::Listing<Config> listing;
+  const Config config = select_config(problem, device, candidates ? &listing : nullptr);
+  return choose::choice_json("dense", describe(problem, device), config, &listing,
+                             [&](const Config& c) { return to_json(problem, c); });
 }
 
 }  // namespace xgemm::cuda::gemm

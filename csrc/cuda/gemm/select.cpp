@@ -2,9 +2,7 @@
 #include "cuda/gemm/select.h"
 
 #include <algorithm>
-#include <limits>
 
-#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/align/plan.h"
 #include "cuda/gemm/fp32/select.h"
@@ -20,6 +18,10 @@
 
 namespace xgemm::cuda::gemm {
 namespace {
+
+using choose::Estimate;
+using choose::Listing;
+using choose::Scored;
 
 // Of copying operands so that TMA can read them: 3.5 us on an H200, and what the launches cost the
 // host. A product of fewer us than kHostBoundUs waits for the host alone: it is one launch.
@@ -40,14 +42,11 @@ Config simt_config(const GemmProblem& p, const DeviceInfo& device, const char* r
   return config;
 }
 
-// The fastest choice so far.
-struct Best {
-  Config config;
-  double us = std::numeric_limits<double>::infinity();
-  void consider(const Config& other, double other_us) {
-    if (other_us < us) config = other, us = other_us;
-  }
-};
+// The faster of two, the first of equals.
+std::optional<Scored<Config>> faster(const std::optional<Scored<Config>>& a,
+                                     const std::optional<Scored<Config>>& b) {
+  return b && (!a || b->estimate.us < a->estimate.us) ? b : a;
+}
 
 // Rows or columns of the smaller side from which on tiles are ahead of `sm90 skinny` (on an H200 in
 // 39 of 40 products of 500 to 640, by 19 %, and in 11 of 12 of 280 to 456, by 11 %), which thinks
@@ -69,23 +68,21 @@ bool suits_skinny_kernel(const GemmProblem& p) {
 }
 
 // The kernels that read by TMA, for a problem that it can read.
-void consider_tma(const GemmProblem& p, const DeviceInfo& device, Best* best) {
+std::optional<Scored<Config>> select_tma(const GemmProblem& p, const DeviceInfo& device,
+                                         Listing<Config>* listing) {
   const bool k_major = sm90::single_tile::suits_k_major(p);
-  // `first`: of the candidates that were logged for this choice.
-  const auto consider = [&](const Config& config, double us, const Measure& measure, size_t first) {
-    best->consider(config, measure.of(us));
-    adjust_logged<Config>(first,
-                          [&](Config&, double& logged_us) { logged_us = measure.of(logged_us); });
+  const auto measured = [&](const auto& select, const Measure& measure) {
+    const size_t first = choose::size_of(listing);
+    auto best = select(p, device, listing);
+    choose::adjust(&best, listing, first,
+                   [&](Config&, Estimate& estimate) { estimate.us = measure.of(estimate.us); });
+    return best;
   };
-  double us = 0;
-  size_t first = logged<Config>();
-  Config config = sm90::persistent::select(p, device, &us);
-  consider(config, us, k_major ? kPersistentOfKMajor : kOwn, first);
-  first = logged<Config>();
-  if (suits_skinny_kernel(p) && sm90::skinny::select(p, device, &config, &us)) {
-    consider(config, us, k_major ? kSkinnyOfKMajor : kOwn, first);
+  auto best = measured(sm90::persistent::select, k_major ? kPersistentOfKMajor : kOwn);
+  if (suits_skinny_kernel(p)) {
+    best = faster(best, measured(sm90::skinny::select, k_major ? kSkinnyOfKMajor : kOwn));
   }
-  if (sm90::single_tile::select(p, device, &config, &us)) best->consider(config, us);
+  return faster(best, sm90::single_tile::select(p, device, listing));
 }
 
 // Whether TMA would read few rows of A (or columns of B) that do not lie along K: for each k a
@@ -94,94 +91,95 @@ bool skinny_across_k(const GemmProblem& p, int64_t extent, bool k_major) {
   return !k_major && align::is_skinny_side(p, extent);
 }
 
-double copies_us(int64_t bytes) {
-  return kCopyLaunchUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs;
+// The copies come first.
+void add_copies(int64_t bytes, Estimate* estimate) {
+  const double us = kCopyLaunchUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs;
+  estimate->us += us;
+  estimate->parts.copies += us;
 }
 
 // The same after copies of the operands that need one, or gain by it.
-void consider_copies(const GemmProblem& p, const DeviceInfo& device, Best* best) {
+std::optional<Scored<Config>> select_copied(const GemmProblem& p, const DeviceInfo& device,
+                                            Listing<Config>* listing) {
   // More dimensions of the batch than a tensor map has may merge in copies.
   const bool many = p.batch_dims > sm90::kMaxTmaBatchDims;
   const bool copy_a = many || !sm90::a_fits_tma(p) || skinny_across_k(p, p.m, sm90::a_k_major(p));
   const bool copy_b = many || !sm90::b_fits_tma(p) || skinny_across_k(p, p.n, sm90::b_k_major(p));
   const align::AlignedCopy a = align::copy_of_a(p), b = align::copy_of_b(p);
   const GemmProblem copied = align::with_copies(p, copy_a ? &a : nullptr, copy_b ? &b : nullptr);
-  if (!sm90::extents_fit_tma(copied)) return;
-  Best of_copies;
-  const size_t first = logged<Config>();
-  consider_tma(copied, device, &of_copies);
+  if (!sm90::extents_fit_tma(copied)) return std::nullopt;
+  const size_t first = choose::size_of(listing);
+  auto best = select_tma(copied, device, listing);
   const int64_t bytes = (copy_a ? a.bytes() : 0) + (copy_b ? b.bytes() : 0);
-  const auto copy = [&](Config& config, double& us) {
+  choose::adjust(&best, listing, first, [&](Config& config, Estimate& estimate) {
     config.copy_a = copy_a, config.copy_b = copy_b;
     config.workspace_bytes += bytes;
     config.reason = "a copy of what TMA cannot read, or not well, pays";
-    us += copies_us(bytes);
+    add_copies(bytes, &estimate);
+  });
+  return best;
+}
+
+// As operands lie, or after copies.
+std::optional<Scored<Config>> select_16_bit(const GemmProblem& p, const DeviceInfo& device,
+                                            Listing<Config>* listing) {
+  const auto pays = [](const std::optional<Scored<Config>>& best) {
+    return !best || best->estimate.us > kHostBoundUs;
   };
-  copy(of_copies.config, of_copies.us);
-  adjust_logged<Config>(first, copy);
-  best->consider(of_copies.config, of_copies.us);
+  auto best = gemv::select(p, device, listing);
+  const bool hopper = device.capability == 90 && p.k > 0;
+  // mma.sync is behind wherever TMA can read.
+  if (hopper && sm90::extents_fit_tma(p) && sm90::a_fits_tma(p) && sm90::b_fits_tma(p)) {
+    best = faster(best, select_tma(p, device, listing));
+    const bool skinny =
+        skinny_across_k(p, p.m, sm90::a_k_major(p)) || skinny_across_k(p, p.n, sm90::b_k_major(p));
+    if (skinny && pays(best)) best = faster(best, select_copied(p, device, listing));
+    return best;
+  }
+  best = faster(best, sm80::select(p, device, listing));
+  if (!hopper || !pays(best)) return best;
+  best = faster(best, select_copied(p, device, listing));
+  return faster(best, select_shifted(p, device, listing));
 }
 
 }  // namespace
 
-Config select_config(const GemmProblem& p, const DeviceInfo& device) {
+Config select_config(const GemmProblem& p, const DeviceInfo& device, Listing<Config>* listing) {
   if (p.m == 0 || p.n == 0 || batch_of(p) == 0) {
     Config nothing;
     nothing.reason = "the result is empty";
     return nothing;
   }
+  std::optional<Scored<Config>> best;
   if (p.dtype == DType::kF32) {
-    Best best;
-    double us = 0;
-    Config config = fp32::select(p, device, &us);
-    best.consider(config, us);
-    if (p.precision != Precision::kIeee && tf32::select(p, device, &config, &us)) {
-      best.consider(config, us);
-    }
-    return best.config;
-  }
-  if (p.alpha != 1.0f || p.beta != 0.0f) {
+    best = fp32::select(p, device, listing);
+    if (p.precision != Precision::kIeee) best = faster(best, tf32::select(p, device, listing));
+  } else if (p.alpha != 1.0f || p.beta != 0.0f) {
     return simt_config(p, device, "alpha is not 1 or beta is not 0");
+  } else {
+    best = select_16_bit(p, device, listing);
   }
-  Best best;
-  Config config;
-  double us = 0;
-  if (gemv::select(p, device, &config, &us)) best.consider(config, us);
-  const bool hopper = device.capability == 90 && p.k > 0;
-  // mma.sync is behind wherever TMA can read.
-  if (hopper && sm90::extents_fit_tma(p) && sm90::a_fits_tma(p) && sm90::b_fits_tma(p)) {
-    consider_tma(p, device, &best);
-    const bool skinny =
-        skinny_across_k(p, p.m, sm90::a_k_major(p)) || skinny_across_k(p, p.n, sm90::b_k_major(p));
-    if (skinny && best.us > kHostBoundUs) consider_copies(p, device, &best);
-    return best.config;
-  }
-  config = sm80::select(p, device, &us);
-  best.consider(config, us);
-  if (hopper && best.us > kHostBoundUs) {
-    consider_copies(p, device, &best);
-    if (select_shifted(p, device, &config, &us)) best.consider(config, us);
-  }
-  return best.config;
+  return best ? best->choice : Config{};
 }
 
-bool select_shifted(const GemmProblem& p, const DeviceInfo& device, Config* config, double* us) {
+std::optional<Scored<Config>> select_shifted(const GemmProblem& p, const DeviceInfo& device,
+                                             Listing<Config>* listing) {
   const bool copy_b = !sm90::b_fits_tma(p);
   const align::AlignedCopy b = align::copy_of_b(p);
   const GemmProblem copied = align::with_copies(p, nullptr, copy_b ? &b : nullptr);
-  if (!sm90::extents_fit_tma(copied) || !sm90::persistent::fits_shifted(copied)) return false;
-  const size_t first = logged<Config>();
-  *config = sm90::persistent::select_shifted(copied, device, us);
-  const auto shift = [&](Config& candidate, double& candidate_us) {
-    candidate.reason = "a has rows that TMA can read shifted, and that pays";
+  if (!sm90::extents_fit_tma(copied) || !sm90::persistent::fits_shifted(copied)) {
+    return std::nullopt;
+  }
+  const size_t first = choose::size_of(listing);
+  auto best = sm90::persistent::select_shifted(copied, device, listing);
+  choose::adjust(&best, listing, first, [&](Config& config, Estimate& estimate) {
+    config.reason = "a has rows that TMA can read shifted, and that pays";
     if (!copy_b) return;
-    candidate.copy_b = true;
-    candidate.workspace_bytes += b.bytes();
-    candidate_us += copies_us(b.bytes());
-  };
-  shift(*config, *us);
-  adjust_logged<Config>(first, shift);
-  return true;
+    config.copy_b = true;
+    config.workspace_bytes += b.bytes();
+    add_copies(b.bytes(), &estimate);
+  });
+  return best;
 }
 
 }  // namespace xgemm::cuda::gemm

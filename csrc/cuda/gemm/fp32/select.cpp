@@ -1,15 +1,17 @@
 #include "cuda/gemm/fp32/select.h"
 
 #include <algorithm>
-#include <limits>
 
-#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/fp32/plan.h"
 #include "cuda/gemm/fp32/sm90/select.h"
 
 namespace xgemm::cuda::gemm::fp32 {
 namespace {
+
+using choose::Estimate;
+using choose::Listing;
+using choose::Scored;
 
 // A tile, how many CTAs of it an SM holds, and the share of the FP32 cores' rate that one, and that
 // all of them reach, where both operands lie along their rows (fitted to an H200's times of the
@@ -40,34 +42,7 @@ constexpr int64_t kMaxSplits = 64;  // unless K takes more: a CTA counts its par
 constexpr int64_t kMinKPerSplit = 64, kMaxKPerSplit = int64_t{1} << 30;
 constexpr int64_t kMaxWorkspace = int64_t{1} << 28;
 
-struct Choice {
-  int block_m = 0, block_n = 0, stages = 0;
-  bool copy_a = false, copy_b = false;
-  int splits = 1, cluster = 1;
-  int64_t ctas = 0, workspace_bytes = 0;
-  double us = std::numeric_limits<double>::infinity();
-};
-
 constexpr const char* kReason = "fp32 products as IEEE has them: the tile that fills the SMs best";
-
-Config config_of(const Choice& choice) {
-  return {.kernel = Kernel::kFp32,
-          .block_m = choice.block_m,
-          .block_n = choice.block_n,
-          .stages = choice.stages,
-          .cluster = choice.cluster,
-          .splits = choice.splits,
-          .ctas = static_cast<int>(std::min<int64_t>(choice.ctas, INT32_MAX)),
-          .copy_a = choice.copy_a,
-          .copy_b = choice.copy_b,
-          .workspace_bytes = choice.workspace_bytes,
-          .reason = kReason};
-}
-
-void consider(const Choice& choice, Choice* best) {
-  if (auto* log = CandidateLog<Config>::active()) log->add(config_of(choice), choice.us);
-  if (choice.us < best->us) *best = choice;
-}
 
 // Which operands the large tile's fast kernel wants copied, and what that takes. (On Hopper TMA
 // feeds it: sm90/select.cpp.)
@@ -79,16 +54,101 @@ struct Copies {
   bool any() const { return a || b; }
 };
 
-void consider(const Tile& tile, const Copies& copies, int64_t tiles, int64_t parts, const Params& p,
-              const DeviceInfo& device, Choice* best) {
-  const int sm_count = std::max(device.sm_count, 1);
-  const double fmas_per_us = fmas_per_cycle(device.capability) * kCyclesPerUs;
-  const int64_t k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, parts), kBlockK);
-  const int64_t splits = p.k == 0 ? 1 : ceil_div(p.k, k_per_split);  // no part is empty
+struct Candidate {
+  const Tile* tile;
+  const Params* p;
+  const Copies* copies;
+  int64_t tiles, parts;  // of D; of K, that it is to have
+};
+
+// Parts of K, none of which is empty.
+struct Parts {
+  int64_t k_each, count, workspace_bytes;
+};
+
+Parts parts_of(const Candidate& c) {
+  const Params& p = *c.p;
+  const int64_t each = round_up<int64_t>(ceil_div<int64_t>(p.k, c.parts), kBlockK);
+  const int64_t count = p.k == 0 ? 1 : ceil_div(p.k, each);
   const int64_t workspace =
-      splits == 1 ? 0 : int64_t{4} * splits * p.batches * p.m * p.partial_stride;
-  if (workspace > kMaxWorkspace && k_per_split < kMaxKPerSplit) return;
-  const int64_t per_sm = ceil_div<int64_t>(tiles * splits, sm_count);
+      count == 1 ? 0 : int64_t{4} * count * p.batches * p.m * p.partial_stride;
+  return {each, count, workspace};
+}
+
+// The kernels of tiles on every GPU.
+class Model {
+ public:
+  using Candidate = fp32::Candidate;
+
+  // `p` are the problem's parameters, `gemv` those with the smaller side first; `copies` those of
+  // the large tile's fast kernel, or null.
+  Model(const Params& p, const Params& gemv, const Copies* copies, const DeviceInfo& device)
+      : p_(p), gemv_(gemv), copies_(copies), device_(device) {}
+
+  template <typename Search>
+  void candidates(Search& search) const {
+    for (const Tile& tile : kTiles) {
+      const bool flat = tile.block_m < tile.block_n;
+      of_tile(tile, flat ? gemv_ : p_, kNoCopies, search);
+    }
+    if (copies_ != nullptr) of_tile(kLargeOfChunks, p_, *copies_, search);
+  }
+
+  Estimate estimate(const Candidate& c, double) const;
+
+  static Config choice(const Candidate& c) {
+    const Parts parts = parts_of(c);
+    return {.kernel = Kernel::kFp32,
+            .block_m = c.tile->block_m,
+            .block_n = c.tile->block_n,
+            .stages = c.tile->stages,
+            .splits = static_cast<int>(parts.count),
+            .ctas = static_cast<int>(std::min<int64_t>(c.tiles * parts.count, INT32_MAX)),
+            .copy_a = c.copies->a,
+            .copy_b = c.copies->b,
+            .workspace_bytes = parts.workspace_bytes + c.copies->bytes,
+            .reason = kReason};
+  }
+
+ private:
+  static constexpr Copies kNoCopies{};
+
+  // Whole K; in two or three parts, which shorten a last round that does not fill the SMs; and in
+  // as many as give each SM from one CTA to all that it holds.
+  template <typename Search>
+  void of_tile(const Tile& tile, const Params& p, const Copies& copies, Search& search) const {
+    const int64_t tiles =
+        ceil_div<int64_t>(p.m, tile.block_m) * ceil_div<int64_t>(p.n, tile.block_n) * p.batches;
+    const int64_t least = std::max<int64_t>(ceil_div(p.k, kMaxKPerSplit), 1);
+    const int64_t most = std::clamp(p.k / kMinKPerSplit, least, std::max(least, kMaxSplits));
+    const auto consider = [&](int64_t parts) {
+      const Candidate c{&tile, &p, &copies, tiles, parts};
+      const Parts cut = parts_of(c);
+      if (cut.workspace_bytes > kMaxWorkspace && cut.k_each < kMaxKPerSplit) return;
+      search.consider(c);
+    };
+    consider(least);
+    for (int64_t parts = 2; parts <= std::min<int64_t>(3, most); ++parts) {
+      if (parts > least) consider(parts);
+    }
+    for (int per_sm = 1; per_sm <= tile.ctas_per_sm; ++per_sm) {
+      const int64_t parts = std::min(int64_t{std::max(device_.sm_count, 1)} * per_sm / tiles, most);
+      if (parts > least) consider(parts);
+    }
+  }
+
+  const Params &p_, &gemv_;
+  const Copies* copies_;
+  const DeviceInfo& device_;
+};
+
+Estimate Model::estimate(const Candidate& c, double) const {
+  const Tile& tile = *c.tile;
+  const Params& p = *c.p;
+  const auto [k_per_split, splits, workspace] = parts_of(c);
+  const int sm_count = std::max(device_.sm_count, 1);
+  const double fmas_per_us = fmas_per_cycle(device_.capability) * kCyclesPerUs;
+  const int64_t per_sm = ceil_div<int64_t>(c.tiles * splits, sm_count);
   // Rounds of as many CTAs as an SM holds, and a last one of fewer, which are slower together.
   const double one = tile.efficiency_one, full = tile.efficiency_full;
   const int64_t rounds = per_sm / tile.ctas_per_sm, last = per_sm % tile.ctas_per_sm;
@@ -96,7 +156,7 @@ void consider(const Tile& tile, const Copies& copies, int64_t tiles, int64_t par
   if (last > 0) waves += std::max(static_cast<double>(last) / full, 1 / one);
   // Rows of the tile that are copied 4 bytes at a time.
   const auto slow_rows = [&](const OperandParams& operand, int rows) {
-    return copies.any() || operand.access == Access::kRows16 ? 0.0 : rows;
+    return c.copies->any() || operand.access == Access::kRows16 ? 0.0 : rows;
   };
   const double slow =
       (slow_rows(p.a, tile.block_m) + slow_rows(p.b, tile.block_n)) / (tile.block_m + tile.block_n);
@@ -104,38 +164,22 @@ void consider(const Tile& tile, const Copies& copies, int64_t tiles, int64_t par
                       static_cast<double>(k_per_split) * waves * (1 + kSlower * slow);
   const double bytes = 4.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) *
                        static_cast<double>(p.batches);
-  double us = copies.us + kLaunchUs +
-              kRoundUs * static_cast<double>(ceil_div<int64_t>(per_sm, tile.ctas_per_sm));
-  us += std::max(fmas / fmas_per_us, bytes / kReadBytesPerUs);
-  if (splits > 1) us += kReduceUs + 2.0 * static_cast<double>(workspace) / kReduceBytesPerUs;
-  consider({.block_m = tile.block_m,
-            .block_n = tile.block_n,
-            .stages = tile.stages,
-            .copy_a = copies.a,
-            .copy_b = copies.b,
-            .splits = static_cast<int>(splits),
-            .ctas = tiles * splits,
-            .workspace_bytes = workspace + copies.bytes,
-            .us = us},
-           best);
-}
-
-// Whole K; in two or three parts, which shorten a last round that does not fill the SMs; and in as
-// many as give each SM from one CTA to all that it holds.
-void consider(const Tile& tile, const Copies& copies, const Params& p, const DeviceInfo& device,
-              Choice* best) {
-  const int64_t tiles =
-      ceil_div<int64_t>(p.m, tile.block_m) * ceil_div<int64_t>(p.n, tile.block_n) * p.batches;
-  const int64_t least = std::max<int64_t>(ceil_div(p.k, kMaxKPerSplit), 1);
-  const int64_t most = std::clamp(p.k / kMinKPerSplit, least, std::max(least, kMaxSplits));
-  consider(tile, copies, tiles, least, p, device, best);
-  for (int64_t parts = 2; parts <= std::min<int64_t>(3, most); ++parts) {
-    if (parts > least) consider(tile, copies, tiles, parts, p, device, best);
+  const double rounds_us =
+      kRoundUs * static_cast<double>(ceil_div<int64_t>(per_sm, tile.ctas_per_sm));
+  const double fmas_us = fmas / fmas_per_us, dram_us = bytes / kReadBytesPerUs;
+  double us = c.copies->us + kLaunchUs + rounds_us, reduce_us = 0;
+  us += std::max(fmas_us, dram_us);
+  if (splits > 1) {
+    reduce_us = kReduceUs + 2.0 * static_cast<double>(workspace) / kReduceBytesPerUs;
+    us += reduce_us;
   }
-  for (int per_sm = 1; per_sm <= tile.ctas_per_sm; ++per_sm) {
-    const int64_t parts = std::min(int64_t{std::max(device.sm_count, 1)} * per_sm / tiles, most);
-    if (parts > least) consider(tile, copies, tiles, parts, p, device, best);
-  }
+  return {.us = us,
+          .parts = {.launch = kLaunchUs,
+                    .dram = dram_us,
+                    .mma = fmas_us,
+                    .exchange = reduce_us,
+                    .epilogue = rounds_us,
+                    .copies = c.copies->us}};
 }
 
 // False where there is none: more than one dimension of the batch, or too large a copy.
@@ -182,9 +226,8 @@ int gemv_cluster(const Params& p, int64_t tiles, int sm_count) {
 }
 
 // Few rows of D: a stream over B, in as many CTAs as keep the memory busy.
-void consider_few(const GemmProblem& problem, const DeviceInfo& device, Choice* best) {
-  const Params p = make_gemv_params(problem);
-  if (p.m > kGemvMaxRows) return;
+std::optional<Scored<Config>> stream_of_few(const Params& p, const DeviceInfo& device) {
+  if (p.m > kGemvMaxRows) return std::nullopt;
   constexpr int64_t kSplitCtas = 48, kMinKToSplit = 4096, kMinKOfPart = 1024;
   const int sm_count = std::max(device.sm_count, 1);
   const bool along_k = p.b.access == Access::kAlongK;
@@ -209,43 +252,42 @@ void consider_few(const GemmProblem& problem, const DeviceInfo& device, Choice* 
   const double ctas_us =
       along_k ? (0.38 + 0.09 * static_cast<double>(p.m)) * static_cast<double>(tiles) / sm_count
               : 0.0;
-  const double us = kLaunchUs + kGemvUs +
-                    std::max(bytes / (vectors ? kReadBytesPerUs : 0.6 * kReadBytesPerUs), ctas_us) +
-                    (partials ? kGemvReduceUs : 0.0);
-  consider({.block_m = p.m == 3 ? 4 : static_cast<int>(p.m),
-            .block_n = block_n,
-            .splits = static_cast<int>(splits),
-            .cluster = cluster,
-            .ctas = tiles * splits,
-            .workspace_bytes = workspace,
-            .us = us},
-           best);
+  const double dram_us = bytes / (vectors ? kReadBytesPerUs : 0.6 * kReadBytesPerUs);
+  const double reduce_us = partials ? kGemvReduceUs : 0.0;
+  const Estimate estimate{.us = kLaunchUs + kGemvUs + std::max(dram_us, ctas_us) + reduce_us,
+                          .parts = {.launch = kLaunchUs,
+                                    .first_bytes = kGemvUs,
+                                    .dram = dram_us,
+                                    .issue = ctas_us,
+                                    .exchange = reduce_us}};
+  return Scored<Config>{{.kernel = Kernel::kFp32,
+                         .block_m = p.m == 3 ? 4 : static_cast<int>(p.m),
+                         .block_n = block_n,
+                         .stages = 0,
+                         .cluster = cluster,
+                         .splits = static_cast<int>(splits),
+                         .ctas = static_cast<int>(std::min<int64_t>(tiles * splits, INT32_MAX)),
+                         .workspace_bytes = workspace,
+                         .reason = kReason},
+                        estimate};
 }
 
 }  // namespace
 
-Config select(const GemmProblem& problem, const DeviceInfo& device, double* estimate_us) {
-  const Params p = make_params(problem);
-  const size_t first = logged<Config>();
-  Choice best;
-  Config config;
-  const bool tma = sm90::select(problem, p, device, &config, estimate_us);
-  for (const Tile& tile : kTiles) {
-    if (tma) break;  // the FP64 tensor cores are faster
-    const bool flat = tile.block_m < tile.block_n;
-    consider(tile, {}, flat ? make_gemv_params(problem) : p, device, &best);
+std::optional<Scored<Config>> select(const GemmProblem& problem, const DeviceInfo& device,
+                                     Listing<Config>* listing) {
+  const Params p = make_params(problem), gemv = make_gemv_params(problem);
+  const size_t first = choose::size_of(listing);
+  auto best = sm90::select(problem, p, device, listing);
+  if (!best) {  // else the FP64 tensor cores are faster
+    Copies copies;
+    const bool copied = p.k > 0 && device.capability != 90 && plan_copies(problem, p, &copies);
+    best = choose::pick<Config>(Model(p, gemv, copied ? &copies : nullptr, device), listing);
   }
-  if (Copies copies; p.k > 0 && device.capability != 90 && plan_copies(problem, p, &copies)) {
-    consider(kLargeOfChunks, copies, p, device, &best);
-  }
-  consider_few(problem, device, &best);
-  if (!tma || *estimate_us > best.us) {
-    *estimate_us = best.us;
-    config = config_of(best);
-  }
-  config.reason = kReason;
-  adjust_logged<Config>(first, [](Config& candidate, double&) { candidate.reason = kReason; });
-  return config;
+  choose::adjust(&best, listing, first, [](Config& config, Estimate&) { config.reason = kReason; });
+  const auto few = stream_of_few(gemv, device);
+  if (few && listing != nullptr) listing->push_back(*few);
+  return few && (!best || few->estimate.us < best->estimate.us) ? few : best;
 }
 
 }  // namespace xgemm::cuda::gemm::fp32

@@ -1,12 +1,17 @@
 // Which tile of the fp32 kernels a problem gets, and an estimate of its time.
 #pragma once
 
+#include <optional>
+
 #include "common/device.h"
 #include "common/gemm_problem.h"
+#include "cuda/choose/engine.h"
 #include "cuda/gemm/config.h"
 
 namespace xgemm::cuda::gemm::fp32 {
 
-Config select(const GemmProblem& problem, const DeviceInfo& device, double* estimate_us);
+// `listing`, if there is one, gets all that were scored.
+std::optional<choose::Scored<Config>> select(const GemmProblem& problem, const DeviceInfo& device,
+                                             choose::Listing<Config>* listing);
 
 }  // namespace xgemm::cuda::gemm::fp32

@@ -4,12 +4,15 @@
 #include <cmath>
 #include <iterator>
 
-#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/ptx/l2_policy.h"
 
 namespace xgemm::cuda::gemm::gemv {
 namespace {
+
+using choose::Estimate;
+using choose::Listing;
+using choose::Scored;
 
 constexpr int64_t kMaxNarrow = 8;
 constexpr int64_t kMaxStride = int64_t{1} << 24;  // 32 bits hold 64 of them
@@ -162,7 +165,7 @@ double read_us(double megabytes) {
 
 // The read time, by how near to it the kernel came on an H200; and at least the latency of the
 // steps that a warp takes one after the other.
-double estimate(const View& view, const DeviceInfo& device, int splits) {
+Estimate estimate(const View& view, const DeviceInfo& device, int splits) {
   constexpr double kUnalignedFactor = 1.3;
   // Where only X has no vectors along K: for up to 4 rows, and for more.
   constexpr double kNarrowStridedFactor = 1.45, kStridedFactor = 2.1;
@@ -197,9 +200,15 @@ double estimate(const View& view, const DeviceInfo& device, int splits) {
   const double launch_us = k_major && shape.narrow == 8 ? 6.5 : 3;
   const double tail = k_major && q.k % shape.step_k != 0 ? kTailUs * shape.narrow : 0;
   const double wide_us = !k_major && w_aligned ? kWideUs : 0;
-  return tail + wide_us +
-         std::max(factor * read_us((w_bytes + other_bytes) * 1e-6),
-                  launch_us + step_us * waves * steps + (splits > 1 ? 2 * step_us : 0));
+  const double dram_us = factor * read_us((w_bytes + other_bytes) * 1e-6);
+  const double latency_us = launch_us + step_us * waves * steps + (splits > 1 ? 2 * step_us : 0);
+  return {.us = tail + wide_us + std::max(dram_us, latency_us),
+          .parts = {.launch = launch_us,
+                    .first_bytes = wide_us,
+                    .dram = dram_us,
+                    .issue = step_us * waves * steps,
+                    .exchange = splits > 1 ? 2 * step_us : 0,
+                    .epilogue = tail}};
 }
 
 }  // namespace
@@ -213,15 +222,17 @@ std::optional<View> view_of(const GemmProblem& p, int block_m, int block_n) {
   return of_side(!swapped_first);
 }
 
-bool select(const GemmProblem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
-  if (device.capability < 80 || (p.dtype != DType::kF16 && p.dtype != DType::kBF16)) return false;
-  if (p.alpha != 1.0f || p.beta != 0.0f || p.m == 0 || p.n == 0 || p.k == 0) return false;
+std::optional<Scored<Config>> select(const GemmProblem& p, const DeviceInfo& device,
+                                     Listing<Config>* listing) {
+  if (device.capability < 80 || (p.dtype != DType::kF16 && p.dtype != DType::kBF16))
+    return std::nullopt;
+  if (p.alpha != 1.0f || p.beta != 0.0f || p.m == 0 || p.n == 0 || p.k == 0) return std::nullopt;
   const std::optional<View> view = view_of(p, 0, 0);
-  if (!view || view->params.batches > kMaxExtent) return false;
+  if (!view || view->params.batches > kMaxExtent) return std::nullopt;
   const int splits = choose_splits(*view, device);
   const bool cluster = splits > 1 && device.capability == 90;
   const int64_t outputs = p.m * p.n * view->params.batches;
-  *config = {
+  const Config config = {
       .kernel = Kernel::kGemv,
       .block_m = view->swapped ? view->shape->tile : view->shape->narrow,
       .block_n = view->swapped ? view->shape->narrow : view->shape->tile,
@@ -230,9 +241,9 @@ bool select(const GemmProblem& p, const DeviceInfo& device, Config* config, doub
       .ctas = static_cast<int>(std::min(kMaxExtent, ctas_of(*view) * splits)),
       .workspace_bytes = splits > 1 && !cluster ? outputs * splits * 4 : 0,
       .reason = view->swapped ? "few columns: a stream over a" : "few rows: a stream over b"};
-  *estimate_us = estimate(*view, device, splits);
-  if (auto* log = CandidateLog<Config>::active()) log->add(*config, *estimate_us);
-  return true;
+  const Scored<Config> scored{config, estimate(*view, device, splits)};
+  if (listing != nullptr) listing->push_back(scored);
+  return scored;
 }
 
 }  // namespace xgemm::cuda::gemm::gemv

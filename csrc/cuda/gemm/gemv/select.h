@@ -5,6 +5,7 @@
 
 #include "common/device.h"
 #include "common/gemm_problem.h"
+#include "cuda/choose/engine.h"
 #include "cuda/gemm/config.h"
 #include "cuda/gemm/gemv/params.h"
 
@@ -55,9 +56,9 @@ struct View {
 // choose.
 std::optional<View> view_of(const GemmProblem& problem, int block_m, int block_n);
 
-// Pure. True if the kernel takes the problem; then `config` is for launch, and `estimate_us` about
-// the time it takes.
-bool select(const GemmProblem& problem, const DeviceInfo& device, Config* config,
-            double* estimate_us);
+// Pure. A rule gives a problem its tile and splits: one candidate, or nothing where the kernels do
+// not take the problem. `listing`, if there is one, gets it.
+std::optional<choose::Scored<Config>> select(const GemmProblem& problem, const DeviceInfo& device,
+                                             choose::Listing<Config>* listing);
 
 }  // namespace xgemm::cuda::gemm::gemv

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <limits>
 
-#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/sm80/plan.h"
 
 namespace xgemm::cuda::gemm::sm80 {
 namespace {
+
+using choose::Estimate;
+using choose::Listing;
+using choose::Scored;
 
 // A tile, how many CTAs of it an SM holds, and the share of mma.sync's rate that one, and that all
 // of them reach. With the times below fitted to 919 products on an H200 from a cold L2 cache, of
@@ -40,86 +43,121 @@ bool has_large_shared_memory(int capability) {
   return capability == 80 || capability == 87 || (capability >= 90 && capability < 120);
 }
 
-struct Choice {
-  const Tile* tile = nullptr;
-  int splits = 1;
-  int64_t ctas = 0, workspace_bytes = 0;
-  double cost = std::numeric_limits<double>::infinity();
+struct Candidate {
+  const Tile* tile;
+  int64_t tiles, parts;  // of D; of K, that it is to have
+};
+
+// Parts of K, none of which is empty.
+struct Parts {
+  int64_t k_each, count, workspace_bytes;
 };
 
 bool is_aligned(const Params& p) {
   return p.a.access == Access::kWhole16 && p.b.access == Access::kWhole16;
 }
 
-Config config_of(const Choice& choice, const Params& p, int sm_count) {
-  // Where an SM holds one CTA, it takes a tile after another: the next one's copies start before
-  // the last one is stored. Two CTAs do so for each other, and share the tiles out more evenly if
-  // they are not dealt beforehand: 3 to 5 % at 8192^3 on an H200.
-  const int64_t most_ctas = choice.tile == &kLarge ? sm_count : std::numeric_limits<int32_t>::max();
-  return {.kernel = Kernel::kSm80,
-          .block_m = choice.tile->block_m,
-          .block_n = choice.tile->block_n,
-          .stages = choice.tile->stages,
-          .splits = choice.splits,
-          .ctas = static_cast<int>(std::min(choice.ctas, most_ctas)),
-          .workspace_bytes = choice.workspace_bytes,
-          .reason = is_aligned(p) ? "mma.sync: 16-byte aligned operands"
-                                  : "mma.sync: an operand is not 16-byte aligned"};
-}
-
 // Parts that K must be split into.
 int64_t least_parts(const Params& p) { return std::max<int64_t>(ceil_div(p.k, kMaxKPerSplit), 1); }
 
-void consider(const Tile& tile, int64_t tiles, int64_t parts, const Params& p, int sm_count,
-              Choice* best) {
-  const int64_t k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, parts), kBlockK);
-  const int64_t splits = p.k == 0 ? 1 : ceil_div(p.k, k_per_split);  // no part is empty
+Parts parts_of(const Params& p, int64_t parts) {
+  const int64_t each = round_up<int64_t>(ceil_div<int64_t>(p.k, parts), kBlockK);
+  const int64_t count = p.k == 0 ? 1 : ceil_div(p.k, each);
   const int64_t workspace =
-      splits == 1 ? 0 : int64_t{4} * splits * p.batches * p.m * p.partial_stride;
-  if (workspace > kMaxWorkspace && parts > least_parts(p)) return;
-  const int64_t per_sm = ceil_div<int64_t>(tiles * splits, sm_count);
-  // The last CTA of an SM may have it to itself.
-  const int64_t alone = per_sm % tile.ctas_per_sm == 1 ? 1 : 0;
-  const double cta_us =
-      2.0 * tile.block_m * tile.block_n * static_cast<double>(k_per_split) / kSmFlopsPerMicrosecond;
-  double cost = static_cast<double>(per_sm - alone) * cta_us / tile.efficiency_full +
-                static_cast<double>(alone) * cta_us / tile.efficiency_one +
-                static_cast<double>(ceil_div<int64_t>(per_sm, tile.ctas_per_sm)) * tile.round_us;
-  if (splits > 1) {
-    cost += kReduceMicroseconds + 2.0 * static_cast<double>(workspace) / kReduceBytesPerMicrosecond;
-  }
-  const Choice choice{&tile, static_cast<int>(splits), tiles * splits, workspace, cost};
-  if (auto* log = CandidateLog<Config>::active()) {
-    log->add(config_of(choice, p, sm_count), kLaunchMicroseconds + cost);
-  }
-  if (cost < best->cost) *best = choice;
+      count == 1 ? 0 : int64_t{4} * count * p.batches * p.m * p.partial_stride;
+  return {each, count, workspace};
 }
 
-// Whole K, and K in as many parts as leave at most a quarter more CTAs than the SMs hold at a time.
-void consider(const Tile& tile, const Params& p, int sm_count, Choice* best) {
-  const int64_t tiles =
-      ceil_div<int64_t>(p.m, tile.block_m) * ceil_div<int64_t>(p.n, tile.block_n) * p.batches;
-  const int64_t least = least_parts(p);
-  consider(tile, tiles, least, p, sm_count, best);
-  for (const int64_t parts : kSplits) {
-    if (tiles * parts * 4 > int64_t{5} * sm_count * tile.ctas_per_sm) break;
-    if (parts * kMinKPerSplit > p.k) break;
-    if (parts > least) consider(tile, tiles, parts, p, sm_count, best);
+class Model {
+ public:
+  using Candidate = sm80::Candidate;
+
+  Model(const Params& params, const DeviceInfo& device)
+      : p_(params),
+        aligned_(is_aligned(params)),
+        large_(aligned_ && has_large_shared_memory(device.capability)),
+        sm_count_(std::max(device.sm_count, 1)) {}
+
+  template <typename Search>
+  void candidates(Search& search) const {
+    of_tile(aligned_ ? kSmall : kSmallGeneral, search);
+    of_tile(aligned_ ? kMedium : kGeneral, search);
+    if (large_) of_tile(kLarge, search);
   }
-}
+
+  Estimate estimate(const Candidate& c, double) const {
+    const Tile& tile = *c.tile;
+    const auto [k_each, splits, workspace] = parts_of(p_, c.parts);
+    const int64_t per_sm = ceil_div<int64_t>(c.tiles * splits, sm_count_);
+    // The last CTA of an SM may have it to itself.
+    const int64_t alone = per_sm % tile.ctas_per_sm == 1 ? 1 : 0;
+    const double cta_us =
+        2.0 * tile.block_m * tile.block_n * static_cast<double>(k_each) / kSmFlopsPerMicrosecond;
+    const double rounds_us =
+        static_cast<double>(ceil_div<int64_t>(per_sm, tile.ctas_per_sm)) * tile.round_us;
+    const double mma_us = static_cast<double>(per_sm - alone) * cta_us / tile.efficiency_full +
+                          static_cast<double>(alone) * cta_us / tile.efficiency_one;
+    const double reduce_us = splits > 1
+                                 ? kReduceMicroseconds + 2.0 * static_cast<double>(workspace) /
+                                                             kReduceBytesPerMicrosecond
+                                 : 0;
+    return {.us = kLaunchMicroseconds + (mma_us + rounds_us + reduce_us),
+            .parts = {.launch = kLaunchMicroseconds,
+                      .mma = mma_us,
+                      .exchange = reduce_us,
+                      .epilogue = rounds_us}};
+  }
+
+  Config choice(const Candidate& c) const {
+    // Where an SM holds one CTA, it takes a tile after another: the next one's copies start before
+    // the last one is stored. Two CTAs do so for each other, and share the tiles out more evenly if
+    // they are not dealt beforehand: 3 to 5 % at 8192^3 on an H200.
+    const int64_t most_ctas = c.tile == &kLarge ? sm_count_ : std::numeric_limits<int32_t>::max();
+    const Parts parts = parts_of(p_, c.parts);
+    return {.kernel = Kernel::kSm80,
+            .block_m = c.tile->block_m,
+            .block_n = c.tile->block_n,
+            .stages = c.tile->stages,
+            .splits = static_cast<int>(parts.count),
+            .ctas = static_cast<int>(std::min(c.tiles * parts.count, most_ctas)),
+            .workspace_bytes = parts.workspace_bytes,
+            .reason = aligned_ ? "mma.sync: 16-byte aligned operands"
+                               : "mma.sync: an operand is not 16-byte aligned"};
+  }
+
+ private:
+  // Whole K, and K in as many parts as leave at most a quarter more CTAs than the SMs hold at a
+  // time.
+  template <typename Search>
+  void of_tile(const Tile& tile, Search& search) const {
+    const int64_t tiles =
+        ceil_div<int64_t>(p_.m, tile.block_m) * ceil_div<int64_t>(p_.n, tile.block_n) * p_.batches;
+    const int64_t least = least_parts(p_);
+    of_parts({&tile, tiles, least}, search);
+    for (const int64_t parts : kSplits) {
+      if (tiles * parts * 4 > int64_t{5} * sm_count_ * tile.ctas_per_sm) break;
+      if (parts * kMinKPerSplit > p_.k) break;
+      if (parts > least) of_parts({&tile, tiles, parts}, search);
+    }
+  }
+
+  template <typename Search>
+  void of_parts(const Candidate& c, Search& search) const {
+    const bool too_much = parts_of(p_, c.parts).workspace_bytes > kMaxWorkspace;
+    if (!too_much || c.parts <= least_parts(p_)) search.consider(c);
+  }
+
+  const Params& p_;
+  bool aligned_, large_;
+  int sm_count_;
+};
 
 }  // namespace
 
-Config select(const GemmProblem& problem, const DeviceInfo& device, double* estimate_us) {
+std::optional<Scored<Config>> select(const GemmProblem& problem, const DeviceInfo& device,
+                                     Listing<Config>* listing) {
   const Params p = make_params(problem);
-  const bool aligned = is_aligned(p);
-  const int sm_count = std::max(device.sm_count, 1);
-  Choice best;
-  consider(aligned ? kSmall : kSmallGeneral, p, sm_count, &best);
-  consider(aligned ? kMedium : kGeneral, p, sm_count, &best);
-  if (aligned && has_large_shared_memory(device.capability)) consider(kLarge, p, sm_count, &best);
-  *estimate_us = kLaunchMicroseconds + best.cost;
-  return config_of(best, p, sm_count);
+  return choose::pick<Config>(Model(p, device), listing);
 }
 
 }  // namespace xgemm::cuda::gemm::sm80

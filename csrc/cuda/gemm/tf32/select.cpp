@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <limits>
 
-#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/fp32/copy_plan.h"
 #include "cuda/gemm/fp32/plan.h"
@@ -13,6 +11,10 @@
 
 namespace xgemm::cuda::gemm::tf32 {
 namespace {
+
+using choose::Estimate;
+using choose::Listing;
+using choose::Scored;
 
 // A tile, the CTAs of a cluster, and the share of the tensor cores' rate that its main loop
 // reaches.
@@ -52,11 +54,19 @@ constexpr int64_t kMinKTilesPerSplit = 4, kMaxSplits = 32;
 constexpr int64_t kMaxWorkspace = int64_t{1} << 28;
 constexpr int64_t kMaxUnits = INT32_MAX - (1 << 16);  // a CTA counts them in 32 bits
 
-struct Choice {
-  const Tile* tile = nullptr;
-  bool swapped = false;
-  int64_t splits = 1, units = 0, workspace = 0;
-  double us = std::numeric_limits<double>::infinity();
+struct Candidate {
+  const Tile* tile;
+  bool swapped;
+  int64_t parts;  // of K, that it is to have
+};
+
+// How a candidate cuts the problem.
+struct Cut {
+  int64_t per_split, splits, units;  // k-tiles of a part; parts of K; parts of all tiles
+  int64_t partials;                  // bytes
+  Copies copied;
+  Matrix x, y;
+  int64_t copied_bytes;
 };
 
 // Lines of L2 for 32 k of a row, or 32 rows of a k.
@@ -84,76 +94,134 @@ bool d_is_aligned(const GemmProblem& p) {
   return (step | batch_step) % 4 == 0 && reinterpret_cast<uintptr_t>(p.d) % 16 == 0;
 }
 
-Config config_of(const GemmProblem& p, const Choice& choice, int sm_count) {
-  const TileShape tile = choice.tile->shape;
-  const int cluster = choice.tile->cluster;
-  const Copies copied = copies(p, choice.swapped);
-  const int64_t most = sm_count / cluster;
-  return {.kernel = choice.swapped ? Kernel::kTf32Swapped : Kernel::kTf32,
-          .block_m = choice.swapped ? tile.y : tile.x,
-          .block_n = choice.swapped ? tile.x : tile.y,
-          .stages = stages(p.precision == Precision::kTf32x3, tile),
-          .cluster = cluster,
-          .splits = static_cast<int>(choice.splits),
-          .ctas = static_cast<int>(std::min(choice.units, most)) * cluster,
-          .copy_a = choice.swapped ? copied.y : copied.x,
-          .copy_b = choice.swapped ? copied.x : copied.y,
-          .workspace_bytes = choice.workspace,
-          .reason = "TF32 tensor cores are estimated to be faster than FP32 cores"};
-}
-
-void consider(const GemmProblem& p, const Tile& tile, bool swapped, int64_t parts, int sm_count,
-              Choice* best) {
+// Nothing where there are too many parts, or too large ones.
+std::optional<Cut> cut_of(const GemmProblem& p, const Candidate& c) {
   const int64_t batches = batches_of(p);
   const int64_t k_tiles = ceil_div<int64_t>(p.k, kBlockK);
-  const int64_t per_split = ceil_div(k_tiles, parts), splits = ceil_div(k_tiles, per_split);
-  const int64_t units = tiles_of(p, tile, swapped) * splits;
+  const int64_t per_split = ceil_div(k_tiles, c.parts), splits = ceil_div(k_tiles, per_split);
+  const int64_t units = tiles_of(p, *c.tile, c.swapped) * splits;
   const int64_t partials =
       splits > 1 ? 4 * splits * batches * round_up<int64_t>(p.m, 4) * round_up<int64_t>(p.n, 4) : 0;
-  if (partials > kMaxWorkspace || units > kMaxUnits / tile.cluster) return;
-  const Copies copied = copies(p, swapped);
-  const Matrix x = swapped ? b_of(p) : a_of(p), y = swapped ? a_of(p) : b_of(p);
+  if (partials > kMaxWorkspace || units > kMaxUnits / c.tile->cluster) return std::nullopt;
+  const Copies copied = copies(p, c.swapped);
+  const Matrix x = c.swapped ? b_of(p) : a_of(p), y = c.swapped ? a_of(p) : b_of(p);
   int64_t bytes = 0;
   for (const Matrix* matrix : {copied.x ? &x : nullptr, copied.y ? &y : nullptr}) {
     if (matrix == nullptr) continue;
     const int64_t matrices = copied_batches(p, *matrix);
-    if (fp32::copy_tiles(matrices, matrix->rows, p.k) > INT32_MAX) return;
+    if (fp32::copy_tiles(matrices, matrix->rows, p.k) > INT32_MAX) return std::nullopt;
     bytes += fp32::copy_bytes(matrices, matrix->rows, p.k);
   }
-  const double products = p.precision == Precision::kTf32x3 ? 3 : 1;
+  return Cut{per_split, splits, units, partials, copied, x, y, bytes};
+}
+
+class Model {
+ public:
+  using Candidate = tf32::Candidate;
+
+  Model(const GemmProblem& p, int sm_count) : p_(p), sm_count_(sm_count) {}
+
+  template <typename Search>
+  void candidates(Search& search) const {
+    for (const bool swapped : {false, true}) {
+      if (p_.precision == Precision::kTf32x3) {
+        for (const Tile& tile : kTilesOfThree) of_tile(tile, swapped, search);
+      } else {
+        for (const Tile& tile : kTilesOfOne) of_tile(tile, swapped, search);
+      }
+    }
+  }
+
+  Estimate estimate(const Candidate& c, double) const;
+
+  Config choice(const Candidate& c) const {
+    const TileShape tile = c.tile->shape;
+    const int cluster = c.tile->cluster;
+    const Cut cut = *cut_of(p_, c);
+    const int64_t most = sm_count_ / cluster;
+    return {.kernel = c.swapped ? Kernel::kTf32Swapped : Kernel::kTf32,
+            .block_m = c.swapped ? tile.y : tile.x,
+            .block_n = c.swapped ? tile.x : tile.y,
+            .stages = stages(p_.precision == Precision::kTf32x3, tile),
+            .cluster = cluster,
+            .splits = static_cast<int>(cut.splits),
+            .ctas = static_cast<int>(std::min(cut.units, most)) * cluster,
+            .copy_a = c.swapped ? cut.copied.y : cut.copied.x,
+            .copy_b = c.swapped ? cut.copied.x : cut.copied.y,
+            .workspace_bytes = cut.partials + cut.copied_bytes,
+            .reason = "TF32 tensor cores are estimated to be faster than FP32 cores"};
+  }
+
+ private:
+  template <typename Search>
+  void of_tile(const Tile& tile, bool swapped, Search& search) const {
+    if (tile.cluster > sm_count_) return;
+    const int64_t k_tiles = ceil_div<int64_t>(p_.k, kBlockK);
+    const int64_t most = std::clamp<int64_t>(k_tiles / kMinKTilesPerSplit, 1, kMaxSplits);
+    const int64_t tiles = tiles_of(p_, tile, swapped);
+    search.consider({&tile, swapped, 1});
+    for (const int waves : {1, 2}) {  // K in as many parts as fill the SMs so often
+      const int64_t parts =
+          std::min<int64_t>(int64_t{sm_count_ / tile.cluster} * waves / tiles, most);
+      if (parts > 1) search.consider({&tile, swapped, parts});
+    }
+  }
+
+  const GemmProblem& p_;
+  int sm_count_;
+};
+
+Estimate Model::estimate(const Candidate& c, double) const {
+  const auto cut = cut_of(p_, c);
+  if (!cut) return {};
+  const TileShape shape = c.tile->shape;
+  const int cluster = c.tile->cluster;
+  const double products = p_.precision == Precision::kTf32x3 ? 3 : 1;
   const double fma_cycles =
-      products * kBlockK * tile.shape.x * tile.shape.y / (kFmasPerCycle * tile.efficiency);
+      products * kBlockK * shape.x * shape.y / (kFmasPerCycle * c.tile->efficiency);
   const double line_cycles =
-      (tile.shape.x * lines(x, copied.x) + tile.shape.y * lines(y, copied.y) / tile.cluster) /
+      (shape.x * lines(cut->x, cut->copied.x) + shape.y * lines(cut->y, cut->copied.y) / cluster) /
       kLinesPerCycle;
-  const double k_us =
-      static_cast<double>(per_split) * std::max(fma_cycles, line_cycles) / kCyclesPerUs;
+  const auto k_tiles = static_cast<double>(cut->per_split);
+  const double k_us = k_tiles * std::max(fma_cycles, line_cycles) / kCyclesPerUs;
   // Eight lanes of a store have rows of X, so X should be what D is contiguous along.
-  const bool along_x = d_along_n(p) == swapped;
-  double store_us = kElementUs * tile.shape.x * tile.shape.y + (along_x ? 0.0 : kWrongWayUs);
-  if (splits == 1 && !d_is_aligned(p)) {
-    const double elements = static_cast<double>(p.m) * static_cast<double>(p.n) *
-                            static_cast<double>(batches) /
-                            static_cast<double>(units * tile.cluster);  // of a tile that exist
+  const bool along_x = d_along_n(p_) == c.swapped;
+  double store_us = kElementUs * shape.x * shape.y + (along_x ? 0.0 : kWrongWayUs);
+  if (cut->splits == 1 && !d_is_aligned(p_)) {
+    const double elements = static_cast<double>(p_.m) * static_cast<double>(p_.n) *
+                            static_cast<double>(batches_of(p_)) /
+                            static_cast<double>(cut->units * cluster);  // of a tile that exist
     store_us = std::max(store_us, (along_x ? kLooseElementUs : kLooseWrongWayUs) * elements);
   }
   const double tile_us = kTileUs + store_us;
-  const double read = 4.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) *
-                      static_cast<double>(batches);
-  const int64_t waves = ceil_div<int64_t>(units, std::max(sm_count / tile.cluster, 1));
-  const double busy = static_cast<double>(waves) * (k_us + tile_us),
-               stream = read / kReadBytesPerUs;
+  const double read = 4.0 * static_cast<double>(p_.k) * static_cast<double>(p_.m + p_.n) *
+                      static_cast<double>(batches_of(p_));
+  const auto waves =
+      static_cast<double>(ceil_div<int64_t>(cut->units, std::max(sm_count_ / cluster, 1)));
+  const double busy = waves * (k_us + tile_us), stream = read / kReadBytesPerUs;
   double us = kLaunchUs + kStartUs + std::max(busy, stream) + kOverlapLost * std::min(busy, stream);
-  if (splits > 1) us += kReduceUs + 2.0 * static_cast<double>(partials) / kReduceBytesPerUs;
-  if (bytes > 0) us += kCopyUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs;
-  const Choice choice{&tile, swapped, splits, units, partials + bytes, us};
-  if (auto* log = CandidateLog<Config>::active()) log->add(config_of(p, choice, sm_count), us);
-  if (us < best->us) *best = choice;
+  double reduce_us = 0, copies_us = 0;
+  if (cut->splits > 1) {
+    reduce_us = kReduceUs + 2.0 * static_cast<double>(cut->partials) / kReduceBytesPerUs;
+    us += reduce_us;
+  }
+  if (cut->copied_bytes > 0) {
+    copies_us = kCopyUs + 2.0 * static_cast<double>(cut->copied_bytes) / kCopyBytesPerUs;
+    us += copies_us;
+  }
+  return {.us = us,
+          .parts = {.launch = kLaunchUs,
+                    .first_bytes = kStartUs,
+                    .dram = stream,
+                    .l2 = waves * k_tiles * line_cycles / kCyclesPerUs,
+                    .mma = waves * k_tiles * fma_cycles / kCyclesPerUs,
+                    .exchange = reduce_us,
+                    .epilogue = waves * tile_us,
+                    .copies = copies_us}};
 }
 
 // mma.sync: any strides and batches. K is in as many parts as fill the SMs once.
-bool select_sm80(const GemmProblem& p, const DeviceInfo& device, Config* config,
-                 double* estimate_us) {
+std::optional<Scored<Config>> select_sm80(const GemmProblem& p, const DeviceInfo& device) {
   constexpr int kTile = 128;
   constexpr int64_t kMaxKPerSplit = int64_t{1} << 30;  // a CTA counts its part in 32 bits
   constexpr int64_t kMinKPerSplit = 256;
@@ -163,7 +231,7 @@ bool select_sm80(const GemmProblem& p, const DeviceInfo& device, Config* config,
   const int capability = device.capability;
   const bool large = capability == 80 || (capability >= 90 && capability < 120);
   const bool three = p.precision == Precision::kTf32x3;
-  if (three && !large) return false;
+  if (three && !large) return std::nullopt;
   const int sm_count = std::max(device.sm_count, 1);
   const fp32::Params shape = fp32::make_params(p);
   const int64_t tiles =
@@ -175,59 +243,40 @@ bool select_sm80(const GemmProblem& p, const DeviceInfo& device, Config* config,
   const int64_t splits = ceil_div(p.k, k_per_split);
   const int64_t partials =
       splits > 1 ? 4 * splits * shape.batches * shape.m * shape.partial_stride : 0;
-  if (partials > kMaxWorkspace && least == 1) return false;
+  if (partials > kMaxWorkspace && least == 1) return std::nullopt;
   // FMAs a cycle, one SM; Hopper and Blackwell keep more for wgmma and tcgen05.
   const double peak = !large ? 128 : capability == 80 ? 512 : 660;
   const double rate = peak * kMmaEfficiency;
   const double fmas = static_cast<double>(k_per_split) * kTile * kTile * (three ? 3 : 1);
   const int64_t waves = ceil_div<int64_t>(tiles * splits, sm_count);
-  *estimate_us =
-      kLaunchUs + static_cast<double>(waves) * (fmas / rate / kMmaCyclesPerUs) + kMmaWaveUs;
-  if (splits > 1)
-    *estimate_us += kReduceUs + 2.0 * static_cast<double>(partials) / kReduceBytesPerUs;
-  *config = {.kernel = Kernel::kTf32Sm80,
-             .block_m = kTile,
-             .block_n = kTile,
-             .stages = 3,
-             .splits = static_cast<int>(splits),
-             .ctas = static_cast<int>(std::min<int64_t>(tiles * splits, INT32_MAX)),
-             .workspace_bytes = partials,
-             .reason = "TF32 by mma.sync is estimated to be faster than FP32 cores"};
-  if (auto* log = CandidateLog<Config>::active()) log->add(*config, *estimate_us);
-  return true;
+  const double mma_us = static_cast<double>(waves) * (fmas / rate / kMmaCyclesPerUs);
+  const double reduce_us =
+      splits > 1 ? kReduceUs + 2.0 * static_cast<double>(partials) / kReduceBytesPerUs : 0;
+  return Scored<Config>{
+      {.kernel = Kernel::kTf32Sm80,
+       .block_m = kTile,
+       .block_n = kTile,
+       .stages = 3,
+       .splits = static_cast<int>(splits),
+       .ctas = static_cast<int>(std::min<int64_t>(tiles * splits, INT32_MAX)),
+       .workspace_bytes = partials,
+       .reason = "TF32 by mma.sync is estimated to be faster than FP32 cores"},
+      {.us = kLaunchUs + mma_us + kMmaWaveUs + reduce_us,
+       .parts = {
+           .launch = kLaunchUs, .mma = mma_us, .exchange = reduce_us, .epilogue = kMmaWaveUs}}};
 }
 
 }  // namespace
 
-bool select(const GemmProblem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
-  if (device.capability < 80 || p.k == 0) return false;
-  if (device.capability != 90 || !fits(p)) return select_sm80(p, device, config, estimate_us);
-  const bool three = p.precision == Precision::kTf32x3;
-  const int sm_count = std::max(device.sm_count, 1);
-  const int64_t k_tiles = ceil_div<int64_t>(p.k, kBlockK);
-  const int64_t most = std::clamp<int64_t>(k_tiles / kMinKTilesPerSplit, 1, kMaxSplits);
-  Choice best;
-  const auto consider_tile = [&](const Tile& tile, bool swapped) {
-    if (tile.cluster > sm_count) return;
-    const int64_t tiles = tiles_of(p, tile, swapped);
-    consider(p, tile, swapped, 1, sm_count, &best);
-    for (const int waves : {1, 2}) {  // K in as many parts as fill the SMs so often
-      const int64_t parts =
-          std::min<int64_t>(int64_t{sm_count / tile.cluster} * waves / tiles, most);
-      if (parts > 1) consider(p, tile, swapped, parts, sm_count, &best);
-    }
-  };
-  for (const bool swapped : {false, true}) {
-    if (three) {
-      for (const Tile& tile : kTilesOfThree) consider_tile(tile, swapped);
-    } else {
-      for (const Tile& tile : kTilesOfOne) consider_tile(tile, swapped);
-    }
+std::optional<Scored<Config>> select(const GemmProblem& p, const DeviceInfo& device,
+                                     Listing<Config>* listing) {
+  if (device.capability < 80 || p.k == 0) return std::nullopt;
+  if (device.capability == 90 && fits(p)) {
+    return choose::pick<Config>(Model(p, std::max(device.sm_count, 1)), listing);
   }
-  if (best.tile == nullptr) return false;
-  *estimate_us = best.us;
-  *config = config_of(p, best, sm_count);
-  return true;
+  const auto sm80 = select_sm80(p, device);
+  if (sm80 && listing != nullptr) listing->push_back(*sm80);
+  return sm80;
 }
 
 }  // namespace xgemm::cuda::gemm::tf32

@@ -1,15 +1,18 @@
 #include "cuda/gemm/fp32/sm90/select.h"
 
 #include <algorithm>
-#include <limits>
+#include <vector>
 
-#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/fp32/plan.h"
 #include "cuda/gemm/fp32/sm90/tiles.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 namespace {
+
+using choose::Estimate;
+using choose::Listing;
+using choose::Scored;
 
 // A tile and the rates that its CTAs reach.
 struct Tile {
@@ -54,34 +57,24 @@ struct Operands {
   bool by_threads = false;  // else by TMA
 };
 
-struct Choice {
-  const Tile* tile = nullptr;
-  Operands operands;
-  bool transposed = false;
-  int64_t splits = 1, ctas = 0, parts_bytes = 0;
-  double us = std::numeric_limits<double>::infinity();
+class Side;
+
+struct Candidate {
+  const Side* side;
+  int64_t whole, splits;  // tiles that are not split; parts of K of the others
 };
 
-Config config_of(const Choice& choice) {
-  const bool copy_a = choice.operands.copy_a, copy_b = choice.operands.copy_b;
-  return {.kernel = choice.tile->kernel,
-          .block_m = choice.tile->shape.block_m,
-          .block_n = choice.tile->shape.block_n,
-          .stages = choice.tile->shape.stages,
-          .splits = static_cast<int>(choice.splits),
-          .ctas = static_cast<int>(choice.ctas),
-          .copy_a = choice.transposed ? copy_b : copy_a,
-          .copy_b = choice.transposed ? copy_a : copy_b,
-          .workspace_bytes = choice.parts_bytes + choice.operands.bytes};
-}
-
-class Search {
+// One tile, and one way for its operands to get to the kernel.
+class Side {
  public:
-  Search(const Params& p, const Tile& tile, int sm_count, Choice* best)
+  Side(const Params& p, const Tile& tile, int sm_count, const Operands& operands)
       : p_(p),
         tile_(tile),
         shape_(tile.shape),
+        operands_(operands),
         sm_count_(sm_count),
+        per_sm_(operands.by_threads ? shape_.ctas_of_copies : shape_.ctas_of_tma),
+        slots_(int64_t{sm_count} * per_sm_),
         tiles_(ceil_div<int64_t>(p.m, shape_.block_m) * ceil_div<int64_t>(p.n, shape_.block_n) *
                p.batches),
         k_tiles_(ceil_div<int64_t>(p.k, shape_.stage_depth())),
@@ -89,27 +82,22 @@ class Search {
                      static_cast<double>(p.batches)),
         stream_us_((store_bytes_ + 4.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) *
                                        static_cast<double>(p.batches)) /
-                   tile.bytes_per_us),
-        best_(best) {}
+                   tile.bytes_per_us) {}
 
-  void consider(const Operands& operands) {
-    operands_ = operands;
-    per_sm_ = operands.by_threads ? shape_.ctas_of_copies : shape_.ctas_of_tma;
-    slots_ = int64_t{sm_count_} * per_sm_;
-    consider_parts(tiles_, 1);
+  template <typename Search>
+  void candidates(Search& search) const {
+    consider({this, tiles_, 1}, search);
     // The tiles of the last round, of the last two, and all.
     const int64_t rounds = tiles_ / slots_;
     for (int64_t last = 0; last <= std::min<int64_t>(rounds, 2); ++last) {
       const int64_t whole = (rounds - last) * slots_;
       if (whole == tiles_ || (last == 2 && whole > 0)) continue;
       const int64_t split_tiles = tiles_ - whole;
-      const auto consider_splits = [&](int64_t splits) {
-        // None of them empty.
-        if (ceil_div(k_tiles_, ceil_div(k_tiles_, splits)) == splits) consider_parts(whole, splits);
-      };
       for (int64_t splits = 2; splits <= kMaxParts && split_tiles * splits <= 4 * slots_;
            ++splits) {
-        consider_splits(splits);
+        // None of them empty.
+        if (ceil_div(k_tiles_, ceil_div(k_tiles_, splits)) != splits) continue;
+        consider({this, whole, splits}, search);
       }
       if (whole > 0 || shape_.warps() == 1) continue;
       // Few tiles: as many parts as give each SM from one to all that it holds.
@@ -117,12 +105,60 @@ class Search {
         const int64_t per_part = ceil_div(
             k_tiles_, std::clamp<int64_t>(int64_t{sm_count_} * per_sm / tiles_, 1, kMaxPartsOfFew));
         const int64_t splits = ceil_div(k_tiles_, per_part);
-        if (splits > kMaxParts) consider_parts(0, splits);
+        if (splits > kMaxParts) consider({this, 0, splits}, search);
       }
     }
   }
 
+  Estimate estimate(const Candidate& c) const {
+    const int64_t parts = parts_of(c);
+    double busy_us = 0;
+    if (c.whole > 0) busy_us += rounds_us(c.whole, p_.k);
+    if (parts > 0) busy_us += rounds_us(parts, ceil_div(k_tiles_, c.splits) * shape_.stage_depth());
+    const double store_us = store_bytes_ / kStoreBytesPerUs;
+    double us = kStartUs + operands_.us + std::max(busy_us, stream_us_) + store_us, parts_us = 0;
+    if (parts > 0) {
+      // Threads share those of few tiles.
+      const double part_us = c.whole > 0 ? kPartUs : kPartUs / kPartsGroups;
+      parts_us = kPartsUs + static_cast<double>(parts_bytes(c)) / kPartsBytesPerUs +
+                 part_us * static_cast<double>(std::max<int64_t>(c.splits - 8, 0));
+      us += parts_us;
+    }
+    return {.us = us,
+            .parts = {.launch = kStartUs,
+                      .dram = stream_us_,
+                      .mma = busy_us,
+                      .exchange = parts_us,
+                      .epilogue = store_us,
+                      .copies = operands_.us}};
+  }
+
+  Config config(const Candidate& c) const {
+    const bool copy_a = operands_.copy_a, copy_b = operands_.copy_b;
+    return {.kernel = tile_.kernel,
+            .block_m = shape_.block_m,
+            .block_n = shape_.block_n,
+            .stages = shape_.stages,
+            .splits = static_cast<int>(c.splits),
+            .ctas = static_cast<int>(c.whole + parts_of(c)),
+            .copy_a = p_.transposed ? copy_b : copy_a,
+            .copy_b = p_.transposed ? copy_a : copy_b,
+            .workspace_bytes = parts_bytes(c) + operands_.bytes};
+  }
+
  private:
+  int64_t parts_of(const Candidate& c) const {
+    return c.splits > 1 ? (tiles_ - c.whole) * c.splits : 0;
+  }
+  int64_t parts_bytes(const Candidate& c) const {
+    return parts_of(c) * shape_.block_m * shape_.block_n * 4;
+  }
+
+  template <typename Search>
+  void consider(const Candidate& c, Search& search) const {
+    if (parts_bytes(c) <= kMaxWorkspace) search.consider(c);
+  }
+
   // Of `count` CTAs of so many k.
   double rounds_us(int64_t count, int64_t k) const {
     const int warps = shape_.warps();
@@ -140,33 +176,13 @@ class Search {
     return static_cast<double>(count / slots_) * round_us(per_sm_) + round_us(last);
   }
 
-  void consider_parts(int64_t whole, int64_t splits) {
-    const int64_t parts = splits > 1 ? (tiles_ - whole) * splits : 0;
-    const int64_t bytes = parts * shape_.block_m * shape_.block_n * 4;
-    double us = 0;
-    if (whole > 0) us += rounds_us(whole, p_.k);
-    if (parts > 0) us += rounds_us(parts, ceil_div(k_tiles_, splits) * shape_.stage_depth());
-    us = kStartUs + operands_.us + std::max(us, stream_us_) + store_bytes_ / kStoreBytesPerUs;
-    if (parts > 0) {
-      // Threads share those of few tiles.
-      const double part_us = whole > 0 ? kPartUs : kPartUs / kPartsGroups;
-      us += kPartsUs + static_cast<double>(bytes) / kPartsBytesPerUs +
-            part_us * static_cast<double>(std::max<int64_t>(splits - 8, 0));
-    }
-    if (bytes > kMaxWorkspace) return;
-    const Choice choice{&tile_, operands_, p_.transposed, splits, whole + parts, bytes, us};
-    if (auto* log = CandidateLog<Config>::active()) log->add(config_of(choice), us);
-    if (us < best_->us) *best_ = choice;
-  }
-
   const Params& p_;
   const Tile& tile_;
   const TileShape& shape_;
-  int sm_count_, per_sm_ = 0;
-  int64_t slots_ = 0, tiles_, k_tiles_;
-  double store_bytes_, stream_us_;
   Operands operands_;
-  Choice* best_;
+  int sm_count_, per_sm_;
+  int64_t slots_, tiles_, k_tiles_;
+  double store_bytes_, stream_us_;
 };
 
 // TMA counts rows, k and batches in 32 bits, and one grid has all CTAs.
@@ -201,36 +217,58 @@ bool plan_copies(const GemmProblem& problem, const Params& p, Operands* operands
   return operands->bytes >= 0;
 }
 
-}  // namespace
+// All tiles that suit the problem, each as its operands may get to the kernel.
+class Model {
+ public:
+  using Candidate = sm90::Candidate;
 
-bool select(const GemmProblem& problem, const Params& p, const DeviceInfo& device, Config* config,
-            double* estimate_us) {
-  if (device.capability != 90 || p.batch_dims > 1 || p.k == 0 || !fits_int32(p)) return false;
-  const int sm_count = std::max(device.sm_count, 1);
-  const Params gemv = make_gemv_params(problem);
-  Choice best;
-  for (const Tile& tile : kTiles) {
-    const TileShape& shape = tile.shape;
-    const bool flat = shape.block_m < shape.block_n;
-    const Params& q = flat ? gemv : p;
-    if (flat && q.m > kMaxRowsOfFlat) continue;
-    if (tile.kernel == Kernel::kTf32SingleTile && problem.precision != Precision::kTf32) continue;
-    const int64_t shorter = std::min(q.m, q.n), longer = std::max(q.m, q.n);
-    if (shape.warps() == 1 && (shorter > kMaxRowsOfWarp || longer > kMaxColumnsOfWarp)) continue;
-    if (shape.slices > 1 && shorter <= kStreamRows && std::min(longer, q.k) >= kMinStream) {
-      continue;
-    }
-    Search search(q, tile, sm_count, &best);
-    Operands operands;
-    if (plan_copies(problem, q, &operands)) search.consider(operands);
-    if ((operands.copy_a || operands.copy_b) && q.a.unit_stride && q.b.unit_stride) {
-      search.consider({.by_threads = true});
+  // `p` are the problem's parameters, `gemv` those with the smaller side first.
+  Model(const GemmProblem& problem, const Params& p, const Params& gemv, int sm_count) {
+    for (const Tile& tile : kTiles) {
+      const Params& q = is_flat(tile) ? gemv : p;
+      if (!suits(problem, q, tile)) continue;
+      Operands operands;
+      if (plan_copies(problem, q, &operands)) sides_.emplace_back(q, tile, sm_count, operands);
+      if ((operands.copy_a || operands.copy_b) && q.a.unit_stride && q.b.unit_stride) {
+        sides_.emplace_back(q, tile, sm_count, Operands{.by_threads = true});
+      }
     }
   }
-  if (best.tile == nullptr) return false;
-  *estimate_us = best.us;
-  *config = config_of(best);
-  return true;
+
+  template <typename Search>
+  void candidates(Search& search) const {
+    for (const Side& side : sides_) side.candidates(search);
+  }
+  static Estimate estimate(const Candidate& c, double) { return c.side->estimate(c); }
+  static Config choice(const Candidate& c) { return c.side->config(c); }
+
+ private:
+  static bool is_flat(const Tile& tile) { return tile.shape.block_m < tile.shape.block_n; }
+  static bool suits(const GemmProblem& problem, const Params& q, const Tile& tile) {
+    const TileShape& shape = tile.shape;
+    if (is_flat(tile) && q.m > kMaxRowsOfFlat) return false;
+    if (tile.kernel == Kernel::kTf32SingleTile && problem.precision != Precision::kTf32) {
+      return false;
+    }
+    const int64_t shorter = std::min(q.m, q.n), longer = std::max(q.m, q.n);
+    if (shape.warps() == 1 && (shorter > kMaxRowsOfWarp || longer > kMaxColumnsOfWarp)) {
+      return false;
+    }
+    return shape.slices == 1 || shorter > kStreamRows || std::min(longer, q.k) < kMinStream;
+  }
+
+  std::vector<Side> sides_;
+};
+
+}  // namespace
+
+std::optional<Scored<Config>> select(const GemmProblem& problem, const Params& p,
+                                     const DeviceInfo& device, Listing<Config>* listing) {
+  if (device.capability != 90 || p.batch_dims > 1 || p.k == 0 || !fits_int32(p)) {
+    return std::nullopt;
+  }
+  const Params gemv = make_gemv_params(problem);
+  return choose::pick<Config>(Model(problem, p, gemv, std::max(device.sm_count, 1)), listing);
 }
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

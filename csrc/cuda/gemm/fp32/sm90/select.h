@@ -1,14 +1,20 @@
 // The choice among the tiles that TMA feeds.
 #pragma once
 
+#include <optional>
+
 #include "common/device.h"
+#include "common/gemm_problem.h"
+#include "cuda/choose/engine.h"
 #include "cuda/gemm/config.h"
 #include "cuda/gemm/fp32/params.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
-// False where the kernels do not take the problem, whose parameters are `params`.
-bool select(const GemmProblem& problem, const Params& params, const DeviceInfo& device,
-            Config* config, double* estimate_us);
+// Nothing where the kernels do not take the problem, whose parameters are `params`. `listing`, if
+// there is one, gets all that were scored.
+std::optional<choose::Scored<Config>> select(const GemmProblem& problem, const Params& params,
+                                             const DeviceInfo& device,
+                                             choose::Listing<Config>* listing);
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
-#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/sm90/persistent/shifted.h"
 #include "cuda/gemm/sm90/persistent/tiles.h"
@@ -14,6 +12,10 @@
 
 namespace xgemm::cuda::gemm::sm90::persistent {
 namespace {
+
+using choose::Estimate;
+using choose::Listing;
+using choose::Scored;
 
 // Fitted to an H200, cold L2, by what benchmarks/sweep_mul.py measures: 330 products of 100 to 8000
 // rows, columns and k, layers and random ones in three layouts, in every tile and schedule. The
@@ -110,20 +112,26 @@ struct Walk {
   const char* reason = "fewest waves over the SMs, weighted by the tile's rate";
 };
 
-class Chooser {
+class Side;
+
+struct Candidate {
+  const Side* side;
+  Tile tile;
+  int64_t rows, columns;  // of tiles
+  Walk walk;
+};
+
+// The problem or, `is_swapped`, the same from the other side.
+class Side {
  public:
-  // `p`: the problem or, `is_swapped`, the same from the other side.
-  Chooser(const GemmProblem& p, const DeviceInfo& device, bool is_swapped, Config* best,
-          double* best_us)
+  Side(const GemmProblem& p, const DeviceInfo& device, bool is_swapped)
       : p_(p),
         swapped_(is_swapped),
         tma_store_(d_fits_tma(p) || d_fits_tma(swapped(p))),
         a_mn_(!a_k_major(p)),
         b_mn_(!b_k_major(p)),
         sm_count_(device.sm_count),
-        k_tiles_(ceil_div<int64_t>(p.k, kBlockK)),
-        best_(best),
-        best_us_(best_us) {
+        k_tiles_(ceil_div<int64_t>(p.k, kBlockK)) {
     int64_t a_matrices = 1, b_matrices = 1;
     for (int i = 0; i < p.batch_dims; ++i) {
       batch_ *= p.batch[i].size;
@@ -140,18 +148,61 @@ class Chooser {
     b_lines_ = n * lines_of_row(b_mn_ ? p.b.row_stride : p.b.col_stride);
   }
 
-  void choose() const {
+  template <typename Search>
+  void candidates(Search& search) const {
     for (const Tile& tile : kTiles) {
       if (b_mn_ && tile.block_n % kSwizzleElements != 0) continue;  // whole boxes
       const int64_t rows = ceil_div<int64_t>(p_.m, int64_t{kBlockM} * tile.cluster);
       const int64_t columns = ceil_div<int64_t>(p_.n, tile.block_n);
       const int64_t tiles = rows * columns * batch_, most = sm_count_ / tile.cluster;
-      if (tiles > kMaxTiles || most == 0 || least_us(tile, columns) >= *best_us_) continue;
-      consider_turns(tile, rows, columns, most);
+      if (tiles > kMaxTiles || most == 0 || least_us(tile, columns) >= search.limit()) continue;
+      of_waves(tile, rows, columns, most, search);
       // A line of a shifted A is part of two stages, and CTAs at different k read it each time.
-      if (a_fits_tma(p_)) consider_stream_k(tile, rows, columns, most);
-      if (tile.cluster == kPair) consider_halves(tile, columns, most);
+      if (a_fits_tma(p_)) of_stream_k(tile, rows, columns, most, search);
+      if (tile.cluster == kPair) of_halves(tile, columns, most, search);
     }
+  }
+
+  Config config(const Candidate& c) const {
+    const auto ctas = static_cast<int>(c.walk.clusters) * c.tile.cluster;
+    return {
+        .kernel = Kernel::kSm90Persistent,
+        .block_m = kBlockM,
+        .block_n = c.tile.block_n,
+        .stages = c.tile.stages,
+        .cluster = c.tile.cluster,
+        .splits = c.walk.splits,
+        .stream_k = c.walk.stream_k,
+        .swapped = swapped_,
+        .ctas = ctas,
+        .tma_store = tma_store_,
+        .workspace_bytes = c.walk.stream_k ? stream_k_workspace(c.tile.block_n, ctas).bytes() : 0,
+        .reason = c.walk.reason};
+  }
+
+  Estimate estimate(const Candidate& c) const {
+    const auto& [side, tile, rows, columns, walk] = c;
+    // m64nNk16 takes N / 2 cycles, of which a tile has 2 x 4 for each k-tile.
+    const double rate =
+        rate_of(tile, walk.segments > 1 ? tile.cluster / walk.splits : tile.cluster);
+    const double multiply_us =
+        static_cast<double>(walk.steps) * 4 * tile.block_n / (rate * kCyclesPerUs);
+    const auto segments = static_cast<double>(walk.segments);
+    const double element_stores = tma_store_ ? 0 : kElementStoreCyclesPerColumn * segments;
+    const double ramp_us = kRampUs * std::min(1.0, bytes_ / kRampBytes);
+    const double lines_us = l2_us(rows, columns);
+    const double dram_us = (bytes_ + read_again(tile, rows, columns, walk)) / memory_rate(tile);
+    const double tiles_us = kWaveUs * (segments - 1);
+    const double store_us = (kStoreCyclesPerColumn + element_stores) * tile.block_n / kCyclesPerUs;
+    return {.us = kLaunchUs + ramp_us + together(multiply_us, lines_us, dram_us) + walk.us +
+                  tiles_us + store_us,
+            .parts = {.launch = kLaunchUs,
+                      .first_bytes = ramp_us,
+                      .dram = dram_us,
+                      .l2 = lines_us,
+                      .mma = multiply_us,
+                      .exchange = walk.us,
+                      .epilogue = tiles_us + store_us}};
   }
 
  private:
@@ -170,14 +221,22 @@ class Chooser {
     return kLaunchUs + steps * 4 * tile.block_n / (rate * kCyclesPerUs);
   }
 
-  void consider_turns(const Tile& tile, int64_t rows, int64_t columns, int64_t most) const {
+  template <typename Search>
+  void of_waves(const Tile& tile, int64_t rows, int64_t columns, int64_t most,
+                Search& search) const {
     const int64_t tiles = rows * columns * batch_, waves = ceil_div(tiles, most);
     // As few clusters as need the same number of waves: less power, the same time.
-    consider(tile, rows, columns,
-             {.clusters = ceil_div(tiles, waves), .steps = waves * k_tiles_, .segments = waves});
+    search.consider(
+        {this,
+         tile,
+         rows,
+         columns,
+         {.clusters = ceil_div(tiles, waves), .steps = waves * k_tiles_, .segments = waves}});
   }
 
-  void consider_stream_k(const Tile& tile, int64_t rows, int64_t columns, int64_t most) const {
+  template <typename Search>
+  void of_stream_k(const Tile& tile, int64_t rows, int64_t columns, int64_t most,
+                   Search& search) const {
     const int64_t tiles = rows * columns * batch_, shared = shared_tiles_of(tiles, most);
     // Otherwise there is nothing to gain, or a cluster had nothing to do.
     if (tiles % most == 0 || shared * k_tiles_ < 2 * most) return;
@@ -187,20 +246,24 @@ class Chooser {
     const double loss = tiles <= most ? kSharesLoss
                                       : kSharesLossOfPart * static_cast<double>(shared) /
                                             static_cast<double>(tiles);
-    consider(
-        tile, rows, columns,
-        {.clusters = most,
-         .steps = whole * k_tiles_ + share,
-         .segments = whole + 1,
-         .stream_k = true,
-         .us = kSharesUs + kPartUs * parts + (kLeaveUs + kCompleteUs * parts) * tile.block_n / 256 +
-               loss * l2_us(rows, columns),
-         .reason = "no whole number of waves over the SMs: stream-K"});
+    search.consider(
+        {this,
+         tile,
+         rows,
+         columns,
+         {.clusters = most,
+          .steps = whole * k_tiles_ + share,
+          .segments = whole + 1,
+          .stream_k = true,
+          .us = kSharesUs + kPartUs * parts +
+                (kLeaveUs + kCompleteUs * parts) * tile.block_n / 256 + loss * l2_us(rows, columns),
+          .reason = "no whole number of waves over the SMs: stream-K"}});
   }
 
   // The last wave by halves of K, where it has a tile for every second SM or fewer; before it CTAs
   // walk alone.
-  void consider_halves(const Tile& tile, int64_t columns, int64_t most) const {
+  template <typename Search>
+  void of_halves(const Tile& tile, int64_t columns, int64_t most, Search& search) const {
     const int64_t rows = ceil_div<int64_t>(p_.m, kBlockM), tiles = rows * columns * batch_;
     const int64_t waves = tiles / (kPair * most), rest = tiles % (kPair * most);
     if (rest == 0 || rest > most || k_tiles_ < kMinStepsToSplit) return;
@@ -209,49 +272,19 @@ class Chooser {
     const int64_t least = ceil_div(tiles, kPair * waves + 1);
     const int64_t steps = waves * k_tiles_ + (k_tiles_ + 1) / 2;
     const double loss = waves == 0 && p_.m < p_.n && !b_mn_ ? kFlatHalvesLoss : 0;
-    consider(tile, rows, columns,
-             {.clusters = kPair * waves * least <= tiles ? least : most,
-              .steps = steps,
-              .segments = waves + 1,
-              .splits = 2,
-              .us = kHalvesUs + kExchangeUs * tile.block_n / 256 +
-                    loss * static_cast<double>(4 * steps * tile.block_n) / kCyclesPerUs,
-              .reason = waves == 0 ? "few tiles: two CTAs share the K of each"
-                                   : "two CTAs share the K of each tile of the last wave"});
-  }
-
-  void consider(const Tile& tile, int64_t rows, int64_t columns, const Walk& walk) const {
-    const auto ctas = static_cast<int>(walk.clusters) * tile.cluster;
-    const auto config = [&]() -> Config {
-      return {.kernel = Kernel::kSm90Persistent,
-              .block_m = kBlockM,
-              .block_n = tile.block_n,
-              .stages = tile.stages,
-              .cluster = tile.cluster,
-              .splits = walk.splits,
-              .stream_k = walk.stream_k,
-              .swapped = swapped_,
-              .ctas = ctas,
-              .tma_store = tma_store_,
-              .workspace_bytes = walk.stream_k ? stream_k_workspace(tile.block_n, ctas).bytes() : 0,
-              .reason = walk.reason};
-    };
-    weigh(time(tile, rows, columns, walk), config, best_, best_us_);
-  }
-
-  double time(const Tile& tile, int64_t rows, int64_t columns, const Walk& walk) const {
-    // m64nNk16 takes N / 2 cycles, of which a tile has 2 x 4 for each k-tile.
-    const double rate =
-        rate_of(tile, walk.segments > 1 ? tile.cluster / walk.splits : tile.cluster);
-    const double multiply_us =
-        static_cast<double>(walk.steps) * 4 * tile.block_n / (rate * kCyclesPerUs);
-    const auto segments = static_cast<double>(walk.segments);
-    const double element_stores = tma_store_ ? 0 : kElementStoreCyclesPerColumn * segments;
-    return kLaunchUs + kRampUs * std::min(1.0, bytes_ / kRampBytes) +
-           together(multiply_us, l2_us(rows, columns),
-                    (bytes_ + read_again(tile, rows, columns, walk)) / memory_rate(tile)) +
-           walk.us + kWaveUs * (segments - 1) +
-           (kStoreCyclesPerColumn + element_stores) * tile.block_n / kCyclesPerUs;
+    search.consider(
+        {this,
+         tile,
+         rows,
+         columns,
+         {.clusters = kPair * waves * least <= tiles ? least : most,
+          .steps = steps,
+          .segments = waves + 1,
+          .splits = 2,
+          .us = kHalvesUs + kExchangeUs * tile.block_n / 256 +
+                loss * static_cast<double>(4 * steps * tile.block_n) / kCyclesPerUs,
+          .reason = waves == 0 ? "few tiles: two CTAs share the K of each"
+                               : "two CTAs share the K of each tile of the last wave"}});
   }
 
   double read_again(const Tile& tile, int64_t rows, int64_t columns, const Walk& walk) const {
@@ -295,40 +328,56 @@ class Chooser {
   int sm_count_;
   int64_t k_tiles_, batch_ = 1;
   double bytes_, a_lines_, b_lines_;
-  Config* best_;
-  double* best_us_;
+};
+
+class Model {
+ public:
+  using Candidate = persistent::Candidate;
+
+  Model(const Side& side, const Side* other) : side_(side), other_(other) {}
+
+  template <typename Search>
+  void candidates(Search& search) const {
+    side_.candidates(search);
+    if (other_ != nullptr) other_->candidates(search);
+  }
+  static Estimate estimate(const Candidate& c, double) { return c.side->estimate(c); }
+  static Config choice(const Candidate& c) { return c.side->config(c); }
+
+ private:
+  const Side& side_;
+  const Side* other_;  // swapped, where the kernel may
 };
 
 }  // namespace
 
-Config select(const GemmProblem& p, const DeviceInfo& device, double* estimate_us) {
-  Config best;
-  *estimate_us = std::numeric_limits<double>::infinity();
-  const size_t first = logged<Config>();
-  Chooser(p, device, false, &best, estimate_us).choose();
+std::optional<Scored<Config>> select(const GemmProblem& p, const DeviceInfo& device,
+                                     Listing<Config>* listing) {
   const GemmProblem other = swapped(p);
-  Chooser(other, device, true, &best, estimate_us).choose();
+  const Side side(p, device, false), other_side(other, device, true);
+  const size_t first = choose::size_of(listing);
+  auto best = choose::pick<Config>(Model(side, &other_side), listing);
   if (takes_33_to_128_costs(p)) {
     const double factor = is_large_33_to_128(p) ? kLarge33To128 : k33To128;
-    *estimate_us = k33To128Us + factor * *estimate_us;
-    adjust_logged<Config>(first, [&](Config&, double& us) { us = k33To128Us + factor * us; });
+    choose::adjust(&best, listing, first, [&](Config&, Estimate& estimate) {
+      estimate.us = k33To128Us + factor * estimate.us;
+    });
   }
   return best;
 }
 
-Config select_shifted(const GemmProblem& p, const DeviceInfo& device, double* estimate_us) {
-  Config best;
-  *estimate_us = std::numeric_limits<double>::infinity();
+std::optional<Scored<Config>> select_shifted(const GemmProblem& p, const DeviceInfo& device,
+                                             Listing<Config>* listing) {
   const GemmProblem problem = by_residues(p);
-  const size_t first = logged<Config>();
-  Chooser(problem, device, false, &best, estimate_us).choose();
-  const auto shift = [&](Config& config, double& us) {
+  const Side side(problem, device, false);
+  const size_t first = choose::size_of(listing);
+  auto best = choose::pick<Config>(Model(side, nullptr), listing);
+  choose::adjust(&best, listing, first, [&](Config& config, Estimate& estimate) {
     config.shifted = true;
     config.workspace_bytes += head_bytes(p);
-    us += kHeadsUs;
-  };
-  shift(best, *estimate_us);
-  adjust_logged<Config>(first, shift);
+    estimate.us += kHeadsUs;
+    estimate.parts.copies += kHeadsUs;
+  });
   return best;
 }
 

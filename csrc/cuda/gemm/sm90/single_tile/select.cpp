@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
-#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/sm90/row_begins.h"
 #include "cuda/gemm/sm90/single_tile/select_k_major.h"
@@ -14,6 +12,10 @@
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
 namespace {
+
+using choose::Estimate;
+using choose::Listing;
+using choose::Scored;
 
 // What parts of a product take, on an H200 from a cold L2.
 struct Costs {
@@ -147,16 +149,20 @@ constexpr int kMaxSmemBytes = 227 * 1024;
 double fourth(double x) { return x * x * x * x; }
 
 // What a kernel is compiled for, the tile it is to take, CTAs that share an operand, parts of K.
+class Side;
+
 struct Candidate {
-  Shape shape;
+  const Side* side;
+  const Shape* shape;
   int tile_m, tile_n, cluster, splits = 1;
+  Clusters clusters{};
+  int64_t ctas = 0;
 };
 
-class Chooser {
+// The problem or, `is_swapped`, the same from the other side.
+class Side {
  public:
-  // `p`: the problem or, `is_swapped`, the same from the other side.
-  Chooser(const GemmProblem& p, const DeviceInfo& device, bool is_swapped, Config* best,
-          double* best_us)
+  Side(const GemmProblem& p, const DeviceInfo& device, bool is_swapped)
       : p_(p),
         swapped_(is_swapped),
         skinny_(std::min(p.m, p.n) <= kMaxSkinny),
@@ -170,9 +176,7 @@ class Chooser {
         room_(std::max(1, device.sm_count / 11 * 10)),
         a_mn_(!a_k_major(p)),
         b_mn_(!b_k_major(p)),
-        chunks_(ceil_div<int64_t>(p.k, kChunkK)),
-        best_(best),
-        best_us_(best_us) {
+        chunks_(ceil_div<int64_t>(p.k, kChunkK)) {
     for (int i = 0; i < p.batch_dims; ++i) batch_ *= p.batch[i].size;
     bytes_ =
         2.0 * static_cast<double>(batch_) * static_cast<double>(p.m * p.k + p.n * p.k + p.m * p.n);
@@ -184,19 +188,79 @@ class Chooser {
     splits_sectors_ = row_begins(a_stride).in_sector + row_begins(b_stride).in_sector > 0;
   }
 
-  void choose() const {
+  template <typename Search>
+  void candidates(Search& search) const {
     if (batch_ > kMaxGrid) return;
     for (const Shape& shape : kShapes) {
       if (!may_suit(shape)) continue;
       if (of_33_to_128_ || is_skinny_side(a_mn_, p_.m) || is_skinny_side(b_mn_, p_.n))
-        consider_clusters(shape);
-      if (large_) consider_whole_turns(shape);
+        consider_clusters(shape, search);
+      if (large_) consider_whole_waves(shape, search);
       if (shares()) {
-        consider({shape, shape.block_m, shape.block_n, kMinCluster});
-        if (!skinny_ || (!a_mn_ && !b_mn_)) consider_clusters(shape);
+        consider({this, &shape, shape.block_m, shape.block_n, kMinCluster}, search);
+        if (!skinny_ || (!a_mn_ && !b_mn_)) consider_clusters(shape, search);
       }
-      consider(even(shape, 1));
+      consider(even(shape, 1), search);
     }
+  }
+
+  Config config(const Candidate& c) const {
+    return {.kernel = Kernel::kSm90SingleTile,
+            .block_m = c.tile_m,
+            .block_n = c.tile_n,
+            .stages = shape_of(c.tile_m, c.tile_n, !a_mn_ && !b_mn_).stages,
+            .cluster = c.cluster,
+            .splits = c.splits,
+            .swapped = swapped_,
+            .ctas = static_cast<int>(c.ctas),
+            .reason = "few tiles: a CTA for each of them, soon started and soon stored"};
+  }
+
+  Estimate estimate(const Candidate& c) const {
+    const int block_m = c.shape->block_m, block_n = c.shape->block_n;
+    const int64_t ctas = c.ctas;
+    const int loaded_n = b_mn_ ? round_up(block_n, kChunkK) : c.tile_n;
+    const double a_lines = lines(a_mn_, p_.m, c.tile_m, a_lines_);
+    const double b_lines = lines(b_mn_, p_.n, loaded_n, b_lines_);
+    const int boxes = (a_mn_ ? block_m : 0) / kChunkK + (b_mn_ ? loaded_n : 0) / kChunkK;
+    const bool in_room = of_33_to_128_ && c.cluster > 2;
+    const auto waves = static_cast<double>(ceil_div<int64_t>(ctas, in_room ? room_ : sm_count_));
+    const double idle =
+        ctas > room_ ? waves * static_cast<double>(room_) / static_cast<double>(ctas) - 1 : 0;
+    const auto chunks = static_cast<double>(ceil_div<int64_t>(chunks_, c.splits));
+    const double from_l2 = a_lines / c.clusters.along_n + b_lines / c.clusters.along_m;
+    // What an SM asks for, and no less than what it gets.
+    const double sm_lines = std::max(
+        from_l2,
+        static_cast<double>(std::min<int64_t>(p_.m, c.tile_m) + std::min<int64_t>(p_.n, loaded_n)));
+    const int64_t stage_bytes = (block_m + std::max(loaded_n, block_n)) * kChunkK * 2;
+    const int64_t smem_bytes = std::min<int64_t>(chunks_, c.shape->stages) * stage_bytes + 2048;
+    const double wave_us = kMaxSmemBytes / smem_bytes > 1 ? costs_.wave_us : costs_.whole_wave_us;
+    // wgmma takes half as many cycles as columns for each of its 64 rows and 16 k.
+    const double multiply_us = 2.0 * block_m / 64 * block_n / costs_.cycles_per_us;
+    const double stage_us = c.cluster > 1 ? costs_.shared_stage_us : costs_.stage_us;
+    const double box_us = c.cluster > 1 ? costs_.shared_box_us : costs_.box_us;
+    const double intake_us = waves * chunks * sm_lines / costs_.sm_lines_per_us;
+    const double l2_us = static_cast<double>(ctas) * chunks * from_l2 / costs_.l2_lines_per_us;
+    const double mma_us = waves * chunks * (std::max(stage_us, multiply_us) + box_us * boxes);
+    const double dram_us = memory_us_ * (c.cluster > 2 ? 1 + costs_.idle_fours_loss * idle : 1);
+    const double ramp_us = costs_.ramp_us * std::min(1.0, bytes_ / costs_.ramp_bytes);
+    const double waves_us = wave_us * (waves - 1);
+    const double store_us = costs_.store_us * c.tile_m * c.tile_n / c.splits;
+    const double meet_us = c.cluster > 2 ? costs_.four_us : c.cluster > 1 ? costs_.pair_us : 0;
+    const double halves_us = c.splits > 1 ? kHalvesUs + kHalvesUsPerColumn * c.tile_n : 0;
+    const double two_us = block_m == 64 && block_n > 64 ? sums_us() : 0;
+    const double other_us = transpose_us(*c.shape);
+    return {.us = costs_.launch_us + ramp_us + together(intake_us, l2_us, mma_us, dram_us) +
+                  waves_us + store_us + meet_us + halves_us + two_us + other_us,
+            .parts = {.launch = costs_.launch_us,
+                      .first_bytes = ramp_us + meet_us,
+                      .dram = dram_us,
+                      .l2 = l2_us,
+                      .intake = intake_us,
+                      .mma = mma_us,
+                      .exchange = halves_us + two_us,
+                      .epilogue = waves_us + store_us + other_us}};
   }
 
  private:
@@ -227,13 +291,14 @@ class Chooser {
       const int64_t parts = ceil_div<int64_t>(extent, block);
       return static_cast<int>(round_up<int64_t>(ceil_div(extent, parts), 8));
     };
-    return {shape, a_mn_ ? shape.block_m : cut(p_.m, shape.block_m),
+    return {this, &shape, a_mn_ ? shape.block_m : cut(p_.m, shape.block_m),
             b_mn_ ? shape.block_n : cut(p_.n, shape.block_n), cluster};
   }
 
   // The larger side in tiles that fill whole waves: as few as can be, or a few more. (In clusters
   // of four, which leave SMs without any, they take longer than in two.)
-  void consider_whole_turns(const Shape& shape) const {
+  template <typename Search>
+  void consider_whole_waves(const Shape& shape, Search& search) const {
     constexpr int64_t kMoreWaves = 2;
     const bool cuts_m = p_.m > p_.n;
     Candidate c = even(shape, 1);
@@ -246,96 +311,51 @@ class Chooser {
       const int64_t cut = round_up<int64_t>(ceil_div(extent, tiles), 8);
       if (cut > block) continue;
       (cuts_m ? c.tile_m : c.tile_n) = static_cast<int>(cut);
-      for (c.cluster = 1; c.cluster <= kMinCluster; ++c.cluster) consider(c);
+      for (c.cluster = 1; c.cluster <= kMinCluster; ++c.cluster) consider(c, search);
     }
   }
 
-  void consider_clusters(const Shape& shape) const {
+  template <typename Search>
+  void consider_clusters(const Shape& shape, Search& search) const {
     // Of wide tiles beside a large operand four take longer than estimated.
     const int most = large_ && shape.wide() ? kMinCluster : kMaxCluster;
     for (int cluster = kMinCluster; cluster <= most; cluster *= 2) {
-      consider(even(shape, cluster));
+      consider(even(shape, cluster), search);
     }
   }
 
-  void consider(const Candidate& c) const {
+  template <typename Search>
+  void consider(const Candidate& c, Search& search) const {
     // A smaller one's, which has been considered.
     const Shape& least = shape_of(c.tile_m, c.tile_n, false);
-    if (least.block_m != c.shape.block_m || least.block_n != c.shape.block_n) return;
-    consider_splits(c);
-    if (!skinny_ && shares() && takes_halves(c.shape.block_m, c.shape.block_n) &&
-        halves_fill(chunks_, c.shape.stages)) {
+    if (least.block_m != c.shape->block_m || least.block_n != c.shape->block_n) return;
+    consider_splits(c, search);
+    if (!skinny_ && shares() && takes_halves(c.shape->block_m, c.shape->block_n) &&
+        halves_fill(chunks_, c.shape->stages)) {
       Candidate halves = c;
       halves.splits = 2;
-      consider_splits(halves);
+      consider_splits(halves, search);
     }
   }
 
-  void consider_splits(const Candidate& c) const {
+  template <typename Search>
+  void consider_splits(Candidate c, Search& search) const {
     // What is chosen without pairs of such tiles takes 5 % less (37 products).
-    const bool square = !of_33_to_128_ && c.shape.block_m == 128 && c.shape.block_n == 128;
+    const bool square = !of_33_to_128_ && c.shape->block_m == 128 && c.shape->block_n == 128;
     if (square && c.cluster == kMinCluster && c.splits == 1) return;
     const int64_t rows = ceil_div<int64_t>(p_.m, c.tile_m);
     const int64_t columns = ceil_div<int64_t>(p_.n, c.tile_n);
     const int64_t most = sm_count_ * (large_ ? kMaxWavesOfLarge : kMaxWaves);
     if (rows >= kMaxGrid || rows > most || columns > most) return;
-    const Clusters clusters = clusters_of(rows, columns, c.cluster);
-    if (c.tile_m % clusters.along_n != 0 || c.tile_n % clusters.along_m != 0) return;
-    const int64_t ctas = round_up<int64_t>(rows, clusters.along_m) *
-                         round_up<int64_t>(columns, clusters.along_n) * batch_ * c.splits;
+    c.clusters = clusters_of(rows, columns, c.cluster);
+    if (c.tile_m % c.clusters.along_n != 0 || c.tile_n % c.clusters.along_m != 0) return;
+    c.ctas = round_up<int64_t>(rows, c.clusters.along_m) *
+             round_up<int64_t>(columns, c.clusters.along_n) * batch_ * c.splits;
     const bool large_cluster = c.cluster * c.splits > 2;
     const int64_t room = large_cluster ? room_ : sm_count_;
-    const bool one_wave = !of_33_to_128_ && (c.shape.wide() || large_cluster || c.splits > 1);
-    if (ctas > (one_wave ? room : most)) return;
-    const auto config = [&]() -> Config {
-      return {.kernel = Kernel::kSm90SingleTile,
-              .block_m = c.tile_m,
-              .block_n = c.tile_n,
-              .stages = shape_of(c.tile_m, c.tile_n, !a_mn_ && !b_mn_).stages,
-              .cluster = c.cluster,
-              .splits = c.splits,
-              .swapped = swapped_,
-              .ctas = static_cast<int>(ctas),
-              .reason = "few tiles: a CTA for each of them, soon started and soon stored"};
-    };
-    weigh(estimate(c, clusters, ctas), config, best_, best_us_);
-  }
-
-  double estimate(const Candidate& c, const Clusters& clusters, int64_t ctas) const {
-    const int block_m = c.shape.block_m, block_n = c.shape.block_n;
-    const int loaded_n = b_mn_ ? round_up(block_n, kChunkK) : c.tile_n;
-    const double a_lines = lines(a_mn_, p_.m, c.tile_m, a_lines_);
-    const double b_lines = lines(b_mn_, p_.n, loaded_n, b_lines_);
-    const int boxes = (a_mn_ ? block_m : 0) / kChunkK + (b_mn_ ? loaded_n : 0) / kChunkK;
-    const bool in_room = of_33_to_128_ && c.cluster > 2;
-    const auto waves = static_cast<double>(ceil_div<int64_t>(ctas, in_room ? room_ : sm_count_));
-    const double idle =
-        ctas > room_ ? waves * static_cast<double>(room_) / static_cast<double>(ctas) - 1 : 0;
-    const auto chunks = static_cast<double>(ceil_div<int64_t>(chunks_, c.splits));
-    const double from_l2 = a_lines / clusters.along_n + b_lines / clusters.along_m;
-    // What an SM asks for, and no less than what it gets.
-    const double sm_lines = std::max(
-        from_l2,
-        static_cast<double>(std::min<int64_t>(p_.m, c.tile_m) + std::min<int64_t>(p_.n, loaded_n)));
-    const int64_t stage_bytes = (block_m + std::max(loaded_n, block_n)) * kChunkK * 2;
-    const int64_t smem_bytes = std::min<int64_t>(chunks_, c.shape.stages) * stage_bytes + 2048;
-    const double wave_us = kMaxSmemBytes / smem_bytes > 1 ? costs_.wave_us : costs_.whole_wave_us;
-    // wgmma takes half as many cycles as columns for each of its 64 rows and 16 k.
-    const double multiply_us = 2.0 * block_m / 64 * block_n / costs_.cycles_per_us;
-    const double stage_us = c.cluster > 1 ? costs_.shared_stage_us : costs_.stage_us;
-    const double box_us = c.cluster > 1 ? costs_.shared_box_us : costs_.box_us;
-    const double overlapped =
-        together(waves * chunks * sm_lines / costs_.sm_lines_per_us,
-                 static_cast<double>(ctas) * chunks * from_l2 / costs_.l2_lines_per_us,
-                 waves * chunks * (std::max(stage_us, multiply_us) + box_us * boxes),
-                 memory_us_ * (c.cluster > 2 ? 1 + costs_.idle_fours_loss * idle : 1));
-    return costs_.launch_us + costs_.ramp_us * std::min(1.0, bytes_ / costs_.ramp_bytes) +
-           overlapped + wave_us * (waves - 1) + costs_.store_us * c.tile_m * c.tile_n / c.splits +
-           (c.cluster > 2   ? costs_.four_us
-            : c.cluster > 1 ? costs_.pair_us
-                            : 0) +
-           (c.splits > 1 ? kHalvesUs + kHalvesUsPerColumn * c.tile_n : 0) +
-           (block_m == 64 && block_n > 64 ? sums_us() : 0) + transpose_us(c.shape);
+    const bool one_wave = !of_33_to_128_ && (c.shape->wide() || large_cluster || c.splits > 1);
+    if (c.ctas > (one_wave ? room : most)) return;
+    search.consider(c);
   }
 
   // Of things that overlap: a little more than the longest.
@@ -389,22 +409,38 @@ class Chooser {
   bool splits_sectors_;  // rows of an operand begin within a sector
   int64_t chunks_, batch_ = 1;
   double bytes_, memory_us_, a_lines_, b_lines_;
-  Config* best_;
-  double* best_us_;
+};
+
+class Model {
+ public:
+  using Candidate = single_tile::Candidate;
+
+  Model(const Side& side, const Side& other) : side_(side), other_(other) {}
+
+  template <typename Search>
+  void candidates(Search& search) const {
+    side_.candidates(search);
+    other_.candidates(search);
+  }
+  static Estimate estimate(const Candidate& c, double) { return c.side->estimate(c); }
+  static Config choice(const Candidate& c) { return c.side->config(c); }
+
+ private:
+  const Side &side_, &other_;  // the latter swapped
 };
 
 }  // namespace
 
-bool select(const GemmProblem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
-  if (device.capability != 90 || p.dtype == DType::kF32 || p.k == 0) return false;
-  if (p.alpha != 1.0f || p.beta != 0.0f) return false;
-  if (!extents_fit_tma(p) || !a_fits_tma(p) || !b_fits_tma(p)) return false;
-  if (suits_k_major(p)) return select_k_major(p, device, config, estimate_us);
-  *estimate_us = std::numeric_limits<double>::infinity();
-  const size_t first = logged<Config>();
-  Chooser(p, device, false, config, estimate_us).choose();
+std::optional<Scored<Config>> select(const GemmProblem& p, const DeviceInfo& device,
+                                     Listing<Config>* listing) {
+  if (device.capability != 90 || p.dtype == DType::kF32 || p.k == 0) return std::nullopt;
+  if (p.alpha != 1.0f || p.beta != 0.0f) return std::nullopt;
+  if (!extents_fit_tma(p) || !a_fits_tma(p) || !b_fits_tma(p)) return std::nullopt;
+  if (suits_k_major(p)) return select_k_major(p, device, listing);
   const GemmProblem other = swapped(p);
-  Chooser(other, device, true, config, estimate_us).choose();
+  const Side side(p, device, false), other_side(other, device, true);
+  const size_t first = choose::size_of(listing);
+  auto best = choose::pick<Config>(Model(side, other_side), listing);
   const int64_t skinny = std::min(p.m, p.n);
   const bool skinny_k_major = p.m < p.n ? a_k_major(p) : b_k_major(p);
   double factor = 1;
@@ -415,9 +451,9 @@ bool select(const GemmProblem& p, const DeviceInfo& device, Config* config, doub
       factor = kSkinnyShortK;
     }
   }
-  *estimate_us *= factor;
-  adjust_logged<Config>(first, [&](Config&, double& us) { us *= factor; });
-  return *estimate_us < std::numeric_limits<double>::infinity();
+  choose::adjust(&best, listing, first,
+                 [&](Config&, Estimate& estimate) { estimate.us *= factor; });
+  return best;
 }
 
 }  // namespace xgemm::cuda::gemm::sm90::single_tile

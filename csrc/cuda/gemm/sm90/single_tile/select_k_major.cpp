@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
-#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/sm90/row_begins.h"
 #include "cuda/gemm/sm90/single_tile/tile.h"
@@ -13,6 +11,10 @@
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
 namespace {
+
+using choose::Estimate;
+using choose::Listing;
+using choose::Scored;
 
 // A roofline of one wave after another. Fitted to measurements on an H200 from a cold L2: about
 // 4,200 products of 129 to 2047 rows (layers of 16 models and random ones), each in 40 to 300
@@ -45,44 +47,105 @@ constexpr Cluster kClusters[] = {{1, 1}, {4, 1}, {2, 2}, {4, 2}};
 constexpr int kSmsOfLargeClusters = 10, kSmsInAll = 11;
 constexpr int64_t kMaxWaves = 6, kMaxGrid = 65535;
 
-struct Candidate {
-  const Shape& shape;
+class Side;
+
+struct KMajorCandidate {
+  const Side* side;
+  const Shape* shape;
   int tile_m, tile_n, cluster, splits;
+  int64_t rows, columns;  // of tiles
+  Clusters clusters{};
+  int64_t ctas = 0;
 };
 
-class Chooser {
+// The problem or, `is_swapped`, the same from the other side.
+class Side {
  public:
-  // `p`: the problem or, `is_swapped`, the same from the other side.
-  Chooser(const GemmProblem& p, const DeviceInfo& device, bool is_swapped, Config* best,
-          double* best_us)
+  Side(const GemmProblem& p, const DeviceInfo& device, bool is_swapped)
       : p_(p),
         swapped_(is_swapped),
         sm_count_(device.sm_count),
         room_(std::max(1, device.sm_count / kSmsInAll * kSmsOfLargeClusters)),
-        chunks_(ceil_div<int64_t>(p.k, kChunkK)),
-        best_(best),
-        best_us_(best_us) {
+        chunks_(ceil_div<int64_t>(p.k, kChunkK)) {
     const double bytes = 2.0 * static_cast<double>(p.m * p.k + p.n * p.k + p.m * p.n);
     memory_us_ = bytes / kMemoryBytesPerUs;
   }
 
-  void choose() const {
+  template <typename Search>
+  void candidates(Search& search) const {
     for (const Shape& shape : kShapes) {
       // As few tiles as can be, all of one size.
       const int64_t rows = ceil_div<int64_t>(p_.m, shape.block_m);
       const int64_t columns = ceil_div<int64_t>(p_.n, shape.block_n);
       if (rows >= kMaxGrid || columns >= kMaxGrid) continue;
       if (rows * columns > kMaxWaves * sm_count_) continue;
-      if (least_us(shape, rows * columns) >= *best_us_) continue;
+      if (least_us(shape, rows * columns) >= search.limit()) continue;
       const int tile_m = cut(p_.m, rows), tile_n = cut(p_.n, columns);
       if (&shape_of(tile_m, tile_n, true) != &shape) continue;
       const bool has_halves =
           takes_halves(shape.block_m, shape.block_n) && halves_fill(chunks_, shape.stages);
       for (const Cluster& cluster : kClusters) {
         if (cluster.splits > 1 && !has_halves) continue;
-        consider({shape, tile_m, tile_n, cluster.sharers, cluster.splits}, rows, columns);
+        consider({.side = this,
+                  .shape = &shape,
+                  .tile_m = tile_m,
+                  .tile_n = tile_n,
+                  .cluster = cluster.sharers,
+                  .splits = cluster.splits,
+                  .rows = rows,
+                  .columns = columns},
+                 search);
       }
     }
+  }
+
+  Config config(const KMajorCandidate& c) const {
+    return {.kernel = Kernel::kSm90SingleTile,
+            .block_m = c.tile_m,
+            .block_n = c.tile_n,
+            .stages = c.shape->stages,
+            .cluster = c.cluster,
+            .splits = c.splits,
+            .swapped = swapped_,
+            .ctas = static_cast<int>(c.ctas),
+            .reason = "tiles that fill whole waves, one for each CTA"};
+  }
+
+  Estimate estimate(const KMajorCandidate& c) const {
+    constexpr double kLineBytes = 2.0 * kChunkK;
+    const Shape& shape = *c.shape;
+    const int64_t room = c.cluster * c.splits > 2 ? room_ : sm_count_;
+    const int64_t waves = ceil_div(c.ctas, room);
+    // Of K, that the busiest SM multiplies.
+    const auto stages = static_cast<double>(waves * ceil_div<int64_t>(chunks_, c.splits));
+    // wgmma takes half as many cycles as columns for each of its 64 rows and 16 k.
+    double cycles = shape.block_m * shape.block_n / 32.0;
+    if (sharers_of(shape.block_m) > 1) cycles *= 1 + kTwoWarpgroups;
+    const bool shares = c.cluster > 1, halves = c.splits > 1;
+    const double load = (c.tile_m + c.tile_n) * kLineBytes / kLoadBytesPerCycle;
+    const double loss =
+        kLoadLoss * (1 + (shares ? kSharedLoadLoss : 0) + (halves ? kHalvesLoadLoss : 0));
+    cycles += loss * std::max(0.0, load - kHiddenLoad * cycles);
+    if (shares) cycles *= 1 + kSharedLoss;
+    const double multiply_us = stages * cycles / kCyclesPerUs;
+    const double from_l2 = static_cast<double>(c.tile_m) / c.clusters.along_n +
+                           static_cast<double>(c.tile_n) / c.clusters.along_m;
+    const double l2_us = static_cast<double>(c.rows * c.columns) * from_l2 *
+                         static_cast<double>(chunks_) * kLineBytes / kL2BytesPerUs;
+    const double overlapped =
+        std::sqrt(multiply_us * multiply_us + memory_us_ * memory_us_ + l2_us * l2_us);
+    const double waves_us = kWaveUs * (static_cast<double>(waves) - 1);
+    const double cluster_us = shares ? kClusterUs : 0, four_us = c.cluster > 2 ? kFourUs : 0;
+    const double halves_us = halves ? kHalvesUs * shape.block_m * shape.block_n / 16384 : 0;
+    return {.us = kLaunchUs + overlapped + waves_us + cluster_us + four_us + halves_us,
+            .parts = {.launch = kLaunchUs,
+                      .first_bytes = cluster_us + four_us,
+                      .dram = memory_us_,
+                      .l2 = l2_us,
+                      .intake = stages * load / kCyclesPerUs,
+                      .mma = multiply_us,
+                      .exchange = halves_us,
+                      .epilogue = waves_us}};
   }
 
  private:
@@ -99,54 +162,13 @@ class Chooser {
     return kLaunchUs + std::sqrt(us * us + memory_us_ * memory_us_);
   }
 
-  void consider(const Candidate& c, int64_t rows, int64_t columns) const {
-    const Clusters clusters = clusters_of(rows, columns, c.cluster);
-    if (c.tile_m % clusters.along_n != 0 || c.tile_n % clusters.along_m != 0) return;
-    const int64_t ctas = round_up<int64_t>(rows, clusters.along_m) *
-                         round_up<int64_t>(columns, clusters.along_n) * c.splits;
-    const int64_t room = c.cluster * c.splits > 2 ? room_ : sm_count_;
-    const int64_t waves = ceil_div(ctas, room);
-    const auto stages = static_cast<double>(waves * ceil_div<int64_t>(chunks_, c.splits));
-    const double us = estimate(c, clusters, stages, static_cast<double>(waves),
-                               static_cast<double>(rows * columns));
-    const auto config = [&]() -> Config {
-      return {.kernel = Kernel::kSm90SingleTile,
-              .block_m = c.tile_m,
-              .block_n = c.tile_n,
-              .stages = c.shape.stages,
-              .cluster = c.cluster,
-              .splits = c.splits,
-              .swapped = swapped_,
-              .ctas = static_cast<int>(ctas),
-              .reason = "tiles that fill whole waves, one for each CTA"};
-    };
-    weigh(us, config, best_, best_us_);
-  }
-
-  // `stages`: of K, that the busiest SM multiplies. `tiles`: of D.
-  double estimate(const Candidate& c, const Clusters& clusters, double stages, double waves,
-                  double tiles) const {
-    constexpr double kLineBytes = 2.0 * kChunkK;
-    const Shape& shape = c.shape;
-    // wgmma takes half as many cycles as columns for each of its 64 rows and 16 k.
-    double cycles = shape.block_m * shape.block_n / 32.0;
-    if (sharers_of(shape.block_m) > 1) cycles *= 1 + kTwoWarpgroups;
-    const bool shares = c.cluster > 1, halves = c.splits > 1;
-    const double load = (c.tile_m + c.tile_n) * kLineBytes / kLoadBytesPerCycle;
-    const double loss =
-        kLoadLoss * (1 + (shares ? kSharedLoadLoss : 0) + (halves ? kHalvesLoadLoss : 0));
-    cycles += loss * std::max(0.0, load - kHiddenLoad * cycles);
-    if (shares) cycles *= 1 + kSharedLoss;
-    const double multiply_us = stages * cycles / kCyclesPerUs;
-    const double from_l2 = static_cast<double>(c.tile_m) / clusters.along_n +
-                           static_cast<double>(c.tile_n) / clusters.along_m;
-    const double l2_us =
-        tiles * from_l2 * static_cast<double>(chunks_) * kLineBytes / kL2BytesPerUs;
-    const double overlapped =
-        std::sqrt(multiply_us * multiply_us + memory_us_ * memory_us_ + l2_us * l2_us);
-    return kLaunchUs + overlapped + kWaveUs * (waves - 1) + (shares ? kClusterUs : 0) +
-           (c.cluster > 2 ? kFourUs : 0) +
-           (halves ? kHalvesUs * shape.block_m * shape.block_n / 16384 : 0);
+  template <typename Search>
+  void consider(KMajorCandidate c, Search& search) const {
+    c.clusters = clusters_of(c.rows, c.columns, c.cluster);
+    if (c.tile_m % c.clusters.along_n != 0 || c.tile_n % c.clusters.along_m != 0) return;
+    c.ctas = round_up<int64_t>(c.rows, c.clusters.along_m) *
+             round_up<int64_t>(c.columns, c.clusters.along_n) * c.splits;
+    search.consider(c);
   }
 
   const GemmProblem& p_;
@@ -154,8 +176,24 @@ class Chooser {
   int64_t sm_count_, room_;  // SMs, and those that large clusters find room on
   int64_t chunks_;
   double memory_us_;
-  Config* best_;
-  double* best_us_;
+};
+
+class KMajorModel {
+ public:
+  using Candidate = KMajorCandidate;
+
+  KMajorModel(const Side& side, const Side& other) : side_(side), other_(other) {}
+
+  template <typename Search>
+  void candidates(Search& search) const {
+    side_.candidates(search);
+    other_.candidates(search);
+  }
+  static Estimate estimate(const Candidate& c, double) { return c.side->estimate(c); }
+  static Config choice(const Candidate& c) { return c.side->config(c); }
+
+ private:
+  const Side &side_, &other_;  // the latter swapped
 };
 
 }  // namespace
@@ -169,13 +207,11 @@ bool suits_k_major(const GemmProblem& p) {
          (d_fits_tma(p) || d_fits_tma(swapped(p)));
 }
 
-bool select_k_major(const GemmProblem& p, const DeviceInfo& device, Config* config,
-                    double* estimate_us) {
-  *estimate_us = std::numeric_limits<double>::infinity();
-  Chooser(p, device, false, config, estimate_us).choose();
+std::optional<Scored<Config>> select_k_major(const GemmProblem& p, const DeviceInfo& device,
+                                             Listing<Config>* listing) {
   const GemmProblem other = swapped(p);
-  Chooser(other, device, true, config, estimate_us).choose();
-  return *estimate_us < std::numeric_limits<double>::infinity();
+  const Side side(p, device, false), other_side(other, device, true);
+  return choose::pick<Config>(KMajorModel(side, other_side), listing);
 }
 
 }  // namespace xgemm::cuda::gemm::sm90::single_tile

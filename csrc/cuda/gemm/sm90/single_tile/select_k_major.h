@@ -2,8 +2,11 @@
 // tile a CTA, where both operands lie along K.
 #pragma once
 
+#include <optional>
+
 #include "common/device.h"
 #include "common/gemm_problem.h"
+#include "cuda/choose/engine.h"
 #include "cuda/gemm/config.h"
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
@@ -13,9 +16,8 @@ namespace xgemm::cuda::gemm::sm90::single_tile {
 // can store.
 bool suits_k_major(const GemmProblem& p);
 
-// The candidate with the least estimate, and the estimate in microseconds. False where there is
-// none.
-bool select_k_major(const GemmProblem& p, const DeviceInfo& device, Config* config,
-                    double* estimate_us);
+// The candidate with the least estimate. Nothing where there is none.
+std::optional<choose::Scored<Config>> select_k_major(const GemmProblem& p, const DeviceInfo& device,
+                                                     choose::Listing<Config>* listing);
 
 }  // namespace xgemm::cuda::gemm::sm90::single_tile

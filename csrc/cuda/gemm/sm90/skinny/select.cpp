@@ -4,9 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
-#include <limits>
 
-#include "common/candidate_log.h"
 #include "common/math.h"
 #include "cuda/gemm/sm90/row_begins.h"
 #include "cuda/gemm/sm90/skinny/tile.h"
@@ -14,6 +12,10 @@
 
 namespace xgemm::cuda::gemm::sm90::skinny {
 namespace {
+
+using choose::Estimate;
+using choose::Listing;
+using choose::Scored;
 
 // What parts of a product take, on an H200 from a cold L2.
 struct Costs {
@@ -129,9 +131,11 @@ struct Candidate {
   Splitting splitting;
 };
 
-class Chooser {
+class Model {
  public:
-  Chooser(const GemmProblem& p, const DeviceInfo& device)
+  using Candidate = skinny::Candidate;
+
+  Model(const GemmProblem& p, const DeviceInfo& device)
       : problem_(p),
         device_(device),
         view_(view_of(p)),
@@ -142,19 +146,19 @@ class Chooser {
     vector_store_ = wide_stride == 1 && narrow_stride % 8 == 0;
   }
 
-  bool choose(Config* config, double* estimate_us) {
+  template <typename Search>
+  void candidates(Search& search) const {
     for (const Splitting& splitting : kSplittings) {
       if (splitting.splits > 1 && problem_.k < splitting.splits * 128) break;
       if (clusters_of(device_, splitting) == 0) break;
       for (const int columns : kColumns) {
-        if (columns_fit(columns)) consider_rows(columns, splitting);
+        if (columns_fit(columns)) of_rows(columns, splitting, search);
       }
     }
-    if (best_us_ == std::numeric_limits<double>::infinity()) return false;
-    *config = best_;
-    *estimate_us = best_us_;
-    return true;
   }
+
+  Estimate estimate(const Candidate& c, double limit) const;
+  Config choice(const Candidate& c) const { return config_of(c); }
 
  private:
   // One tile over all of a small narrow side; else the widths that read W the fewest times.
@@ -168,9 +172,10 @@ class Chooser {
   }
 
   // Tiles that give every cluster the same number of them, in as few waves as can be or a few more.
-  void consider_rows(int columns, const Splitting& splitting) {
+  template <typename Search>
+  void of_rows(int columns, const Splitting& splitting, Search& search) const {
     constexpr int kMax = kMaxWarpgroups * kWarpgroupRows, kMoreWaves = 3;
-    for (const int rows : {kWarpgroupRows, kMax}) consider({rows, columns, splitting});
+    for (const int rows : {kWarpgroupRows, kMax}) search.consider({rows, columns, splitting});
     if (!view_.wide.k_major) return;  // loaded 64 rows at once
     const int64_t extent = view_.wide.extent;
     const int64_t others = ceil_div<int64_t>(view_.narrow.extent, columns) * view_.batch;
@@ -181,56 +186,13 @@ class Chooser {
       const int64_t rows = round_up<int64_t>(ceil_div(extent, wide_tiles), 8);
       // A box of few rows costs the producer as much as one of many.
       if (rows < (waves == 1 ? 32 : 48)) break;
-      if (rows <= kMax) consider({static_cast<int>(rows), columns, splitting});
+      if (rows <= kMax) search.consider({static_cast<int>(rows), columns, splitting});
     }
-  }
-
-  void consider(const Candidate& candidate) {
-    weigh(estimate(candidate), [&] { return config_of(candidate); }, &best_, &best_us_);
   }
 
   int64_t tiles_of(const Candidate& c) const {
     return ceil_div<int64_t>(view_.wide.extent, c.rows) *
            ceil_div<int64_t>(view_.narrow.extent, c.columns) * view_.batch;
-  }
-
-  double estimate(const Candidate& c) const {
-    const auto tiles = static_cast<double>(tiles_of(c));
-    const auto clusters = std::min(tiles, static_cast<double>(clusters_of(device_, c.splitting)));
-    const double waves =
-        static_cast<double>(ceil_div(static_cast<int64_t>(tiles), static_cast<int64_t>(clusters)));
-    const auto k = static_cast<double>(problem_.k);
-    const auto wide = static_cast<double>(view_.wide.extent);
-    const auto narrow = static_cast<double>(view_.narrow.extent);
-    const auto batch = static_cast<double>(view_.batch);
-    const double memory = 2 * wide * k * (view_.wide.batch_stride != 0 ? batch : 1) +
-                          2 * batch * wide * narrow +
-                          2 * narrow * k * (view_.narrow.batch_stride != 0 ? batch : 1);
-    const double large_loss = large_loss_of(c, memory);
-    const double idle = static_cast<double>(clusters_of(device_, c.splitting)) / clusters - 1;
-    const double memory_us = memory / costs_.memory_bytes_per_us * (1 + large_loss) *
-                             (narrow > c.columns ? costs_.kept_in_l2 : 1.0) * uneven_loss(c) *
-                             (1 + costs_.unevenness * (waves * clusters / tiles - 1) +
-                              costs_.idleness * std::min(1.0, idle));
-    const double k_steps = std::ceil(k / kSwizzleElements);
-    const double k_steps_of_cta = std::ceil(k_steps / c.splitting.splits);
-    // What is not along K comes in whole boxes.
-    const double narrow_rows =
-        view_.narrow.k_major ? std::min<double>(c.columns, narrow) : c.columns;
-    const double lines_of_step = wide_lines() * c.rows + narrow_lines() * narrow_rows;
-    const double l2_us = tiles * k_steps * lines_of_step / costs_.l2_lines_per_us;
-    const double intake_us = waves * k_steps_of_cta * lines_of_step / costs_.sm_lines_per_us;
-    const int warpgroups = warpgroups_of(c.rows);
-    const double us_per_column =
-        c.splitting.splits > 2 ? costs_.many_splits_us_per_column : costs_.tile_us_per_column;
-    const double multiply_us = waves * k_steps_of_cta * 4 * warpgroups *
-                               std::max(c.columns / 2.0, kMinWgmmaCycles) / costs_.cycles_per_us;
-    return costs_.launch_us + costs_.ramp_us * std::min(1.0, memory / kRampBytes) +
-           together(memory_us, l2_us, intake_us, multiply_us) +
-           (vector_store_ ? 0 : 2 * batch * wide * narrow * costs_.element_store_us_per_byte) +
-           costs_.splitting_us[std::bit_width(static_cast<unsigned>(c.splitting.splits)) - 1] +
-           waves * (costs_.tile_us + us_per_column * c.columns * warpgroups) +
-           costs_.stage_us * k_steps_of_cta / boxes_of(warpgroups, c.columns);
   }
 
   double large_loss_of(const Candidate& c, double memory) const {
@@ -299,23 +261,73 @@ class Chooser {
   bool of_33_to_128_;
   const Costs& costs_;
   bool vector_store_;
-  Config best_{};
-  double best_us_ = std::numeric_limits<double>::infinity();
 };
+
+Estimate Model::estimate(const Candidate& c, double) const {
+  const auto tiles = static_cast<double>(tiles_of(c));
+  const auto clusters = std::min(tiles, static_cast<double>(clusters_of(device_, c.splitting)));
+  const double waves =
+      static_cast<double>(ceil_div(static_cast<int64_t>(tiles), static_cast<int64_t>(clusters)));
+  const auto k = static_cast<double>(problem_.k);
+  const auto wide = static_cast<double>(view_.wide.extent);
+  const auto narrow = static_cast<double>(view_.narrow.extent);
+  const auto batch = static_cast<double>(view_.batch);
+  const double memory = 2 * wide * k * (view_.wide.batch_stride != 0 ? batch : 1) +
+                        2 * batch * wide * narrow +
+                        2 * narrow * k * (view_.narrow.batch_stride != 0 ? batch : 1);
+  const double large_loss = large_loss_of(c, memory);
+  const double idle = static_cast<double>(clusters_of(device_, c.splitting)) / clusters - 1;
+  const double memory_us = memory / costs_.memory_bytes_per_us * (1 + large_loss) *
+                           (narrow > c.columns ? costs_.kept_in_l2 : 1.0) * uneven_loss(c) *
+                           (1 + costs_.unevenness * (waves * clusters / tiles - 1) +
+                            costs_.idleness * std::min(1.0, idle));
+  const double k_steps = std::ceil(k / kSwizzleElements);
+  const double k_steps_of_cta = std::ceil(k_steps / c.splitting.splits);
+  // What is not along K comes in whole boxes.
+  const double narrow_rows = view_.narrow.k_major ? std::min<double>(c.columns, narrow) : c.columns;
+  const double lines_of_step = wide_lines() * c.rows + narrow_lines() * narrow_rows;
+  const double l2_us = tiles * k_steps * lines_of_step / costs_.l2_lines_per_us;
+  const double intake_us = waves * k_steps_of_cta * lines_of_step / costs_.sm_lines_per_us;
+  const int warpgroups = warpgroups_of(c.rows);
+  const double us_per_column =
+      c.splitting.splits > 2 ? costs_.many_splits_us_per_column : costs_.tile_us_per_column;
+  const double multiply_us = waves * k_steps_of_cta * 4 * warpgroups *
+                             std::max(c.columns / 2.0, kMinWgmmaCycles) / costs_.cycles_per_us;
+  const double ramp_us = costs_.ramp_us * std::min(1.0, memory / kRampBytes);
+  const double stores_us =
+      vector_store_ ? 0 : 2 * batch * wide * narrow * costs_.element_store_us_per_byte;
+  const double splitting_us =
+      costs_.splitting_us[std::bit_width(static_cast<unsigned>(c.splitting.splits)) - 1];
+  const double tiles_us = waves * (costs_.tile_us + us_per_column * c.columns * warpgroups);
+  const double stages_us = costs_.stage_us * k_steps_of_cta / boxes_of(warpgroups, c.columns);
+  return {.us = costs_.launch_us + ramp_us + together(memory_us, l2_us, intake_us, multiply_us) +
+                stores_us + splitting_us + tiles_us + stages_us,
+          .parts = {.launch = costs_.launch_us,
+                    .first_bytes = ramp_us,
+                    .dram = memory_us,
+                    .l2 = l2_us,
+                    .intake = intake_us,
+                    .mma = multiply_us,
+                    .issue = stages_us,
+                    .exchange = splitting_us,
+                    .epilogue = stores_us + tiles_us}};
+}
 
 }  // namespace
 
-bool select(const GemmProblem& p, const DeviceInfo& device, Config* config, double* estimate_us) {
+std::optional<Scored<Config>> select(const GemmProblem& p, const DeviceInfo& device,
+                                     Listing<Config>* listing) {
   // Beyond this many rows and columns the kernel has nothing over that of sm90/ (measured: 900 rows
   // take 1.3x to 1.5x the time).
   constexpr int64_t kMaxNarrow = 640, kMaxTiles = int64_t{1} << 30;
-  if (device.capability != 90 || p.dtype == DType::kF32 || p.k == 0) return false;
-  if (p.alpha != 1.0f || p.beta != 0.0f || p.batch_dims > 1) return false;
-  if (!extents_fit_tma(p) || !a_fits_tma(p) || !b_fits_tma(p)) return false;
+  if (device.capability != 90 || p.dtype == DType::kF32 || p.k == 0) return std::nullopt;
+  if (p.alpha != 1.0f || p.beta != 0.0f || p.batch_dims > 1) return std::nullopt;
+  if (!extents_fit_tma(p) || !a_fits_tma(p) || !b_fits_tma(p)) return std::nullopt;
   const int64_t batch = p.batch_dims > 0 ? p.batch[0].size : 1;
-  if (std::min(p.m, p.n) > kMaxNarrow) return false;
-  if (ceil_div<int64_t>(p.m, 32) * ceil_div<int64_t>(p.n, 8) * batch > kMaxTiles) return false;
-  return Chooser(p, device).choose(config, estimate_us);
+  if (std::min(p.m, p.n) > kMaxNarrow) return std::nullopt;
+  if (ceil_div<int64_t>(p.m, 32) * ceil_div<int64_t>(p.n, 8) * batch > kMaxTiles)
+    return std::nullopt;
+  return choose::pick<Config>(Model(p, device), listing);
 }
 
 }  // namespace xgemm::cuda::gemm::sm90::skinny

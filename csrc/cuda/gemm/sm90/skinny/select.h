@@ -1,16 +1,19 @@
 // Which tile, how many parts of K and which ring the skinny kernel takes.
 #pragma once
 
+#include <optional>
+
 #include "common/device.h"
 #include "common/gemm_problem.h"
+#include "cuda/choose/engine.h"
 #include "cuda/gemm/config.h"
 
 namespace xgemm::cuda::gemm::sm90::skinny {
 
-// Pure. True if the kernel takes the problem, which TMA can read; then `config` is for launch, and
-// `estimate_us` about the time it takes on an H200. In `config` block_m counts rows of the wide
-// operand, block_n of the narrow one.
-bool select(const GemmProblem& problem, const DeviceInfo& device, Config* config,
-            double* estimate_us);
+// Pure. Nothing where the kernel does not take the problem, which TMA can read. In the config
+// block_m counts rows of the wide operand, block_n of the narrow one. `listing`, if there is one,
+// gets all that were scored.
+std::optional<choose::Scored<Config>> select(const GemmProblem& problem, const DeviceInfo& device,
+                                             choose::Listing<Config>* listing);
 
 }  // namespace xgemm::cuda::gemm::sm90::skinny
