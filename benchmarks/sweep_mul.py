@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sweep.candidates import candidates
 from sweep.commands import Commands
 from sweep.library import LIBRARY, Config, Device, Library, Shape, build, current_device
 from sweep.model import Record, against_torch, estimates, fit, regret, winners
@@ -133,37 +132,38 @@ def measure(
     library: Library, device: Device, shape: Shape, repeats: int, most: int | None
 ) -> Record:
     a, b, d = operands = make_operands(shape)
-    chosen = library.select(shape, device)
-    found = candidates(shape, device, library.families(shape, device), most)
-    configs = {config.key: config for config in [chosen, *found]}
-    most = max(config.workspace_bytes for config in configs.values())
-    workspace = torch.full((most // 4 + 64,), float("nan"), device="cuda")
+    listed = library.open(shape, device, operands)
+    configs = {key: Config.of(listed.fields[i]) for key, i in listed.numbers.items()}
+    if most is not None:
+        expected = sorted(configs, key=lambda key: configs[key].estimate_us or math.inf)
+        configs = {key: configs[key] for key in {*expected[:most], listed.chosen}}
+    workspace = torch.full((listed.workspace_bytes // 4 + 64,), float("nan"), device="cuda")
 
-    def run(config: Config) -> Callable[[], object]:
-        return library.prepare(shape, config, operands, workspace)
+    def run(key: str) -> Callable[[], object]:
+        return listed.prepare(key, workspace)
 
     reference = Reference(a, b)
-    for key, config in list(configs.items()):
+    for key in list(configs):
         d.fill_(float("nan"))
         try:
-            run(config)()
+            run(key)()
             wrong = None if reference.agrees(d) else "a wrong result"
         except RuntimeError as error:
             wrong = str(error)
         if wrong is None:
             continue
-        if key == chosen.key:
+        if key == listed.chosen:
             raise ArithmeticError(f"{shape}: {key}: {wrong}")
         print(f"{shape}: left out {key}: {wrong}", file=sys.stderr)
         del configs[key]
-    first = time_by_turns([run(config) for config in configs.values()], FIRST_REPEATS)
+    first = time_by_turns([run(key) for key in configs], FIRST_REPEATS)
     seconds = dict(zip(configs, first, strict=True))
-    near = [key for key in configs if seconds[key] < NEAR * min(first) or key == chosen.key]
-    calls = [run(configs[key]) for key in near]
+    near = [key for key in configs if seconds[key] < NEAR * min(first) or key == listed.chosen]
+    calls = [run(key) for key in near]
     calls.append(lambda: torch.mm(a, b, out=d))
     *times, peer = time_by_turns(calls, repeats)
     seconds.update(zip(near, times, strict=True))
-    return Record(shape, seconds, configs, peer, chosen.key)
+    return Record(shape, seconds, configs, peer, listed.chosen)
 
 
 def save(path: Path, device: Device, seed: int, records: list[Record]) -> None:
@@ -276,7 +276,11 @@ def main() -> None:
     commands.run.add_argument("--layers", type=int, default=0, help="random layers of many models")
     commands.run.add_argument("--ragged", action="store_true", help="random N and K of any size")
     commands.run.add_argument("--repeats", type=int, default=9, help="the median of how many")
-    commands.run.add_argument("--most", type=int, help="of the ways of a shape; all if absent")
+    commands.run.add_argument(
+        "--most",
+        type=int,
+        help="of the candidates of a shape, those of least estimate; all if absent",
+    )
     commands.show.add_argument("sweep", type=Path)
     tune = commands.add("tune", help="fit a select.cpp to a sweep; needs nvcc, no GPU")
     tune.add_argument("sweep", type=Path)

@@ -53,6 +53,15 @@ def dense_problem(cpp: ModuleType, rng: random.Random) -> Any:
     )  # fmt: skip
 
 
+def check_parts(said: dict[str, Any]) -> None:
+    """No part takes longer than the whole, in which parts may overlap."""
+    for each in said["candidates"]:
+        parts = each["parts_us"]
+        assert parts["launch"] > 0
+        assert max(parts.values()) <= each["estimate_us"] * 1.001
+        assert sum(parts.values()) >= 0.5 * each["estimate_us"]
+
+
 def test_a_dense_choice_is_the_candidate_of_the_least_estimate(cpp: ModuleType) -> None:
     rng = random.Random(0)
     kernels = set()
@@ -65,11 +74,27 @@ def test_a_dense_choice_is_the_candidate_of_the_least_estimate(cpp: ModuleType) 
         assert same(choice, config, CONFIG)
         assert choice["reason"] == config.reason
         check_candidates(said)
+        check_parts(said)
         assert choice["estimate_us"] == said["candidates"][0]["estimate_us"]
         kernels.add(choice["kernel"])
     assert {"sm90_persistent", "sm90_skinny", "sm90_single_tile", "gemv", "sm80"} <= kernels
     assert {"fp32", "fp32_sm90", "tf32_sm80"} <= kernels
     assert kernels & {"tf32", "tf32_swapped"}
+
+
+def test_operands_that_are_copied_first_are_said_as_the_kernel_gets_them(cpp: ModuleType) -> None:
+    """The tile of the single-tile kernel is one for operands along K, which B is once copied."""
+    problem = cpp.GemmProblem(
+        m=224, n=20608, k=28672, dtype="float16", a=1 << 20, a_strides=(28672, 1),
+        b=1 << 20, b_strides=(1, 28673), d=1 << 20, d_strides=(20608, 1),
+    )  # fmt: skip
+    choice = json.loads(cpp.explain_gemm_json(problem, **H200))["choice"]
+    assert choice["kernel"] == "sm90_single_tile"
+    assert choice["copy_b"]
+    assert choice["compiled_m"] >= choice["block_m"]
+    assert choice["compiled_n"] >= choice["block_n"]
+    text = cpp.explain_gemm(problem, cpp.select_gemm(problem, **H200))
+    assert f"of at most {choice['compiled_m']}x{choice['compiled_n']}" in text
 
 
 def test_candidates_of_a_layer_are_of_several_kernels_and_tiles(cpp: ModuleType) -> None:
@@ -83,15 +108,6 @@ def test_candidates_of_a_layer_are_of_several_kernels_and_tiles(cpp: ModuleType)
     tiles = {(c["kernel"], c["block_m"], c["block_n"]) for c in said["candidates"]}
     assert len(tiles) >= 20
     assert {kernel for kernel, *_ in tiles} >= {"sm90_persistent", "sm90_skinny"}
-
-
-def check_parts(said: dict[str, Any]) -> None:
-    """No part takes longer than the whole, in which parts may overlap."""
-    for each in said["candidates"]:
-        parts = each["parts_us"]
-        assert parts["launch"] > 0
-        assert max(parts.values()) <= each["estimate_us"] * 1.001
-        assert sum(parts.values()) >= 0.5 * each["estimate_us"]
 
 
 def test_a_w4a16_choice_is_among_its_candidates(cpp: ModuleType) -> None:

@@ -1,26 +1,25 @@
-// What benchmarks/sweep_mul.py and sweep_fp32.py call: a dense product by a Config of its own, and
-// select_config's.
-#include <cuda_runtime_api.h>
-
+// What benchmarks/sweep_mul.py and sweep_fp32.py call: the candidates of the dense kernels for a
+// product, and a launch of each. With XGEMM_SWEEP_HOST_ONLY the choice alone, without kernels.
 #include <cstdint>
-#include <string>
 
-#include "cuda/gemm/align/plan.h"
-#include "cuda/gemm/api.h"
-#include "cuda/gemm/gemv/select.h"
+#include "common/gemm_problem.h"
 #include "cuda/gemm/select.h"
 #include "cuda/gemm/sm80/select.h"
-#include "cuda/gemm/sm90/persistent/select.h"
-#include "cuda/gemm/sm90/single_tile/select.h"
 #include "cuda/gemm/sm90/skinny/select.h"
 #include "cuda/gemm/sm90/tma_fit.h"
+#include "listing.h"
+#ifndef XGEMM_SWEEP_HOST_ONLY
+#include "cuda/gemm/api.h"
+#include "message.h"
+#endif
 
 namespace {
 
 namespace gemm = xgemm::cuda::gemm;
 using gemm::Config;
-using gemm::Kernel;
 using xgemm::GemmProblem;
+using xgemm::cuda::choose::Listing;
+using Listed = xgemm::sweep::Listed<GemmProblem, Config>;
 
 // Mirrored in sweep/library.py.
 struct SweepProblem {
@@ -29,13 +28,6 @@ struct SweepProblem {
   void* d;
   int64_t a_row_stride, a_col_stride, b_row_stride, b_col_stride, d_row_stride, d_col_stride;
   int32_t type;  // fp16, bf16, then fp32 by the three precisions
-};
-
-struct SweepConfig {
-  int32_t kernel, block_m, block_n, stages, cluster, splits, ctas, tma_store, copy_a, copy_b,
-      stream_k, swapped, shifted;
-  int64_t workspace_bytes;
-  double estimate_us;  // select's; 0 where it says none
 };
 
 GemmProblem to_problem(const SweepProblem& given) {
@@ -52,100 +44,51 @@ GemmProblem to_problem(const SweepProblem& given) {
   return problem;
 }
 
-SweepConfig to_sweep(const Config& config, double estimate_us = 0) {
-  return {static_cast<int32_t>(config.kernel),
-          config.block_m,
-          config.block_n,
-          config.stages,
-          config.cluster,
-          config.splits,
-          config.ctas,
-          config.tma_store,
-          config.copy_a,
-          config.copy_b,
-          config.stream_k,
-          config.swapped,
-          config.shifted,
-          config.workspace_bytes,
-          estimate_us};
-}
-
-// The tile of the sm_90a kernel, after copies of the operands that TMA cannot read. The estimate is
-// the product's alone.
-Config sm90_choice(const GemmProblem& problem, const xgemm::DeviceInfo& device,
-                   double* estimate_us) {
-  const bool copy_a = !gemm::sm90::a_fits_tma(problem), copy_b = !gemm::sm90::b_fits_tma(problem);
-  const gemm::align::AlignedCopy a = gemm::align::copy_of_a(problem),
-                                 b = gemm::align::copy_of_b(problem);
-  const GemmProblem copied =
-      gemm::align::with_copies(problem, copy_a ? &a : nullptr, copy_b ? &b : nullptr);
-  Config config = gemm::sm90::persistent::select(copied, device, estimate_us);
-  config.copy_a = copy_a, config.copy_b = copy_b;
-  config.workspace_bytes += (copy_a ? a.bytes() : 0) + (copy_b ? b.bytes() : 0);
-  if (copy_a || copy_b) *estimate_us = 0;
-  return config;
+// What the choice weighs, and the kernels that it leaves out where others are always ahead.
+Listing<Config> list(const GemmProblem& problem, const xgemm::DeviceInfo& device, Config* chosen) {
+  Listing<Config> listing;
+  *chosen = gemm::select_config(problem, device, &listing);
+  if (problem.dtype == xgemm::DType::kF32) return listing;
+  gemm::sm80::select(problem, device, &listing);
+  const bool by_tma = device.capability == 90 && gemm::sm90::extents_fit_tma(problem) &&
+                      gemm::sm90::a_fits_tma(problem) && gemm::sm90::b_fits_tma(problem);
+  if (by_tma) gemm::sm90::skinny::select(problem, device, &listing);
+  return listing;
 }
 
 }  // namespace
 
 extern "C" {
 
-void sweep_select(const SweepProblem* given, int sm_count, int capability, SweepConfig* chosen) {
-  const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
-  *chosen = to_sweep(gemm::select_config(to_problem(*given), device));
-}
-
-// What each family that takes the problem would choose itself; returns how many do (at most 6).
-int sweep_families(const SweepProblem* given, int sm_count, int capability, SweepConfig* chosen) {
-  const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
+// The choice first, then its other candidates.
+Listed* sweep_open(const SweepProblem* given, int sm_count, int capability) {
   const GemmProblem problem = to_problem(*given);
-  int count = 0;
-  double us = 0;
-  Config config = gemm::sm80::select(problem, device, &us);
-  chosen[count++] = to_sweep(config, us);
-  if (gemm::gemv::select(problem, device, &config, &us)) chosen[count++] = to_sweep(config, us);
-  if (capability == 90 && gemm::sm90::extents_fit_tma(problem)) {
-    config = sm90_choice(problem, device, &us);
-    chosen[count++] = to_sweep(config, us);
-    if (gemm::select_shifted(problem, device, &config, &us)) chosen[count++] = to_sweep(config);
-    if (gemm::sm90::skinny::select(problem, device, &config, &us)) {
-      chosen[count++] = to_sweep(config, us);
-    }
-    if (gemm::sm90::single_tile::select(problem, device, &config, &us)) {
-      chosen[count++] = to_sweep(config, us);
-    }
-  }
-  return count;
+  Config chosen;
+  const Listing<Config> listing =
+      list(problem, {.sm_count = sm_count, .capability = capability}, &chosen);
+  return new Listed(problem, chosen, listing,
+                    [&](const Config& config) { return gemm::to_json(problem, config); });
 }
 
-// Null, or what went wrong.
-const char* sweep_launch([[maybe_unused]] const SweepProblem* given,
-                         [[maybe_unused]] const SweepConfig* chosen,
-                         [[maybe_unused]] void* workspace, [[maybe_unused]] void* stream) {
-#ifdef XGEMM_SWEEP_HOST_ONLY
-  return "the library holds the choice of kernels alone";
-#else
-  static thread_local std::string message;
-  const Config config = {.kernel = static_cast<Kernel>(chosen->kernel),
-                         .block_m = chosen->block_m,
-                         .block_n = chosen->block_n,
-                         .stages = chosen->stages,
-                         .cluster = chosen->cluster,
-                         .splits = chosen->splits,
-                         .stream_k = chosen->stream_k != 0,
-                         .shifted = chosen->shifted != 0,
-                         .swapped = chosen->swapped != 0,
-                         .ctas = chosen->ctas,
-                         .tma_store = chosen->tma_store != 0,
-                         .copy_a = chosen->copy_a != 0,
-                         .copy_b = chosen->copy_b != 0,
-                         .workspace_bytes = chosen->workspace_bytes};
-  const xgemm::Status status =
-      gemm::launch(to_problem(*given), config, workspace, static_cast<cudaStream_t>(stream));
-  if (status.ok()) return nullptr;
-  message = std::string(status.where) + ": " + cudaGetErrorString(status.error);
-  return message.c_str();
-#endif
+// The choice alone.
+Listed* sweep_select(const SweepProblem* given, int sm_count, int capability) {
+  const GemmProblem problem = to_problem(*given);
+  const Config chosen =
+      gemm::select_config(problem, {.sm_count = sm_count, .capability = capability});
+  return new Listed(problem, chosen, {},
+                    [&](const Config& config) { return gemm::to_json(problem, config); });
 }
+
+const char* sweep_text(const Listed* listed) { return listed->text.c_str(); }
+
+#ifndef XGEMM_SWEEP_HOST_ONLY
+// Null, or what went wrong.
+const char* sweep_launch(const Listed* listed, int number, void* workspace, void* stream) {
+  return xgemm::sweep::message_of(gemm::launch(listed->problem, listed->choices[number], workspace,
+                                               static_cast<cudaStream_t>(stream)));
+}
+#endif
+
+void sweep_close(const Listed* listed) { delete listed; }
 
 }  // extern "C"

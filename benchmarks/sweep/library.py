@@ -1,4 +1,4 @@
-"""The dense CUDA kernels as a library of their own, called with a configuration that is given.
+"""The dense CUDA kernels as a library of their own, and the engine's candidates of a product.
 
 It is linked from the objects of the last `make build`, so it holds what the op library holds.
 """
@@ -6,23 +6,19 @@ It is linked from the objects of the last `make build`, so it holds what the op 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import re
 import subprocess
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from sweep.listing import Listed, load
+
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build" / "sweep" / "libxgemm_sweep.so"
-FLAGS = ("tma_store", "copy_a", "copy_b", "stream_k", "swapped", "shifted")
-MOST_FAMILIES = 6  # that sweep_families of gemm_entry.cpp writes
-# enum Kernel of csrc/cuda/gemm/config.h
-KERNELS = (
-    "sm90_persistent", "sm90_skinny", "gemv", "sm80", "simt", "fp32", "tf32", "tf32_swapped",
-    "tf32_sm80", "sm90_single_tile", "fp32_sm90", "tf32_single_tile",
-)  # fmt: skip
 TYPES = ("fp16", "bf16", "ieee", "tf32x3", "tf32")
 
 
@@ -64,7 +60,15 @@ class Config:
     swapped: bool = False
     shifted: bool = False
     workspace_bytes: int = 0
-    estimate_us: float = 0.0  # of the family's select that has chosen it; 0 where it says none
+    estimate_us: float = 0.0  # 0 where there is none
+    compiled_m: int = 0  # what the single-tile kernel is compiled for
+    compiled_n: int = 0
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Config:
+        """Of what the engine says as JSON."""
+        return cls(**{each.name: fields[each.name] or 0 for each in dataclasses.fields(cls)
+                      if each.name in fields})  # fmt: skip
 
     @property
     def key(self) -> str:
@@ -85,18 +89,6 @@ class _Problem(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("a", "b", "d")),
         *((f"{x}_{way}_stride", ctypes.c_int64) for x in "abd" for way in ("row", "col")),
         ("type", ctypes.c_int32),
-    )
-
-
-class _Config(ctypes.Structure):
-    _fields_ = (
-        *(
-            (name, ctypes.c_int32)
-            for name in ("kernel", "block_m", "block_n", "stages", "cluster", "splits", "ctas")
-        ),
-        *((name, ctypes.c_int32) for name in FLAGS),
-        ("workspace_bytes", ctypes.c_int64),
-        ("estimate_us", ctypes.c_double),
     )
 
 
@@ -145,57 +137,29 @@ def _problem(shape: Shape, addresses: tuple[int, int, int]) -> _Problem:
     )  # fmt: skip
 
 
-def _to_config(found: _Config) -> Config:
-    values = {name: getattr(found, name) for name, *_ in _Config._fields_}
-    values["kernel"] = KERNELS[found.kernel]
-    values |= {name: bool(values[name]) for name in FLAGS}
-    return Config(**values)
-
-
 class Library:
     def __init__(self, path: Path = LIBRARY) -> None:
-        self._library = ctypes.CDLL(str(path))
-        self._library.sweep_launch.restype = ctypes.c_char_p
+        self._library = load(path)
+        self._library.sweep_select.restype = ctypes.c_void_p
 
-    def select(self, shape: Shape, device: Device) -> Config:
-        """select_config's choice for operands that are aligned as far as their strides are."""
-        found = _Config()
-        self._library.sweep_select(*self._arguments(shape, device), ctypes.byref(found))
-        return _to_config(found)
-
-    def families(self, shape: Shape, device: Device) -> list[Config]:
-        """What each family of kernels that chooses for itself would take."""
-        found = (_Config * MOST_FAMILIES)()
-        count = self._library.sweep_families(*self._arguments(shape, device), found)
-        return [_to_config(each) for each in found[:count]]
-
-    @staticmethod
-    def _arguments(shape: Shape, device: Device) -> tuple[object, int, int]:
-        problem = _problem(shape, (1 << 20, 1 << 20, 1 << 20))
-        return ctypes.byref(problem), device.sm_count, device.capability
-
-    def prepare(
+    def open(
         self,
         shape: Shape,
-        config: Config,
-        operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-        workspace: torch.Tensor,
-    ) -> Callable[[], None]:
-        """A launch on the current stream, whose arguments are made once: the host is in time."""
-        a, b, d = (tensor.data_ptr() for tensor in operands)
+        device: Device,
+        operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
+    ) -> Listed:
+        """The candidates, to be launched over a, b and d; without these only listed."""
+        return self._listed(self._library.sweep_open, shape, device, operands)
+
+    def select(self, shape: Shape, device: Device) -> Config:
+        """The choice for operands that are aligned as far as their strides are."""
+        listed = self._listed(self._library.sweep_select, shape, device, None)
+        return Config.of(listed.fields[0])
+
+    def _listed(
+        self, call: Any, shape: Shape, device: Device, operands: tuple[torch.Tensor, ...] | None
+    ) -> Listed:
+        a, b, d = (t.data_ptr() for t in operands) if operands else [1 << 20] * 3
         problem = _problem(shape, (a, b, d))
-        config_of = _Config(**{**asdict(config), "kernel": KERNELS.index(config.kernel)})
-        assert workspace.numel() * workspace.element_size() >= config.workspace_bytes
-        stream = torch.cuda.current_stream().cuda_stream
-        arguments = (
-            ctypes.byref(problem), ctypes.byref(config_of),
-            ctypes.c_void_p(workspace.data_ptr()), ctypes.c_void_p(stream),
-        )  # fmt: skip
-        run = self._library.sweep_launch
-
-        def launch() -> None:
-            error = run(*arguments)
-            if error is not None:
-                raise RuntimeError(f"{config.key}: {error.decode()}")
-
-        return launch
+        handle = call(ctypes.byref(problem), device.sm_count, device.capability)
+        return Listed(self._library, handle, operands, lambda fields: Config.of(fields).key)

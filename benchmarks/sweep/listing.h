@@ -1,15 +1,12 @@
 // What the entries of this folder show to Python: the candidates that the engine lists for a
-// problem, by number, and a launch of each.
+// problem, by number.
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/json.h"
-#include "common/status.h"
 #include "cuda/choose/choice_json.h"
 
 namespace xgemm::sweep {
@@ -50,13 +47,5 @@ class Listed {
     list->add(fields);
   }
 };
-
-// Null, or what went wrong.
-inline const char* message_of(const Status& status) {
-  static thread_local std::string message;
-  if (status.ok()) return nullptr;
-  message = std::string(status.where) + ": " + cudaGetErrorString(status.error);
-  return message.c_str();
-}
 
 }  // namespace xgemm::sweep

@@ -23,17 +23,22 @@ def key_of(fields: dict[str, Any]) -> str:
 class Listed:
     """The candidates of one problem by their keys, the engine's choice first."""
 
-    def __init__(self, library: ctypes.CDLL, handle: int, alive: object) -> None:
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        handle: int,
+        alive: object,
+        key: Callable[[dict[str, Any]], str] = key_of,
+    ) -> None:
         self._library, self._handle, self._alive = library, ctypes.c_void_p(handle), alive
         self.fields: list[dict[str, Any]] = json.loads(library.sweep_text(self._handle))
-        self.numbers = {key_of(each): number for number, each in enumerate(self.fields)}
+        keys = list(map(key, self.fields))
+        self.chosen = keys[0]
+        # The first of those that a key does not tell apart.
+        self.numbers = {keys[i]: i for i in reversed(range(len(keys)))}
 
     def __del__(self) -> None:
         self._library.sweep_close(self._handle)
-
-    @property
-    def chosen(self) -> str:
-        return key_of(self.fields[0])
 
     @property
     def workspace_bytes(self) -> int:
@@ -60,6 +65,8 @@ class Listed:
 def load(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     library.sweep_open.restype = ctypes.c_void_p
-    library.sweep_text.restype = library.sweep_launch.restype = ctypes.c_char_p
+    library.sweep_text.restype = ctypes.c_char_p
     library.sweep_close.restype = None
+    if hasattr(library, "sweep_launch"):  # else the choice alone
+        library.sweep_launch.restype = ctypes.c_char_p
     return library

@@ -65,7 +65,9 @@ class TunedLibrary(Library):
         variables, library = folder / "tuned.cpp", folder / "libtuned.so"
         variables.write_text(as_variables(text, self._names))
         gemm = ROOT / "csrc" / "cuda" / "gemm"
-        others = [path for name in ("select*", "plan") for path in gemm.rglob(f"{name}.cpp")]
+        others = [
+            path for name in ("select*", "plan", "explain") for path in gemm.rglob(f"{name}.cpp")
+        ]
         sources = [variables, *(path for path in others if path != source)]
         command = ["nvcc", "-shared", "-std=c++20", "-O2", "-Xcompiler", "-fPIC", "-cudart", "none"]
         command += ["-DXGEMM_SWEEP_HOST_ONLY", "-Icsrc", "-o", str(library)]

@@ -6,6 +6,7 @@
 #include "cuda/w4a16/select.h"
 #include "cuda/w4a16/sm80/select.h"
 #include "listing.h"
+#include "message.h"
 
 namespace {
 

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <limits>
 
+#include "cuda/choose/estimate.h"
+
 namespace xgemm::cuda::reduce {
 
 // What rows and tiles of columns have of their own.
@@ -75,7 +77,7 @@ inline constexpr double kSmallBlocksOfRun = 1.04, kSmallBlocksOfTiles = 1.015;
 inline double cube(double x) { return x * x * x; }
 
 // `bytes` are those of the whole input.
-inline double estimate(const Cut& cut, double bytes, int sm_count) {
+inline choose::Estimate estimate(const Cut& cut, double bytes, int sm_count) {
   const auto sms = static_cast<double>(sm_count);
   const auto blocks = static_cast<double>(cut.tiles * cut.pieces);
   const double slots = sms * std::min(cut.resident / cut.threads, kMaxBlocksOfSm);
@@ -96,7 +98,8 @@ inline double estimate(const Cut& cut, double bytes, int sm_count) {
   const double both = cut.large ? std::cbrt(cube(latency) + cube(traffic))
                                 : std::sqrt(latency * latency + traffic * traffic);
   const bool alone = cut.tiled && cut.pieces == 1 && cut.lanes == cut.threads && !cut.one_shift;
-  return both + kThreads * odd_threads + cut.end + (alone ? cut.end_alone : 0);
+  return {.us = both + kThreads * odd_threads + cut.end + (alone ? cut.end_alone : 0),
+          .parts = {.first_bytes = latency, .dram = traffic}};
 }
 
 // Of mail that `collectors` blocks of a tile share, or that its last piece collects (0).

@@ -1,7 +1,7 @@
 // What is said of a choice: in words, and as JSON.
 #include <string>
 
-#include "cuda/choice_json.h"
+#include "cuda/choose/choice_json.h"
 #include "cuda/reduce/select.h"
 
 namespace xgemm::cuda::reduce {
@@ -67,8 +67,9 @@ std::string explain(const Plan& plan, const Config& config) {
 
 std::string explain_json(const ReduceProblem& problem, const Plan& plan, const DeviceInfo& device,
                          bool candidates) {
-  const auto choose = [&] { return select_config(problem, plan, device); };
-  return choice_json<Config>("reduce", describe(problem, plan, device), candidates, choose,
+  choose::Listing<Config> listing;
+  const Config config = select_config(problem, plan, device, candidates ? &listing : nullptr);
+  return choose::choice_json("reduce", describe(problem, plan, device), config, &listing,
                              fields_of);
 }
 

@@ -61,34 +61,39 @@ Config strided(const View& v) {
   return config;
 }
 
-Config choose(const View& v) {
+Config config_for(const View& v, choose::Listing<Config>* listing) {
   const int64_t extent = v.plan.extent;
   if (extent == 0) return strided(v);
   if (fits_copy(v)) return {.kernel = Kernel::kCopy, .reason = "one element each"};
-  if (fits_thin(v) && fits_rows(v) && extent <= most_of_thin_row(v)) return thin(v);
+  if (fits_thin(v) && fits_rows(v) && extent <= most_of_thin_row(v)) return thin(v, listing);
   if (fits_thin(v) && extent == 1 && !stores_lanes(v.vector * element_size(result_of(v)))) {
-    return thin(v);
+    return thin(v, listing);
   }
-  if (fits_groups(v)) return groups(v);
-  if (fits_rows(v)) return rows(v);
-  if (fits_columns(v)) return columns(v);
-  return fits_thin(v) && extent <= kThinStrided ? thin(v) : strided(v);
+  if (fits_groups(v)) return groups(v, listing);
+  if (fits_rows(v)) return rows(v, listing);
+  if (fits_columns(v)) return columns(v, listing);
+  return fits_thin(v) && extent <= kThinStrided ? thin(v, listing) : strided(v);
 }
 
 }  // namespace
 
-Config select_config(const ReduceProblem& problem, const Plan& plan, const DeviceInfo& device) {
+Config select_config(const ReduceProblem& problem, const Plan& plan, const DeviceInfo& device,
+                     choose::Listing<Config>* listing) {
   if (plan.outputs == 0) return {};
   const View view{problem, plan, device};
-  Config config = choose(view);
-  config.sm90 =
-      config.kernel == Kernel::kRowPieces ||
-      (view.clusters() && (config.kernel == Kernel::kRows || config.kernel == Kernel::kColumns));
-  const bool short_ones = config.kernel == Kernel::kShortRows ||
-                          config.kernel == Kernel::kRaggedRows ||
-                          config.kernel == Kernel::kTeamRows;
-  config.streams = short_ones || view.bytes < kStreamedBytes;
-  config.workspace_bytes = workspace_bytes(problem, plan, config);
+  const auto complete = [&](Config& config) {
+    config.sm90 =
+        config.kernel == Kernel::kRowPieces ||
+        (view.clusters() && (config.kernel == Kernel::kRows || config.kernel == Kernel::kColumns));
+    const bool short_ones = config.kernel == Kernel::kShortRows ||
+                            config.kernel == Kernel::kRaggedRows ||
+                            config.kernel == Kernel::kTeamRows;
+    config.streams = short_ones || view.bytes < kStreamedBytes;
+    config.workspace_bytes = workspace_bytes(problem, plan, config);
+  };
+  Config config = config_for(view, listing);
+  complete(config);
+  for (size_t i = 0; i < choose::size_of(listing); ++i) complete((*listing)[i].choice);
   return config;
 }
 

@@ -1,12 +1,12 @@
 // Columns: neighbouring elements that belong to neighbouring outputs.
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 
 #include "common/math.h"
 #include "cuda/reduce/families.h"
 #include "cuda/reduce/params.h"
 #include "cuda/reduce/select.h"
+#include "cuda/reduce/thin.h"
 
 namespace xgemm::cuda::reduce {
 namespace {
@@ -32,9 +32,6 @@ constexpr double kMinGroupBytes = 2e6, kGroupBytesOfRun = 4e5;
 constexpr int64_t kMaxGroupColumns = int64_t{1} << 22;
 constexpr int64_t kSector = 32;  // bytes that are read together
 
-// After how many 16-byte loads of `vector` elements rows at this stride begin equally far in one.
-int64_t period_of(int64_t stride, int64_t vector) { return stride / std::gcd(stride, vector); }
-
 // Few columns at strides that are no multiple of 16 bytes, in rows that lie so close to one another
 // that they are best read as one run.
 bool fits_wrapped(const View& v) {
@@ -58,13 +55,12 @@ int columns_resident(const View& v) {
   return v.vector > 4 ? 768 : 1024;
 }
 
-// If that is cheaper than what was chosen.
-void consider_wrapped(const View& v, Choice* choice) {
+template <typename Search>
+void consider_wrapped(const View& v, Search& search) {
   if (!fits_wrapped(v)) return;
   const int64_t columns = v.kept().size, stride = v.reduced().in_stride;
   const int64_t period = period_of(stride, v.vector), lanes = pow2_ceil(columns);
   const int64_t vectors = ceil_div((v.plan.extent - 1) * stride + columns, v.vector);
-  Choice wrapped{.config = {.kernel = Kernel::kWrapped}, .cost = choice->cost};
   for (int threads = kMinThreads; threads <= kColumnThreads; threads *= 2) {
     const Config alone{.kernel = Kernel::kWrapped, .threads = threads};
     if (threads < std::max(period, lanes)) continue;
@@ -84,50 +80,48 @@ void consider_wrapped(const View& v, Choice* choice) {
                   .end = kWrappedEnd,
                   .tiled = true};
     consider_pieces(
-        v, cut, ceil_div<int64_t>(vectors, busy), false,
-        [&](int64_t pieces) { return ceil_div(vectors, pieces * busy); }, &wrapped);
+        v, Kernel::kWrapped, cut, ceil_div<int64_t>(vectors, busy), false,
+        [&](int64_t pieces) { return ceil_div(vectors, pieces * busy); }, search);
   }
-  if (wrapped.cost >= choice->cost) return;
-  *choice = wrapped;
-  Config& config = choice->config;
-  config.row_loads = period;
-  config.vectors = static_cast<int>(config.threads / period);
-  config.reason = "few columns: rows as one run";
 }
 
-Config wrapped_columns(const View& v) {
-  Choice choice;
-  consider_wrapped(v, &choice);
-  consider_thin(v, &choice);
-  return choice.config;
+struct WrappedModel : CutModel {
+  using CutModel::CutModel;
+
+  template <typename Search>
+  void candidates(Search& search) const {
+    consider_wrapped(v_, search);
+    consider_thin(v_, search);
+  }
+};
+
+// A thread has all of its columns.
+bool fits_flat(const View& v) {
+  const int64_t across = ceil_div(v.kept().size, v.vector);
+  return has_flat(v.problem.in_dtype) && !v.few_kernels() && !v.groups &&
+         v.plan.outputs / v.kept().size * across < k31Bits && v.plan.extent <= kMaxOfThread;
 }
 
-Config tiled_columns(const View& v) {
-  const bool shifted = v.few_kernels() || !v.all_aligned(true) || v.plan.reduced.count > 1;
+template <typename Search>
+void consider_flat(const View& v, Search& search) {
   const int64_t across = ceil_div(v.kept().size, v.vector);
   const int64_t outer = v.plan.outputs / v.kept().size;
   Cut cut{.batch = in_flight(Kernel::kFlat, v.kind, v.problem.in_dtype), .resident = kFlatResident};
-  Choice choice;
-  if (has_flat(v.problem.in_dtype) && !v.few_kernels() && !v.groups && outer * across < k31Bits &&
-      v.plan.extent <= kMaxOfThread) {
-    choice.config.kernel = Kernel::kFlat;
-    for (cut.threads = kMinThreads; cut.threads <= kFlatThreads; cut.threads *= 2) {
-      cut.lanes = 1, cut.tiles = ceil_div<int64_t>(outer * across, cut.threads), cut.pieces = 1;
-      cut.loads = v.plan.extent + kFlatLoads;
-      cut.run = 16 * std::min<int64_t>(across, cut.threads);
-      choice.consider(cut, 1, false, v.estimate(cut));
-    }
+  for (cut.threads = kMinThreads; cut.threads <= kFlatThreads; cut.threads *= 2) {
+    cut.lanes = 1, cut.tiles = ceil_div<int64_t>(outer * across, cut.threads), cut.pieces = 1;
+    cut.loads = v.plan.extent + kFlatLoads;
+    cut.run = 16 * std::min<int64_t>(across, cut.threads);
+    search.consider({.kernel = Kernel::kFlat, .cut = cut});
   }
-  // Products of bf16 cannot store a thread's results at once, as flat columns do.
-  const bool flat_alone = choice.config.kernel == Kernel::kFlat && v.kind == Kind::kProd &&
-                          v.problem.in_dtype == DType::kBF16 &&
-                          v.plan.extent <= kFewRowsOfProducts && v.bytes >= kMinAloneBytes;
-  if (flat_alone) {
-    choice.config.reason = "short columns: a thread each";
-    return choice.config;
-  }
-  Choice tiled{.config = {.kernel = shifted ? Kernel::kShifted : Kernel::kColumns},
-               .cost = choice.cost};
+}
+
+template <typename Search>
+void consider_tiles(const View& v, Search& search) {
+  const bool shifted = v.few_kernels() || !v.all_aligned(true) || v.plan.reduced.count > 1;
+  const Kernel kernel = shifted ? Kernel::kShifted : Kernel::kColumns;
+  const int64_t across = ceil_div(v.kept().size, v.vector);
+  const int64_t outer = v.plan.outputs / v.kept().size;
+  Cut cut;
   // (What is 8 bytes takes blocks long to bring together, which only tall columns hide.)
   cut.large = v.bytes >= kLargeReductionBytes && v.all_aligned(true, kLine) &&
               v.plan.extent >= (v.four_byte_lanes() ? kTallColumn : kTallestColumn);
@@ -146,7 +140,7 @@ Config tiled_columns(const View& v) {
     const int fewest_threads = cut.large ? kWidestLanes : std::max(lanes, kMinThreads);
     for (int threads = fewest_threads; threads <= kColumnThreads; threads *= 2) {
       const auto vector = static_cast<int>(v.vector);
-      Config alone{.kernel = tiled.config.kernel, .threads = threads, .lanes = lanes};
+      Config alone{.kernel = kernel, .threads = threads, .lanes = lanes};
       alone.one_shift = has_one_shift(alone, v.plan, vector);
       if (shared_bytes(alone, v.kind, v.problem.in_dtype) > kSharedBytes) alone.one_shift = false;
       if (shared_bytes(alone, v.kind, v.problem.in_dtype) > kSharedBytes) continue;
@@ -175,19 +169,32 @@ Config tiled_columns(const View& v) {
       cut.outputs_of_tile = lanes * v.vector;
       const int64_t groups = threads / lanes;
       consider_pieces(
-          v, cut, ceil_div(v.plan.extent, groups), clusters,
-          [&](int64_t pieces) { return each * ceil_div(v.plan.extent, pieces * groups); }, &tiled);
+          v, kernel, cut, ceil_div(v.plan.extent, groups), clusters,
+          [&](int64_t pieces) { return each * ceil_div(v.plan.extent, pieces * groups); }, search);
     }
   }
-  if (tiled.cost < choice.cost) choice = tiled;
-  Config& config = choice.config;
-  config.reason = config.kernel == Kernel::kFlat ? "short columns: a thread each"
-                  : config.pieces == 1           ? "columns"
-                  : config.cluster > 1           ? "columns: a cluster each"
-                                                 : "few columns: in pieces";
-  consider_wrapped(v, &choice);
-  consider_thin(v, &choice);
-  return config;
+}
+
+struct TiledModel : CutModel {
+  using CutModel::CutModel;
+
+  template <typename Search>
+  void candidates(Search& search) const {
+    const bool flat = fits_flat(v_);
+    if (flat) consider_flat(v_, search);
+    // Products of bf16 cannot store a thread's results at once, as flat columns do.
+    const bool flat_alone = flat && v_.kind == Kind::kProd && v_.problem.in_dtype == DType::kBF16 &&
+                            v_.plan.extent <= kFewRowsOfProducts && v_.bytes >= kMinAloneBytes;
+    if (flat_alone) return;
+    consider_tiles(v_, search);
+    consider_wrapped(v_, search);
+    consider_thin(v_, search);
+  }
+};
+
+Config tiled_columns(const View& v, choose::Listing<Config>* listing) {
+  const auto best = choose::pick<Config>(TiledModel(v), listing);
+  return best ? best->choice : Config{};
 }
 
 // Rows at odd strides, of which the warps of one wave of blocks load all that there is at once.
@@ -215,9 +222,12 @@ bool fits_columns(const View& v) {
   return !v.few_columns() || fits_wrapped(v);
 }
 
-Config columns(const View& v) {
-  if (v.few_columns()) return wrapped_columns(v);
-  return fits_warp_columns(v) ? warp_columns(v) : tiled_columns(v);
+Config columns(const View& v, choose::Listing<Config>* listing) {
+  if (v.few_columns()) {
+    const auto best = choose::pick<Config>(WrappedModel(v), listing);
+    return best ? best->choice : Config{};
+  }
+  return fits_warp_columns(v) ? warp_columns(v) : tiled_columns(v, listing);
 }
 
 bool fits_groups(const View& v) {
@@ -233,12 +243,16 @@ bool fits_groups(const View& v) {
   return run <= kMaxGroupRun && v.bytes >= std::max(kMinGroupBytes, fewest);
 }
 
-Config groups(const View& v) {
+Config groups(const View& v, choose::Listing<Config>* listing) {
   const Plan of_columns = columns_of_groups(v.plan);
-  Config config = tiled_columns({v.problem, of_columns, v.device, /*groups=*/true});
-  config.group = static_cast<int>(v.reduced().size);
-  config.reason = "short runs: columns first";
-  return config;
+  const size_t first = choose::size_of(listing);
+  const View view{v.problem, of_columns, v.device, /*groups=*/true};
+  auto best = choose::pick<Config>(TiledModel(view), listing);
+  choose::adjust(&best, listing, first, [&](Config& config, choose::Estimate&) {
+    config.group = static_cast<int>(v.reduced().size);
+    config.reason = "short runs: columns first";
+  });
+  return best ? best->choice : Config{};
 }
 
 }  // namespace xgemm::cuda::reduce

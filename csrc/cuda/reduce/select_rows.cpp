@@ -5,6 +5,7 @@
 #include "common/math.h"
 #include "cuda/reduce/families.h"
 #include "cuda/reduce/params.h"
+#include "cuda/reduce/thin.h"
 
 namespace xgemm::cuda::reduce {
 namespace {
@@ -121,32 +122,44 @@ Config row_pieces(const View& v) {
   return config;
 }
 
-Config rows_of_blocks(const View& v) {
-  const bool runs = v.plan.reduced.count > 1;
-  Choice choice{.config = {.kernel = runs ? Kernel::kRuns : Kernel::kRows}};
-  if (runs) choice.config.row_loads = v.vectors_of_run();
-  const int64_t vectors = v.vectors_of_row();
-  // In long rows larger blocks read faster than the estimate knows, but for positions.
-  const bool large = vectors >= kLongRow && v.kind != Kind::kArg;
-  const int fewest = large ? kLongRowThreads : kMinThreads;
-  for (int threads = fewest; threads <= kMaxRowThreads; threads *= 2) {
-    if (threads > kMinThreads && threads >= 2 * vectors) break;
-    const Cut cut{.threads = threads,
-                  .lanes = 1,
-                  .tiles = v.plan.outputs,
-                  .outputs_of_tile = 1,
-                  .batch = v.batch,
-                  .resident = kRowsResident,
-                  .run = threads * 16,
-                  .best_threads = 256};
-    consider_pieces(
-        v, cut, ceil_div<int64_t>(vectors, threads), v.clusters() && !runs,
-        [&](int64_t pieces) { return ceil_div(vectors, pieces * threads); }, &choice);
+struct BlockModel : CutModel {
+  using CutModel::CutModel;
+
+  template <typename Search>
+  void candidates(Search& search) const {
+    const bool runs = v_.plan.reduced.count > 1;
+    const int64_t vectors = v_.vectors_of_row();
+    // In long rows larger blocks read faster than the estimate knows, but for positions.
+    const bool large = vectors >= kLongRow && v_.kind != Kind::kArg;
+    const int fewest = large ? kLongRowThreads : kMinThreads;
+    for (int threads = fewest; threads <= kMaxRowThreads; threads *= 2) {
+      if (threads > kMinThreads && threads >= 2 * vectors) break;
+      const Cut cut{.threads = threads,
+                    .lanes = 1,
+                    .tiles = v_.plan.outputs,
+                    .outputs_of_tile = 1,
+                    .batch = v_.batch,
+                    .resident = kRowsResident,
+                    .run = threads * 16,
+                    .best_threads = 256};
+      consider_pieces(
+          v_, runs ? Kernel::kRuns : Kernel::kRows, cut, ceil_div<int64_t>(vectors, threads),
+          v_.clusters() && !runs,
+          [&](int64_t pieces) { return ceil_div(vectors, pieces * threads); }, search);
+    }
+    if (runs) consider_thin(v_, search);
   }
-  Config& config = choice.config;
+};
+
+Config rows_of_blocks(const View& v, choose::Listing<Config>* listing) {
+  const auto best = choose::pick<Config>(BlockModel(v), listing);
+  if (!best) return {};
+  Config config = best->choice;
+  if (config.kernel != Kernel::kRows) return config;
+  const int64_t vectors = v.vectors_of_row();
   if (config.pieces > 1 && fits_row_pieces(v)) return row_pieces(v);
   // Of so many bytes some blocks read faster than others: they had better be many.
-  if (config.mail && !runs && v.bytes >= kStreamedBytes) {
+  if (config.mail && v.bytes >= kStreamedBytes) {
     const int64_t pieces = kStreamBlocks * v.device.sm_count / v.plan.outputs;
     config.pieces = std::clamp(pieces, config.pieces, ceil_div<int64_t>(vectors, config.threads));
   }
@@ -154,10 +167,6 @@ Config rows_of_blocks(const View& v) {
     config.kernel = Kernel::kLoneRows;
     config.threads = lone_row_threads(vectors);
   }
-  config.reason = config.pieces == 1   ? "rows: a block each"
-                  : config.cluster > 1 ? "rows: a cluster each"
-                                       : "few long rows: in pieces";
-  if (runs) consider_thin(v, &choice);
   return config;
 }
 
@@ -184,9 +193,9 @@ int64_t most_of_thin_row(const View& v) {
   return (many ? 32 : 12) * (v.element <= 2 ? 2 : 1);
 }
 
-Config rows(const View& v) {
+Config rows(const View& v, choose::Listing<Config>* listing) {
   if (fits_short_rows(v)) return short_rows(v);
-  return fits_team_rows(v) ? team_rows(v) : rows_of_blocks(v);
+  return fits_team_rows(v) ? team_rows(v) : rows_of_blocks(v, listing);
 }
 
 }  // namespace xgemm::cuda::reduce

@@ -38,7 +38,9 @@ struct View {
 
   const ReduceDim& kept() const { return plan.kept.innermost(); }
   const ReduceDim& reduced() const { return plan.reduced.innermost(); }
-  double estimate(const Cut& cut) const { return reduce::estimate(cut, bytes, device.sm_count); }
+  choose::Estimate estimate(const Cut& cut) const {
+    return reduce::estimate(cut, bytes, device.sm_count);
+  }
   bool four_byte_lanes() const { return reduce::four_byte_lanes(kind, problem.in_dtype); }
   bool large_blocks() const { return four_byte_lanes() && bytes >= kLargeBlockBytes; }
   // The kernels of small problems read as if nothing else should stay in L2.
