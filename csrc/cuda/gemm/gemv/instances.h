@@ -3,7 +3,7 @@
 
 #include "cuda/gemm/api.h"
 #include "cuda/gemm/gemv/params.h"
-#include "cuda/gemm/gemv/select.h"
+#include "cuda/gemm/gemv/view.h"
 
 namespace xgemm::cuda::gemm::gemv {
 

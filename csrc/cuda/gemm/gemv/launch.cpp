@@ -3,7 +3,7 @@
 #include "common/current_device.h"
 #include "common/math.h"
 #include "cuda/gemm/gemv/instances.h"
-#include "cuda/gemm/gemv/select.h"
+#include "cuda/gemm/gemv/view.h"
 
 namespace xgemm::cuda::gemm::gemv {
 

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "common/math.h"
+#include "cuda/gemm/gemv/view.h"
 #include "cuda/ptx/l2_policy.h"
 
 namespace xgemm::cuda::gemm::gemv {
