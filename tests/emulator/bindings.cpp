@@ -13,6 +13,7 @@ void bind_w4a16(py::module_& m);
 void bind_reduce(py::module_& m);
 void bind_ladder(py::module_& m);
 void bind_mistakes(py::module_& m);
+void bind_tile_parts(py::module_& m);
 
 PYBIND11_MODULE(xgemm_emulator, m) {
   m.def("allocate", [](size_t bytes, bool at_front) {
@@ -34,4 +35,5 @@ PYBIND11_MODULE(xgemm_emulator, m) {
   bind_reduce(m);
   bind_ladder(m);
   bind_mistakes(m);
+  bind_tile_parts(m);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/gemm/fp32/plan.h"
+#include "cuda/tile/rasterization.cuh"
 
 namespace xgemm::cuda::gemm::fp32 {
 
@@ -23,19 +24,15 @@ struct Work {
     return work;
   }
 
-  // Groups of rows, column by column: CTAs that run at the same time share operands in L2.
   template <typename Tile, typename Index>
   __device__ void place(const Params& params, Index in_plane) {
     // Where K is short D is what takes time: its rows are better written to their end.
     constexpr int64_t kShortK = 128;
     const Index group_rows = (params.k <= kShortK ? 128 : 2048) / Tile::kBlockM;
-    const Index tiles_m = static_cast<Index>(params.tiles_m);
-    const Index tiles_n = static_cast<Index>(params.tiles_n);
-    const Index first = in_plane / (group_rows * tiles_n) * group_rows;
-    const Index height = min(static_cast<Index>(tiles_m - first), group_rows);
-    const Index in_group = in_plane - first * tiles_n;
-    m = int64_t{first + in_group % height} * Tile::kBlockM;
-    n = int64_t{in_group / height} * Tile::kBlockN;
+    const TilePlace<Index> at = place_in_groups(in_plane, static_cast<Index>(params.tiles_m),
+                                                static_cast<Index>(params.tiles_n), group_rows);
+    m = int64_t{at.row} * Tile::kBlockM;
+    n = int64_t{at.column} * Tile::kBlockN;
   }
 
   __device__ int k_tiles(int block_k = kBlockK) const {

@@ -6,6 +6,7 @@
 #include "common/math.h"
 #include "cuda/gemm/sm80/epilogue.cuh"
 #include "cuda/gemm/sm80/loader.cuh"
+#include "cuda/tile/rasterization.cuh"
 
 namespace xgemm::cuda::gemm::sm80 {
 
@@ -20,14 +21,11 @@ struct Work {
     Work work;
     const uint32_t per_plane = params.tiles_m * params.tiles_n;
     const uint32_t plane = index / per_plane;
-    // Groups of rows, column by column: CTAs that run at the same time share operands in L2.
     constexpr uint32_t kGroupRows = 2048 / Tile::kBlockM;
-    const uint32_t in_plane = index % per_plane;
-    const uint32_t first = in_plane / (kGroupRows * params.tiles_n) * kGroupRows;
-    const uint32_t height = min(params.tiles_m - first, kGroupRows);
-    const uint32_t in_group = in_plane - first * params.tiles_n;
-    work.m = int64_t{first + in_group % height} * Tile::kBlockM;
-    work.n = int64_t{in_group / height} * Tile::kBlockN;
+    const TilePlace<uint32_t> place =
+        place_in_groups(index % per_plane, params.tiles_m, params.tiles_n, kGroupRows);
+    work.m = int64_t{place.row} * Tile::kBlockM;
+    work.n = int64_t{place.column} * Tile::kBlockN;
     work.batch = plane / params.splits;
     work.split = static_cast<int>(plane % params.splits);
     work.k = work.split * params.k_per_split;

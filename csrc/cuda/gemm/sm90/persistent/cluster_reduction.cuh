@@ -6,6 +6,7 @@
 #include "cuda/gemm/sm90/persistent/params.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/st_async.h"
+#include "cuda/tile/accumulators.cuh"
 
 namespace xgemm::cuda::gemm::sm90::persistent {
 
@@ -78,10 +79,7 @@ class ClusterReduction {
   template <int kFirst, int kEnd>
   __device__ void add(float (&acc)[Config::kBlockN / 2]) const {
 #pragma unroll
-    for (int j = kFirst; j < kEnd; ++j) {
-      const float4 x = *inbox(j - kFirst);
-      acc[4 * j] += x.x, acc[4 * j + 1] += x.y, acc[4 * j + 2] += x.z, acc[4 * j + 3] += x.w;
-    }
+    for (int j = kFirst; j < kEnd; ++j) add_quad(acc, j, *inbox(j - kFirst));
   }
 
   T* a_;

@@ -1,7 +1,6 @@
 // From a warpgroup's accumulators to D.
 #pragma once
 
-#include "common/activation.h"
 #include "cuda/gemm/sm90/operand.cuh"
 #include "cuda/gemm/sm90/persistent/params.h"
 #include "cuda/gemm/sm90/store_line.cuh"
@@ -9,6 +8,7 @@
 #include "cuda/ptx/stmatrix.h"
 #include "cuda/ptx/stmatrix_trans.h"
 #include "cuda/ptx/tma.h"
+#include "cuda/tile/accumulators.cuh"
 #include "cuda/tile/convert.cuh"
 
 namespace xgemm::cuda::gemm::sm90::persistent {
@@ -34,7 +34,7 @@ class Epilogue {
     if (params_.bias != nullptr) [[unlikely]]
       add_bias(acc);
     if (params_.activation != Activation::kNone) [[unlikely]]
-      apply_activation(acc);
+      activate_in_turns<kBlockN / 2 % 16 == 0 ? 16 : 8>(params_.activation, acc);
 #pragma unroll
     for (int i = 0; i < kBlockN / 4; ++i) packed_[i] = pack2<T>(acc[2 * i], acc[2 * i + 1]);
     pending_ = true;
@@ -145,8 +145,7 @@ class Epilogue {
         of_row[i] =
             static_cast<float>(bias[min(row + 8 * i, params_.m - 1) * params_.bias_row_stride]);
       }
-#pragma unroll
-      for (int i = 0; i < kBlockN / 2; ++i) acc[i] += of_row[i / 2 % 2];
+      add_to_rows(acc, of_row[0], of_row[1]);
       return;
     }
     // The lanes load different columns, and hand each other what they need: a load of its own for
@@ -162,21 +161,6 @@ class Epilogue {
         float* x = acc + first / 2 + i / 2 * 4 + i % 2;
         x[0] += of_column, x[2] += of_column;
       }
-    }
-  }
-
-  // One copy of the activations' code for every 8 or 16 values: the array turns past it.
-  __device__ void apply_activation(float (&acc)[kBlockN / 2]) const {
-    constexpr int kSize = kBlockN / 2, kStep = kSize % 16 == 0 ? 16 : 8;
-#pragma unroll 1
-    for (int step = 0; step < kSize / kStep; ++step) {
-      float done[kStep];
-#pragma unroll
-      for (int i = 0; i < kStep; ++i) done[i] = activate(params_.activation, acc[i]);
-#pragma unroll
-      for (int i = 0; i < kSize - kStep; ++i) acc[i] = acc[i + kStep];
-#pragma unroll
-      for (int i = 0; i < kStep; ++i) acc[kSize - kStep + i] = done[i];
     }
   }
 

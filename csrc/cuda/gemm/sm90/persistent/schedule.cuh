@@ -4,6 +4,7 @@
 #include "common/math.h"
 #include "cuda/gemm/sm90/operand.cuh"
 #include "cuda/gemm/sm90/persistent/params.h"
+#include "cuda/tile/stream_k.cuh"
 
 namespace xgemm::cuda::gemm::sm90::persistent {
 
@@ -15,15 +16,10 @@ struct Segment {
   uint32_t end;      // of the tile, in the common count of shared k-tiles
 };
 
-// The k-tiles that cluster `index` takes of those that are shared out. Ranges ascend while clusters
-// descend: a sum that the end of a range leaves incomplete is completed by clusters of lower rank,
-// which the GPU has started before.
-struct Range {
-  uint32_t begin, end;
-};
-__device__ inline Range range_of(const Params& params, uint32_t index, uint32_t clusters) {
+// The k-tiles that cluster `index` takes of those that are shared out.
+__device__ inline StreamKRange range_of(const Params& params, uint32_t index, uint32_t clusters) {
   const uint32_t i = clusters - 1 - index;
-  const uint32_t begin = i * params.share + min(i, params.share_extra);
+  const uint32_t begin = even_range_begin(i, params.share, params.share_extra);
   return {begin, begin + params.share + (i < params.share_extra ? 1 : 0)};
 }
 
@@ -35,7 +31,7 @@ class Scheduler {
   __device__ Scheduler(const Params& params, int cta_rank)
       : params_(params), cta_rank_(cta_rank), next_(params.shared_tiles + walker()) {
     if (params.shared_tiles > 0) [[unlikely]] {
-      const Range range = range_of(params, walker(), walkers());
+      const StreamKRange range = range_of(params, walker(), walkers());
       next_shared_ = range.begin, end_shared_ = range.end;
     }
   }

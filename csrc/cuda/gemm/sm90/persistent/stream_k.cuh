@@ -5,6 +5,7 @@
 #include "cuda/gemm/sm90/persistent/schedule.cuh"
 #include "cuda/ptx/gpu_flag.h"
 #include "cuda/ptx/mbarrier.h"
+#include "cuda/tile/stream_k.cuh"
 
 namespace xgemm::cuda::gemm::sm90::persistent {
 
@@ -18,18 +19,13 @@ class StreamKFixup {
       : params_(params), cta_rank_(cta_rank), consumer_(consumer), thread_(thread) {}
 
   __device__ void leave(const float (&acc)[Config::kBlockN / 2], uint32_t cluster) const {
-    float4* to = sums(cluster);
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      to[j * kWarpgroup] = make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
-    }
+    leave_sums(sums(cluster), kWarpgroup, acc);
     ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
     if (thread_ == 0) ptx::st_release_gpu(params_.flags + index_of(cluster), params_.nonce);
   }
 
   // Adds what clusters below `cluster` have of the tile whose k-tiles end at `end`, in the order of
-  // k. They had it before anything else, so that it is there by now. The flag is taken down again:
-  // in a graph the next launch has the same nonce.
+  // k.
   __device__ void complete(float (&acc)[Config::kBlockN / 2], uint32_t end,
                            uint32_t cluster) const {
     const uint32_t clusters = gridDim.x >> params_.pair;
@@ -37,18 +33,9 @@ class StreamKFixup {
     while (cluster > 0 && range_of(params_, cluster, clusters).end < end) {
       --cluster;
       uint64_t* flag = params_.flags + index_of(cluster);
-      if (thread_ == 0) {
-        while (ptx::ld_acquire_gpu(flag) != params_.nonce) {
-        }
-        *flag = 0;
-      }
+      if (thread_ == 0) take_down_flag(flag, params_.nonce);
       ptx::named_barrier_sync(1 + consumer_, kWarpgroup);
-      const float4* from = sums(cluster);
-#pragma unroll
-      for (int j = 0; j < kVectors; ++j) {
-        const float4 x = ptx::ld_global_cg(from + j * kWarpgroup);
-        acc[4 * j] += x.x, acc[4 * j + 1] += x.y, acc[4 * j + 2] += x.z, acc[4 * j + 3] += x.w;
-      }
+      add_left_sums(acc, sums(cluster), kWarpgroup);
     }
   }
 

@@ -1,13 +1,13 @@
 // From the accumulators of a tile to D.
 #pragma once
 
-#include "common/activation.h"
 #include "common/math.h"
 #include "cuda/gemm/sm90/single_tile/params.h"
 #include "cuda/gemm/sm90/store_line.cuh"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/stmatrix.h"
 #include "cuda/ptx/stmatrix_trans.h"
+#include "cuda/tile/accumulators.cuh"
 #include "cuda/tile/convert.cuh"
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
@@ -119,31 +119,17 @@ class WarpStore {
 
   __device__ void finish(float (&sums)[kColumns / 2]) const {
     if (params_.bias != nullptr && params_.bias_of_rows) [[unlikely]] {
-      const float first = bias_[lane_ / 4], second = bias_[lane_ / 4 + 8];
-#pragma unroll
-      for (int j = 0; j < kColumns / 8; ++j) {
-        sums[4 * j] += first, sums[4 * j + 1] += first;
-        sums[4 * j + 2] += second, sums[4 * j + 3] += second;
-      }
+      add_to_rows(sums, bias_[lane_ / 4], bias_[lane_ / 4 + 8]);
     } else if (params_.bias != nullptr) [[unlikely]] {
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) {
         const float2 x = *reinterpret_cast<const float2*>(bias_ + j * 8 + lane_ % 4 * 2);
-        sums[4 * j] += x.x, sums[4 * j + 1] += x.y;
-        sums[4 * j + 2] += x.x, sums[4 * j + 3] += x.y;
+        add_quad(sums, j, {x.x, x.y, x.x, x.y});
       }
     }
     if (params_.activation != Activation::kNone) [[unlikely]] {
-      // In turns through the first of them: one copy of its code. Of many columns that takes long:
-      // the choice leaves these to others.
-      constexpr int kSums = kColumns / 2;
-#pragma unroll 1
-      for (int i = 0; i < kSums; ++i) {
-        const float done = activate(params_.activation, sums[0]);
-#pragma unroll
-        for (int j = 0; j < kSums - 1; ++j) sums[j] = sums[j + 1];
-        sums[kSums - 1] = done;
-      }
+      // Of many columns that takes long: the choice leaves these to others.
+      activate_in_turns<1>(params_.activation, sums);
     }
   }
 
@@ -207,9 +193,8 @@ __device__ inline void add_half(const Params& params, const float* bias, float4*
   constexpr int kTheirs = kFirst == 0 ? kOwn : 0;  // their first column
   const int thread = threadIdx.x % 128, warp = thread / 32;
 #pragma unroll
-  for (int j = 0; j < (kColumns - kOwn) / 8; ++j) {
-    const float* x = acc + kTheirs / 2 + 4 * j;
-    mail[(kTheirs / 8 + j) * 128 + thread] = make_float4(x[0], x[1], x[2], x[3]);
+  for (int j = kTheirs / 8; j < (kTheirs + kColumns - kOwn) / 8; ++j) {
+    mail[j * 128 + thread] = quad_of(acc, j);
   }
   ptx::named_barrier_sync_apart(kMultipliers, 256);  // the other comes from its own instance
   float sums[kOwn / 2];

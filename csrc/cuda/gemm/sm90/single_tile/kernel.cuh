@@ -14,10 +14,10 @@
 #include "cuda/ptx/griddep.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/setmaxnreg.h"
-#include "cuda/ptx/st_async.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma.h"
 #include "cuda/shared_memory.h"
+#include "cuda/tile/cluster_reduction.cuh"
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
 
@@ -261,22 +261,12 @@ class Halves {
       const uint32_t to = ptx::mapa(ptx::smem_address(theirs), other_cta);
       const uint32_t signal = ptx::mapa(ptx::smem_address(&smem.received), other_cta);
       ptx::mbarrier_wait(&smem.room, 0);
-#pragma unroll
-      for (int j = 0; j < Tile::kBlockN / 8; ++j) {
-        const float* x = acc + 4 * j;
-        ptx::st_async_v4(to + j * kWarpgroup * sizeof(float4), signal, x[0], x[1], x[2], x[3]);
-      }
+      send_quads<0, Tile::kBlockN / 8>(to, kWarpgroup * sizeof(float4), signal, acc);
       return;
     }
     if (thread == 0) ptx::mbarrier_arrive_expect_tx(&smem.received, 64 * Tile::kBlockN * 4);
     ptx::mbarrier_wait(&smem.received, 0);
-    const float4* own = mail(smem, chunks_) + thread;
-#pragma unroll
-    for (int j = 0; j < Tile::kBlockN / 8; ++j) {
-      const float4 x = own[j * kWarpgroup];
-      acc[4 * j] += x.x, acc[4 * j + 1] += x.y;
-      acc[4 * j + 2] += x.z, acc[4 * j + 3] += x.w;
-    }
+    add_received_quads<0, Tile::kBlockN / 8>(acc, mail(smem, chunks_) + thread, kWarpgroup);
   }
 
  private:

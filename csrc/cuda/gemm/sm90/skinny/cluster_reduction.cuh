@@ -5,11 +5,12 @@
 // bits in every run.
 #pragma once
 
-#include "common/activation.h"
 #include "cuda/gemm/sm90/skinny/params.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/st_async.h"
 #include "cuda/ptx/stmatrix_trans.h"
+#include "cuda/tile/accumulators.cuh"
+#include "cuda/tile/cluster_reduction.cuh"
 #include "cuda/tile/convert.cuh"
 
 namespace xgemm::cuda::gemm::sm90::skinny {
@@ -125,6 +126,7 @@ class ClusterReduction {
 #pragma unroll
       for (int j = 0; j < kGroups / 2; ++j) {
         if (j >= count) break;
+        // Not add_quad: the code of the loop with its way out would be another.
         const float4 x = *reinterpret_cast<const float4*>(from + j * kGroupFloats);
         acc[4 * j] += x.x, acc[4 * j + 1] += x.y;
         acc[4 * j + 2] += x.z, acc[4 * j + 3] += x.w;
@@ -156,23 +158,14 @@ class ClusterReduction {
       const int first = ((slot_at(owner) << shift) + local) * kGroups * 128 + lane_ * 4;
       const uint32_t to = ptx::mapa(ptx::smem_address(inbox_ + first), owner);
       const uint32_t signal = ptx::mapa(ptx::smem_address(received_), owner);
-#pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
-        const float* x = acc + 4 * j;
-        ptx::st_async_v4(to + j * 128 * 4, signal, x[0], x[1], x[2], x[3]);
-      }
+      send_quads<0, kGroups>(to, kGroupFloats * 4, signal, acc);
       return false;
     }
     receive(local == 0, floats_of_rows());
 #pragma unroll 1
     for (int slot = 0; slot < params_.splits - 1; ++slot) {
-      const float* from = inbox_ + ((slot << shift) + local) * kGroups * 128 + lane_ * 4;
-#pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
-        const float4 x = *reinterpret_cast<const float4*>(from + j * 128);
-        acc[4 * j] += x.x, acc[4 * j + 1] += x.y;
-        acc[4 * j + 2] += x.z, acc[4 * j + 3] += x.w;
-      }
+      const float* from = inbox_ + ((slot << shift) + local) * kGroups * kGroupFloats + lane_ * 4;
+      add_received_quads<0, kGroups>(acc, reinterpret_cast<const float4*>(from), kGroupFloats / 4);
     }
     if (!last) signal_drained();
     return true;
@@ -271,11 +264,7 @@ class ClusterReduction {
         return static_cast<float>(bias[at * params_.bias_wide_stride]);
       };
       const float upper = of_row(lane_ / 4), lower = of_row(lane_ / 4 + 8);
-#pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
-        acc[4 * j] += upper, acc[4 * j + 1] += upper;
-        acc[4 * j + 2] += lower, acc[4 * j + 3] += lower;
-      }
+      add_to_rows(acc, upper, lower);
       return;
     }
 #pragma unroll
@@ -287,16 +276,12 @@ class ClusterReduction {
     }
   }
 
-  // In turns through the first sums: one copy of the code of activate.
+  // A quad at a time, and its values one by one: one copy of the code of activate.
   __device__ void activate_all(float (&acc)[kColumns / 2]) const {
 #pragma unroll 1
     for (int group = 0; group < kGroups; ++group) {
       float x[4] = {acc[0], acc[1], acc[2], acc[3]};
-#pragma unroll 1
-      for (int i = 0; i < 4; ++i) {
-        const float done = activate(params_.activation, x[0]);
-        x[0] = x[1], x[1] = x[2], x[2] = x[3], x[3] = done;
-      }
+      activate_in_turns<1>(params_.activation, x);
 #pragma unroll
       for (int i = 0; i + 4 < kColumns / 2; ++i) acc[i] = acc[i + 4];
 #pragma unroll

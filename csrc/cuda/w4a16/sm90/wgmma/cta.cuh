@@ -43,7 +43,7 @@ __device__ inline void find_flags(const Params& params, Place place, int lane) {
   for (int i = lane; i < flags; i += 32) {
     const int64_t of = warpgroup_of<Config>(params, place, cluster - 1 - i / Config::kConsumers,
                                             i % Config::kConsumers);
-    take_down(params.flags + of, params.nonce);
+    take_down_flag(params.flags + of, params.nonce);
   }
   __syncwarp();
 #pragma unroll 1

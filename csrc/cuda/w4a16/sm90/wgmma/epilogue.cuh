@@ -3,42 +3,18 @@
 // of sums.
 #pragma once
 
-#include "common/activation.h"
 #include "cuda/ptx/gpu_flag.h"
 #include "cuda/ptx/mbarrier.h"
-#include "cuda/ptx/st_async.h"
 #include "cuda/ptx/stmatrix_trans.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/tma_2d.h"
+#include "cuda/tile/accumulators.cuh"
+#include "cuda/tile/cluster_reduction.cuh"
 #include "cuda/tile/convert.cuh"
+#include "cuda/tile/stream_k.cuh"
 #include "cuda/w4a16/sm90/wgmma/schedule.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
-
-// Activates in turns through the front of the array: one copy of the activations' code for every
-// kStep values.
-template <int kSize>
-__device__ inline void activate_all(Activation activation, float (&x)[kSize]) {
-  constexpr int kStep = 4;
-#pragma unroll 1
-  for (int step = 0; step < kSize / kStep; ++step) {
-    float done[kStep];
-#pragma unroll
-    for (int i = 0; i < kStep; ++i) done[i] = activate(activation, x[i]);
-#pragma unroll
-    for (int i = 0; i < kSize - kStep; ++i) x[i] = x[i + kStep];
-#pragma unroll
-    for (int i = 0; i < kStep; ++i) x[kSize - kStep + i] = done[i];
-  }
-}
-
-// Waits for the flag of sums that another CTA leaves. It is taken down: in a graph the next launch
-// has the same nonce.
-__device__ inline void take_down(uint64_t* flag, uint64_t nonce) {
-  while (ptx::ld_acquire_gpu(flag) != nonce) {
-  }
-  *flag = 0;
-}
 
 // Clusters that have later parts of the K of `segment`, the last that `cluster` has.
 __device__ inline int parts_behind(const Params& params, const Segment& segment, uint32_t cluster) {
@@ -125,11 +101,7 @@ class Epilogue {
   }
 
   __device__ void leave(const float (&acc)[kRows / 2], uint32_t cluster) const {
-    float4* to = partials(cluster);
-#pragma unroll
-    for (int j = 0; j < kRows / 8; ++j) {
-      to[j * kWarpgroup] = make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
-    }
+    leave_sums(partials(cluster), kWarpgroup, acc);
     ptx::named_barrier_arrive(kLeftBarrier + consumer_, kWarpgroup + 32);
   }
 
@@ -158,10 +130,7 @@ class Epilogue {
       for (int i = 0; i < kTogether; ++i) {
         if (first + i >= parts) break;
 #pragma unroll
-        for (int j = 0; j < kRows / 8; ++j) {
-          acc[4 * j] += x[i][j].x, acc[4 * j + 1] += x[i][j].y;
-          acc[4 * j + 2] += x[i][j].z, acc[4 * j + 3] += x[i][j].w;
-        }
+        for (int j = 0; j < kRows / 8; ++j) add_quad(acc, j, x[i][j]);
       }
     }
   }
@@ -208,34 +177,23 @@ class Epilogue {
     const int rank = receiver * params_.sharers + place_.sharer;
     const uint32_t to = ptx::mapa(ptx::smem_address(mine), rank);
     const uint32_t signal = ptx::mapa(ptx::smem_address(inbox_full_), rank);
-#pragma unroll
-    for (int j = 0; j < kRows / 8; ++j) {
-      const float* x = acc + 4 * j;
-      ptx::st_async_v4(to + j * 32 * 16, signal, x[0], x[1], x[2], x[3]);
-    }
+    send_quads<0, kRows / 8>(to, 32 * 16, signal, acc);
   }
 
   __device__ void receive(float (&acc)[kRows / 2]) const {
     const int senders = (1 << params_.split_shift) - 1;
 #pragma unroll 1
     for (int sender = 0; sender < senders; ++sender) {
-      const float4* from = inbox(sender);
-#pragma unroll
-      for (int j = 0; j < kRows / 8; ++j) {
-        const float4 x = from[j * 32];
-        acc[4 * j] += x.x, acc[4 * j + 1] += x.y, acc[4 * j + 2] += x.z, acc[4 * j + 3] += x.w;
-      }
+      add_received_quads<0, kRows / 8>(acc, inbox(sender), 32);
     }
   }
 
   // A warp's columns, as they are stored.
   __device__ void lay_out(float (&acc)[kRows / 2], uint8_t* staging) const {
-    if (params_.bias != nullptr) [[unlikely]] {
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) acc[i] += bias_[i / 2 % 2];
-    }
+    if (params_.bias != nullptr) [[unlikely]]
+      add_to_rows(acc, bias_[0], bias_[1]);
     if (params_.activation != Activation::kNone) [[unlikely]]
-      activate_all(params_.activation, acc);
+      activate_in_turns<4>(params_.activation, acc);
     const int lane = thread_ % 32, strip = thread_ / 32 & ((1 << strips_shift_) - 1);
     uint8_t* to = staging + position(lane / 16 * 8 + lane % 8, strip * 2 + lane / 8 % 2);
     const int step = kWarpgroupColumns * 2 * 8 >> params_.split_shift;  // of 8 rows of X

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/math.h"
+#include "cuda/tile/stream_k.cuh"
 #include "cuda/w4a16/sm90/wgmma/params.h"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
@@ -19,22 +20,17 @@ struct Segment {
   uint32_t end_of_k;  // of the tile, in the clusters' common count of units
 };
 
-// The range of all tiles' units that cluster `index` takes, where they are dealt out evenly. Ranges
-// ascend while clusters descend: a sum that the end of a range leaves incomplete is completed by
-// clusters of lower rank, which the GPU has started before.
-struct Range {
-  uint32_t begin, end;
-};
 // Where the i-th range begins. Who has a tile's beginning has `lead` units more of the tile
 // (lead_of in tile.h), the others fewer in proportion.
 __device__ inline uint32_t begin_of_range(const Params& params, uint32_t i) {
-  const uint32_t even = i * params.units_each + min(i, params.units_extra);
+  const uint32_t even = even_range_begin(i, params.units_each, params.units_extra);
   uint32_t within;
   params.by_units.divide(even, &within);
   if (within == 0) return even;
   return even + params.lead - params.by_units.divide(within * params.lead + params.units - 1);
 }
-__device__ inline Range range_of(const Params& params, uint32_t index) {
+// Of all tiles' units, what cluster `index` takes.
+__device__ inline StreamKRange range_of(const Params& params, uint32_t index) {
   const uint32_t i = params.clusters - 1 - index;
   return {begin_of_range(params, i), begin_of_range(params, i + 1)};
 }
@@ -47,7 +43,7 @@ class Scheduler {
       : params_(params), place_(place), rows_(rows) {
     cluster_ = blockIdx.x >> (params.sharers_shift + params.split_shift);
     if (params.stream_k) {
-      const Range range = range_of(params, cluster_);
+      const StreamKRange range = range_of(params, cluster_);
       next_ = range.begin, end_ = range.end;
     } else {
       next_ = cluster_, end_ = params.tiles;
