@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/choose/engine.h"
+#include "cuda/choose/h200.h"
 
 namespace py = pybind11;
 namespace choose = xgemm::cuda::choose;
@@ -34,6 +35,7 @@ struct Model {
 }  // namespace
 
 void bind_choose(py::module_& m) {
+  m.def("cold_read_us", [](double megabytes) { return choose::kH200.cold_read_us(megabytes); });
   // The choice or None, the listing as (name, us) by estimate, and what was asked for.
   m.def(
       "pick",

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/math.h"
+#include "cuda/choose/h200.h"
 #include "cuda/gemm/fp32/plan.h"
 #include "cuda/gemm/fp32/sm90/select.h"
 
@@ -28,7 +29,7 @@ constexpr Tile kTiles[] = {
 };
 constexpr double kSlower = 0.2;  // the share of time that 4-byte copies add
 
-constexpr double kCyclesPerUs = 1980;
+constexpr double kCyclesPerUs = choose::kH200.fma_cycles_per_us;
 constexpr int fmas_per_cycle(int capability) { return capability == 80 ? 64 : 128; }  // of an SM
 constexpr double kReadBytesPerUs = 4.0e6;
 constexpr double kRoundUs = 2.0;  // filling the ring, the epilogue

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "common/math.h"
+#include "cuda/choose/h200.h"
 #include "cuda/gemm/gemv/view.h"
 #include "cuda/ptx/l2_policy.h"
 
@@ -146,24 +147,6 @@ int choose_splits(const View& view, const DeviceInfo& device) {
   return splits;
 }
 
-// Microseconds to read that much from a cold L2, the launch included: measured on an H200, straight
-// lines between in the logarithms.
-double read_us(double megabytes) {
-  struct Point {
-    double megabytes, us;
-  };
-  constexpr Point kMeasured[] = {{2, 4.7},    {4, 5.6},   {8, 6.9},   {12, 7.9},
-                                 {16, 9.0},   {32, 13.2}, {64, 20.9}, {128, 36.9},
-                                 {240, 65.1}, {512, 130}, {1024, 246}};
-  if (megabytes <= kMeasured[0].megabytes) return kMeasured[0].us;
-  size_t i = 1;
-  while (i + 1 < std::size(kMeasured) && megabytes > kMeasured[i].megabytes) ++i;
-  const Point low = kMeasured[i - 1], high = kMeasured[i];
-  const double share =
-      std::log(megabytes / low.megabytes) / std::log(high.megabytes / low.megabytes);
-  return low.us * std::pow(high.us / low.us, share);
-}
-
 // The read time, by how near to it the kernel came on an H200; and at least the latency of the
 // steps that a warp takes one after the other.
 Estimate estimate(const View& view, const DeviceInfo& device, int splits) {
@@ -201,7 +184,7 @@ Estimate estimate(const View& view, const DeviceInfo& device, int splits) {
   const double launch_us = k_major && shape.narrow == 8 ? 6.5 : 3;
   const double tail = k_major && q.k % shape.step_k != 0 ? kTailUs * shape.narrow : 0;
   const double wide_us = !k_major && w_aligned ? kWideUs : 0;
-  const double dram_us = factor * read_us((w_bytes + other_bytes) * 1e-6);
+  const double dram_us = factor * choose::kH200.cold_read_us((w_bytes + other_bytes) * 1e-6);
   const double latency_us = launch_us + step_us * waves * steps + (splits > 1 ? 2 * step_us : 0);
   return {.us = tail + wide_us + std::max(dram_us, latency_us),
           .parts = {.launch = launch_us,

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "common/math.h"
+#include "cuda/choose/h200.h"
 #include "cuda/gemm/fp32/copy_plan.h"
 #include "cuda/gemm/fp32/plan.h"
 #include "cuda/gemm/tf32/plan.h"
@@ -32,7 +33,7 @@ constexpr Tile kTilesOfOne[] = {XGEMM_TF32_TILES(XGEMM_TILE)};
 // was moved for large unaligned shapes: over these the choice takes about 2.3 % (one product)
 // longer than the best; with three products, 0.2 % before that.
 constexpr double kLaunchUs = 3.1, kStartUs = 1.1;
-constexpr double kCyclesPerUs = 1650;   // the clock that an H200 holds under load
+constexpr double kCyclesPerUs = choose::kH200.mma_cycles_per_us;
 constexpr double kFmasPerCycle = 1024;  // of TF32, one SM
 constexpr double kTileUs = 1.1;         // filling the ring
 constexpr double kElementUs = 9.4e-5;   // the epilogue, for each element of a tile

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/math.h"
+#include "cuda/choose/h200.h"
 #include "cuda/gemm/fp32/plan.h"
 #include "cuda/gemm/fp32/sm90/tiles.h"
 
@@ -39,8 +40,9 @@ constexpr int64_t kStreamRows = 28, kMinStream = 1024;
 // that warps share of 3,700 shapes: over these the choice takes 0.5 % longer than the best. An SM's
 // time for the start and the end of a round, and of four warps in it.
 constexpr double kRoundUs = 0.28, kFourWarpsUs = 0.18;
-constexpr double kCyclesPerUs = 1980, kFmasPerCycle = 128;  // of an SM
-constexpr double kStartUs = 5.4;  // the launch, and until the first tile has come
+constexpr double kCyclesPerUs = choose::kH200.fma_cycles_per_us;
+constexpr double kFmasPerCycle = 128;  // of an SM
+constexpr double kStartUs = 5.4;       // the launch, and until the first tile has come
 constexpr double kStoreBytesPerUs = 6.5e6;
 constexpr double kPartsUs = 3.4, kPartsBytesPerUs = 3.3e6;  // the sum of parts, a second launch
 constexpr double kPartUs = 0.046;                           // more, for each part of a tile over 8

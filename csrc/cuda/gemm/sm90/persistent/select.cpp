@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/math.h"
+#include "cuda/choose/h200.h"
 #include "cuda/gemm/sm90/persistent/shifted.h"
 #include "cuda/gemm/sm90/persistent/tiles.h"
 #include "cuda/gemm/sm90/row_begins.h"
@@ -60,10 +61,10 @@ double efficiency_at_power(int block_n, int cluster) {
 constexpr Tile kTiles[] = {XGEMM_SM90_TILES(XGEMM_SM90_TILE)};
 #undef XGEMM_SM90_TILE
 
-constexpr double kLaunchUs = 5.03;       // and until a CTA's first operands are there
-constexpr double kCyclesPerUs = 1650;    // the clock that an H200 holds under load
-constexpr double kFlopsPerCycle = 4096;  // of an SM's tensor cores
-constexpr double kWaveUs = 1.19;         // of a tile after the first
+constexpr double kLaunchUs = 5.03;  // and until a CTA's first operands are there
+constexpr double kCyclesPerUs = choose::kH200.mma_cycles_per_us;
+constexpr double kFlopsPerCycle = choose::kH200.mma_flops_per_cycle;
+constexpr double kWaveUs = 1.19;  // of a tile after the first
 constexpr double kStoreCyclesPerColumn = 16, kElementStoreCyclesPerColumn = 25;  // of a last tile
 // Of memory, the time until it is reached, and lines of 128 bytes that L2 gives. A row that begins
 // within a line takes parts of two of them for every 128 bytes. Memory is as fast as the bytes that

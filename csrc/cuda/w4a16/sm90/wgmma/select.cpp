@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/math.h"
+#include "cuda/choose/h200.h"
 #include "cuda/w4a16/sm90/wgmma/tile.h"
 #include "cuda/w4a16/sm90/wgmma/tma_fit.h"
 
@@ -30,7 +31,7 @@ constexpr Shape kShapes[] = {XGEMM_W4_SMALL_M_TILES(XGEMM_W4_FEW_TILE) XGEMM_W4_
 #undef XGEMM_W4_WGMMA_TILE
 
 constexpr double kLaunchUs = 3.1;
-constexpr double kCyclesPerUs = 1650;  // of the cycles below and in tile.h
+constexpr double kCyclesPerUs = choose::kH200.mma_cycles_per_us;
 // Large products are bound by the GPU's power: 128 SMs then take no longer than 132. What cycles
 // need and what power allows are added as in a norm of this degree, so that both count where they
 // are close.
