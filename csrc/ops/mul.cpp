@@ -82,6 +82,10 @@ ReturnedTensor mul(const OwnedTensor& a, const OwnedTensor& b, const MaybeTensor
   return ReturnedTensor(std::move(result));
 }
 
+ReturnedTensor mul_direct(const OwnedTensor& a, const OwnedTensor& b, const MaybeTensor& bias) {
+  return mul(a, b, bias, ActivationArg("none"), PrecisionArg("ieee"));
+}
+
 void mul_into(const OwnedTensor& dst, const OwnedTensor& a, const OwnedTensor& b,
               const MaybeTensor& bias, const ActivationArg& activation,
               const PrecisionArg& precision) {
@@ -103,12 +107,14 @@ void mul_into(const OwnedTensor& dst, const OwnedTensor& a, const OwnedTensor& b
 
 STABLE_TORCH_LIBRARY_IMPL(xgemm, CPU, m) {
   m.impl("mul", TORCH_BOX(&xgemm::ops::mul));
+  m.impl("_mul", TORCH_BOX(&xgemm::ops::mul_direct));
   m.impl("mul_into", TORCH_BOX(&xgemm::ops::mul_into));
 }
 
 #ifdef XGEMM_WITH_CUDA
 STABLE_TORCH_LIBRARY_IMPL(xgemm, CUDA, m) {
   m.impl("mul", TORCH_BOX(&xgemm::ops::mul));
+  m.impl("_mul", TORCH_BOX(&xgemm::ops::mul_direct));
   m.impl("mul_into", TORCH_BOX(&xgemm::ops::mul_into));
 }
 #endif

@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpu/reduce/api.h"
@@ -117,8 +118,8 @@ void dense_output(ReduceProblem* problem) {
   }
 }
 
-Tensor reduce(ReduceOp op, const Tensor& x, const int64_t* dims, size_t count, bool keepdim,
-              double p = 2.0) {
+ReturnedTensor reduce(ReduceOp op, const OwnedTensor& x, const int64_t* dims, size_t count,
+                      bool keepdim, double p = 2.0) {
   const TensorView view(name_of(op), "x", x);
   const DType dtype = require_input(op, view);
   const uint64_t mask = reduced_dims(name_of(op), dims, count, view.dim);
@@ -144,33 +145,41 @@ Tensor reduce(ReduceOp op, const Tensor& x, const int64_t* dims, size_t count, b
   const bool on_gpu = view.device_type == aoti_torch_device_type_cuda();
   if (on_gpu) device.emplace(name_of(op), view.device_index);
 #endif
-  Tensor out = new_output(sizes, out_dim, torch_code(reduce_output_dtype(op, dtype)), view);
-  if (no_output) return out;
+  OwnedTensor out = new_owned(sizes, out_dim, torch_code(reduce_output_dtype(op, dtype)), view);
+  if (no_output) return ReturnedTensor(std::move(out));
   dense_output(&problem);
   problem.in = view.data();
-  problem.out = out.mutable_data_ptr();
+  problem.out = TensorView(out).mutable_data();
 #ifdef XGEMM_WITH_CUDA
   if (on_gpu) {
     run_on_gpu(problem, view);
-    return out;
+    return ReturnedTensor(std::move(out));
   }
 #endif
   cpu::reduce(problem, TorchParallel());
-  return out;
+  return ReturnedTensor(std::move(out));
 }
 
 template <ReduceOp kOp>
-Tensor over_dims(const Tensor& x, const Dims& dim, bool keepdim) {
+ReturnedTensor over_dims(const OwnedTensor& x, const Dims& dim, bool keepdim) {
   return reduce(kOp, x, dim ? dim->data() : nullptr, dim ? dim->size() : 0, keepdim);
 }
 
-Tensor norm(const Tensor& x, const Dims& dim, bool keepdim, double p) {
+ReturnedTensor norm(const OwnedTensor& x, const Dims& dim, bool keepdim, double p) {
   return reduce(ReduceOp::kNorm, x, dim ? dim->data() : nullptr, dim ? dim->size() : 0, keepdim, p);
 }
 
 template <ReduceOp kOp>
-Tensor over_dim(const Tensor& x, std::optional<int64_t> dim, bool keepdim) {
+ReturnedTensor over_dim(const OwnedTensor& x, std::optional<int64_t> dim, bool keepdim) {
   return reduce(kOp, x, dim ? &*dim : nullptr, dim ? 1 : 0, keepdim);
+}
+
+// `op` is a ReduceOp, as direct.py numbers them.
+ReturnedTensor reduce_direct(const OwnedTensor& x, int64_t op, std::optional<int64_t> dim) {
+  if (op < 0 || op >= std::ssize(kNames)) {
+    value_error("_reduce: op must be in [0, ", std::ssize(kNames), "), got ", op);
+  }
+  return reduce(static_cast<ReduceOp>(op), x, dim ? &*dim : nullptr, dim ? 1 : 0, false);
 }
 
 std::string explain_on_gpu([[maybe_unused]] const ReduceProblem& problem,
@@ -237,6 +246,7 @@ void register_kernels(torch::stable::detail::StableLibrary& m) {
   m.impl("norm", TORCH_BOX(&norm));
   m.impl("argmax", TORCH_BOX(&over_dim<ReduceOp::kArgmax>));
   m.impl("argmin", TORCH_BOX(&over_dim<ReduceOp::kArgmin>));
+  m.impl("_reduce", TORCH_BOX(&reduce_direct));
 }
 
 }  // namespace

@@ -38,6 +38,16 @@ STABLE_TORCH_LIBRARY(xgemm, m) {
   m.def("argmax(Tensor x, int? dim=None, bool keepdim=False) -> Tensor");
   m.def("argmin(Tensor x, int? dim=None, bool keepdim=False) -> Tensor");
 
+  // What direct.py calls: the same kernels, by as few arguments as they need.
+  m.def("_mul(Tensor a, Tensor b, Tensor? bias) -> Tensor");
+  m.def(
+      "_mul_w4a16(Tensor a, Tensor qweight, int n, int k, int group_size, Tensor? bias, "
+      "bool bf16_scales, bool zeros) -> Tensor");
+  m.def(
+      "_w4a16_grad_a(Tensor grad, Tensor qweight, int n, int k, int group_size, "
+      "bool bf16_scales, bool zeros) -> Tensor");
+  m.def("_reduce(Tensor x, int op, int? dim) -> Tensor");
+
   m.def("pack_w4(Tensor codes, Tensor scales, Tensor? zeros, int group_size) -> Tensor");
   m.def(
       "unpack_w4(Tensor qweight, int n, int k, int group_size, *, bool bf16_scales=False, "

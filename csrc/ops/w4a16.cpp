@@ -243,6 +243,13 @@ ReturnedTensor mul_w4a16(const OwnedTensor& a, const OwnedTensor& qweight, int64
   return ReturnedTensor(std::move(result));
 }
 
+ReturnedTensor mul_w4a16_direct(const OwnedTensor& a, const OwnedTensor& qweight, int64_t n,
+                                int64_t k, int64_t group_size, const MaybeTensor& bias,
+                                bool bf16_scales, bool zeros) {
+  return mul_w4a16(a, qweight, n, k, group_size, bias, std::nullopt, bf16_scales, zeros,
+                   ActivationArg("none"), false);
+}
+
 void mul_into_w4a16(const OwnedTensor& dst, const OwnedTensor& a, const OwnedTensor& qweight,
                     int64_t n, int64_t k, int64_t group_size, const MaybeTensor& bias,
                     const MaybeTensor& perm, bool bf16_scales, bool zeros,
@@ -367,6 +374,11 @@ ReturnedTensor w4a16_grad_a(const OwnedTensor& grad, const OwnedTensor& qweight,
   return ReturnedTensor(std::move(result));
 }
 
+ReturnedTensor w4a16_grad_a_direct(const OwnedTensor& grad, const OwnedTensor& qweight, int64_t n,
+                                   int64_t k, int64_t group_size, bool bf16_scales, bool zeros) {
+  return w4a16_grad_a(grad, qweight, n, k, group_size, std::nullopt, bf16_scales, zeros);
+}
+
 }  // namespace
 }  // namespace xgemm::ops
 
@@ -374,6 +386,8 @@ STABLE_TORCH_LIBRARY_IMPL(xgemm, CPU, m) {
   m.impl("mul.w4a16", TORCH_BOX(&xgemm::ops::mul_w4a16));
   m.impl("mul_into.w4a16", TORCH_BOX(&xgemm::ops::mul_into_w4a16));
   m.impl("w4a16_grad_a", TORCH_BOX(&xgemm::ops::w4a16_grad_a));
+  m.impl("_mul_w4a16", TORCH_BOX(&xgemm::ops::mul_w4a16_direct));
+  m.impl("_w4a16_grad_a", TORCH_BOX(&xgemm::ops::w4a16_grad_a_direct));
 }
 
 #ifdef XGEMM_WITH_CUDA
@@ -381,5 +395,7 @@ STABLE_TORCH_LIBRARY_IMPL(xgemm, CUDA, m) {
   m.impl("mul.w4a16", TORCH_BOX(&xgemm::ops::mul_w4a16));
   m.impl("mul_into.w4a16", TORCH_BOX(&xgemm::ops::mul_into_w4a16));
   m.impl("w4a16_grad_a", TORCH_BOX(&xgemm::ops::w4a16_grad_a));
+  m.impl("_mul_w4a16", TORCH_BOX(&xgemm::ops::mul_w4a16_direct));
+  m.impl("_w4a16_grad_a", TORCH_BOX(&xgemm::ops::w4a16_grad_a_direct));
 }
 #endif

@@ -12,10 +12,13 @@ if sys.argv[:1] == ["-m"] and "xgemm" in sys.orig_argv:  # of `python -m xgemm` 
     with waiting():
         import torch  # noqa: F401
 
-from xgemm import _library, dispatch
+from xgemm import _library
 from xgemm._version import __version__
 
 _library.load()
+
+from xgemm import dispatch  # noqa: E402
+
 dispatch.install()
 
 # What the operators need from Python. Each registers on import.

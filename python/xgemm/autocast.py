@@ -48,3 +48,7 @@ _library = torch.library.Library("xgemm", "IMPL")
 for _key, _device_type in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
     _library.impl("mul", _kernel(torch.ops.xgemm.mul.default, 2, _device_type, 2), _key)
     _library.impl("mul.w4a16", _kernel(torch.ops.xgemm.mul.w4a16, 5, _device_type, 1), _key)
+    _library.impl("_mul", _kernel(torch.ops.xgemm._mul.default, 2, _device_type, 2), _key)
+    _library.impl(
+        "_mul_w4a16", _kernel(torch.ops.xgemm._mul_w4a16.default, 5, _device_type, 1), _key
+    )

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
+from . import direct
 from .activations import ACTIVATIONS, activate
 from .derivatives import (
     BELOW_AUTOGRAD,
@@ -26,18 +27,19 @@ from .derivatives import (
     primals,
     record,
 )
-from .dispatch import FORMULAS
+from .direct import PLAIN_TENSORS, seen
+from .dispatch import FORMULAS, autograd_excluded
 
 _mul = torch.ops.xgemm.mul.default
 _mul_w4a16 = torch.ops.xgemm.mul.w4a16
 _sgemm = torch.ops.xgemm.sgemm.default
 _w4a16_grad_a = torch.ops.xgemm.w4a16_grad_a.default
-_w4a16_grad_a_direct = _w4a16_grad_a._op  # a Python frame less in a backward pass
 _mul_into = torch.ops.xgemm.mul_into.default
 _mul_into_w4a16 = torch.ops.xgemm.mul_into.w4a16
 _sgemm_into = torch.ops.xgemm.sgemm_into.default
 
 _grad_enabled = torch.is_grad_enabled
+_autocast = torch._C._is_any_autocast_enabled
 _BELOW_VERSIONS = torch._C._after_ADInplaceOrView_keyset
 
 Tensor = torch.Tensor
@@ -150,10 +152,24 @@ class _MulW4A16(Function):
         needs = ctx.needs_input_grad
         grad_a = grad_bias = None
         if needs[1]:
-            grad_a = _w4a16_grad_a_direct(grad, qweight, *shape, perm, **form)
+            grad_a = _plain_grad_a(grad, qweight, shape, perm, form)
         if needs[4]:
             grad_bias = _summed(grad, bias_shape)
         return None, grad_a, None, None, grad_bias, None, None
+
+
+def _plain_grad_a(
+    grad: Tensor,
+    qweight: Tensor,
+    shape: tuple[int, int, int],
+    perm: Tensor | None,
+    form: dict[str, bool],
+) -> Tensor:
+    plain = perm is None and type(grad) in PLAIN_TENSORS and type(qweight) in PLAIN_TENSORS
+    if plain and not (_grad_enabled() or seen()):
+        zeros, bf16_scales = "zeros" in form, "bf16_scales" in form
+        return direct.w4a16_grad_a(grad, qweight, *shape, bf16_scales, zeros)
+    return _w4a16_grad_a(grad, qweight, *shape, perm, **form)
 
 
 class _W4A16GradA(Function):
@@ -286,6 +302,49 @@ def _mul_w4a16_formula(
     shape = (n, k, group_size)
     y = record(_MulW4A16, y, a, qweight, shape, bias, perm, options)
     return y if activation == "none" else activate(y, activation)
+
+
+def plain_w4a16(
+    x: Tensor,
+    qweight: Tensor,
+    n: int,
+    k: int,
+    group_size: int,
+    bias: Tensor | None,
+    bf16_scales: bool,
+    zeros: bool,
+) -> Tensor:
+    """`mul.w4a16` without act-order and activation, for what Dynamo does not trace.
+
+    By the shortest way where only a kernel, and a recorded gradient, have to see the call.
+    """
+    if (
+        type(x) in PLAIN_TENSORS
+        and type(qweight) in PLAIN_TENSORS
+        and (bias is None or type(bias) in PLAIN_TENSORS)
+        and not seen()
+    ):
+        recorded = _grad_enabled() and (
+            x.requires_grad or (bias is not None and bias.requires_grad)
+        )
+        if not (recorded and (_autocast() or autograd_excluded())):
+            try:
+                y = direct.mul_w4a16(x, qweight, n, k, group_size, bias, bf16_scales, zeros)
+            except (RuntimeError, TypeError):
+                pass  # the op raises it again, by its own name
+            else:
+                if not recorded:
+                    return y
+                form = _form(bf16_scales, zeros)
+                return record(_MulW4A16, y, x, qweight, (n, k, group_size), bias, None, form)
+    return _mul_w4a16(x, qweight, n, k, group_size, bias, **_form(bf16_scales, zeros))
+
+
+def _form(bf16_scales: bool, zeros: bool) -> dict[str, bool]:
+    form = {"bf16_scales": True} if bf16_scales else {}
+    if zeros:
+        form["zeros"] = True
+    return form
 
 
 def _w4a16_grad_a_formula(

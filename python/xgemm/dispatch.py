@@ -7,7 +7,8 @@ mode and no transform active, it excludes the autograd key and calls the op. Whe
 gradient it calls autograd.py's formula without the detour through the dispatcher. Everything else,
 and every tensor of another class, takes the way of any op. The ops behave as before, by whatever
 name they are called: this holds for `torch.ops.xgemm.mul`, `torch.ops.xgemm.mul.default` and what
-calls them; Dynamo and TorchScript see the ops themselves.
+calls them; Dynamo and TorchScript see the ops themselves. `mul` of two plain tensors and a
+reduction of one take the shortest way (direct.py).
 
 Where the dispatcher refuses a call for an argument's type, the callables of all ops say which.
 """
@@ -20,9 +21,10 @@ from operator import itemgetter
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
+from . import direct
 from .arguments import takes, type_error
+from .direct import PLAIN_TENSORS, seen
 
 # The ops that have kernels of the Autograd key, and do not write what they are given; and the rest.
 _DIFFERENTIABLE = ("mul", "sgemm", "w4a16_grad_a", "sum", "mean", "prod", "amax", "amin", "norm")
@@ -33,22 +35,21 @@ _OTHERS = (
 
 _inference_mode = torch.is_inference_mode_enabled
 _grad_enabled = torch.is_grad_enabled
-_transforms = torch._C._are_functorch_transforms_active
-_function_modes = torch._C._len_torch_function_stack
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_tracing = torch._C._get_tracing_state  # torch.jit.trace compares the lines that call an op
-
 _autocast = torch._C._is_any_autocast_enabled
-_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded  # within another op's autograd kernel
+_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 # Does what torch._C._AutoDispatchBelowAutograd does for CPU and CUDA tensors, in half the time.
 _exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 
+
+def autograd_excluded() -> bool:
+    """Whether this is within another op's autograd kernel."""
+    return _excluded(_AUTOGRAD)
+
+
 # Of an overload, by its name: what records the gradient of a call, given what calls the op below
 # autograd, and the arguments.
 FORMULAS: dict[str, Callable[..., Any]] = {}
-# Classes whose tensors have no behaviour of their own; xgemm.nn adds that of packed weights.
-PLAIN_TENSORS: set[type] = {torch.Tensor, torch.nn.Parameter}
 _VALUES = frozenset({int, float, bool, str, type(None), list, tuple})  # lists are of dimensions
 
 
@@ -73,13 +74,7 @@ def _skipping_autograd(op: Callable[..., Any], overloads: list[Any]) -> Callable
         try:
             if _inference_mode():  # autograd is out of the way already
                 return op(*args, **options)
-            if not (
-                _transforms()
-                or _function_modes()
-                or _dispatch_modes()
-                or _tracing()
-                or forward_ad._current_level >= 0
-            ):
+            if not seen():
                 tensors = tensors_of.get(len(args))
                 looked_at = args if tensors is None else tensors(args)
                 if options and not scalars.issuperset(options):
@@ -112,6 +107,40 @@ def _skipping_autograd(op: Callable[..., Any], overloads: list[Any]) -> Callable
             if wrong is None:
                 raise
             raise wrong from None
+
+    return call
+
+
+def _mul_directly(op: Callable[..., Any]) -> Callable[..., Any]:
+    """`op`, a callable of `mul`, by the shortest way where only a kernel has to see the call."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        if len(args) == 2 and not options:
+            a, b = args
+            plain = type(a) in PLAIN_TENSORS and type(b) in PLAIN_TENSORS and not seen()
+            if plain and not (_grad_enabled() and (a.requires_grad or b.requires_grad)):
+                try:
+                    return direct.mul(a, b, None)
+                except (RuntimeError, TypeError):
+                    pass  # `op` raises it again, by its own name
+        return op(*args, **options)
+
+    return call
+
+
+def _reduced_directly(op: Callable[..., Any], index: int) -> Callable[..., Any]:
+    """`op`, a callable of the reduction of that index, as _mul_directly makes one of `mul`."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        if 1 <= len(args) <= 2 and not options:
+            x, dim = args[0], args[1] if len(args) == 2 else None
+            plain = type(x) in PLAIN_TENSORS and (dim is None or type(dim) is int) and not seen()
+            if plain and not (_grad_enabled() and x.requires_grad):
+                try:
+                    return direct.reduce(x, index, dim)
+                except (RuntimeError, TypeError):
+                    pass  # `op` raises it again, by its own name
+        return op(*args, **options)
 
     return call
 
@@ -168,5 +197,10 @@ def install() -> None:
         for overload in overloads:
             overload._op = wrap(overload._op, [overload])
         packet._op = wrap(packet._op, overloads)
+        for each in (packet, packet.default):
+            if name == "mul":
+                each._op = _mul_directly(each._op)
+            elif name in direct.REDUCTIONS:
+                each._op = _reduced_directly(each._op, direct.REDUCTIONS.index(name))
         # TorchScript finds an op by its callable.
         torch.jit._builtins._register_builtin(packet._op, packet._qualified_op_name)

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch.compiler import is_dynamo_compiling
 
+from .autograd import plain_w4a16
 from .formats.packed import PackedWeight, check_tensor
 from .op_docs import DOCS
 
 __all__ = ["DOCS", "linear"]
 
-# The overload itself: looking it up through the packet costs more than the call. The callable
-# within it saves a Python frame, a fifth of a small call; Dynamo traces the overload only.
-_w4a16_traced = torch.ops.xgemm.mul.w4a16
-_w4a16_direct = _w4a16_traced._op
+# The overload itself: looking it up through the packet costs more than the call.
+_w4a16 = torch.ops.xgemm.mul.w4a16
 
 
 def linear(
@@ -47,27 +46,19 @@ def linear(
     """
     if not isinstance(p, PackedWeight):
         raise TypeError(f"linear: p must be a PackedWeight, got {type(p).__name__}")
-    w4a16 = _w4a16_traced if is_dynamo_compiling() else _w4a16_direct
-    # Defaults are left out, as each argument that is given costs the dispatcher time; the two usual
-    # calls are written out, because collecting keywords costs as much again.
     perm = p.perm
     try:
-        if activation == "none" and not (batch_invariant or p.bf16_scales) and perm is None:
-            if p.has_zeros:
-                if bias is None:
-                    return w4a16(x, p.qweight, p.n, p.k, p.group_size, zeros=True)
-                return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, zeros=True)
-            if bias is None:
-                return w4a16(x, p.qweight, p.n, p.k, p.group_size)
-            return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias)
-        return _with_options(w4a16, x, p, bias, activation, batch_invariant)
+        if activation == "none" and perm is None and not (batch_invariant or is_dynamo_compiling()):
+            return plain_w4a16(
+                x, p.qweight, p.n, p.k, p.group_size, bias, p.bf16_scales, p.has_zeros
+            )
+        return _with_options(x, p, bias, activation, batch_invariant)
     except (RuntimeError, TypeError):
         check_tensor("linear: x", x)
         raise
 
 
 def _with_options(
-    w4a16: Any,
     x: torch.Tensor,
     p: PackedWeight,
     bias: torch.Tensor | None,
@@ -83,7 +74,7 @@ def _with_options(
         options["activation"] = activation
     if batch_invariant:
         options["batch_invariant"] = True
-    return w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, p.perm, **options)
+    return _w4a16(x, p.qweight, p.n, p.k, p.group_size, bias, p.perm, **options)
 
 
 for _name, _text in DOCS.items():

@@ -38,13 +38,13 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling, is_exporting
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
+from xgemm.autograd import plain_w4a16
 from xgemm.formats.packed import ROW_COLUMNS
 from xgemm.nn.linear import QuantLinear
 
 __all__ = ["FusedLinear", "JoinedWeight"]
 
-_w4a16_traced = torch.ops.xgemm.mul.w4a16
-_w4a16_direct = _w4a16_traced._op
+_w4a16 = torch.ops.xgemm.mul.w4a16
 # Its results are no views to autograd: each has a version counter of its own, as a linear's has.
 _split = torch.unsafe_split_with_sizes
 _grad_enabled = torch.is_grad_enabled
@@ -190,12 +190,14 @@ class JoinedWeight:
     # ---- the product ----
 
     def multiply(self, input: torch.Tensor) -> Product:
-        w4a16 = _w4a16_traced if is_dynamo_compiling() else _w4a16_direct
         n, k, group_size, bias, perm = self.n, self.k, self.group_size, self.bias, self.perm
-        if bias is None and perm is None:
-            product = w4a16(input, self.qweight, n, k, group_size, **self.options)
+        qweight: Any = self.qweight
+        options = self.options
+        if perm is None and "activation" not in options and not is_dynamo_compiling():
+            zeros, bf16_scales = "zeros" in options, "bf16_scales" in options
+            product = plain_w4a16(input, qweight, n, k, group_size, bias, bf16_scales, zeros)
         else:
-            product = w4a16(input, self.qweight, n, k, group_size, bias, perm, **self.options)
+            product = _w4a16(input, qweight, n, k, group_size, bias, perm, **options)
         columns = list(_split(product, self.columns, -1))
         if self.slices is not None:
             columns = [columns[i] for i in self.slices]

@@ -11,6 +11,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from xgemm.activations import ACTIVATIONS
+from xgemm.autograd import plain_w4a16
 from xgemm.formats.guard import add_guards, drop_guards, is_guard
 from xgemm.formats.packed import (
     Layout,
@@ -34,9 +35,7 @@ __all__ = ["QuantLinear"]
 
 
 # The resolved overload: the packet would try `mul` first, at 24 us a call instead of 4.
-# The overload for Dynamo, the callable within it otherwise: see ops.py.
-_w4a16_traced = torch.ops.xgemm.mul.w4a16
-_w4a16_direct = _w4a16_traced._op
+_w4a16 = torch.ops.xgemm.mul.w4a16
 _dequantize = torch.ops.xgemm.dequantize_w4.default
 _KERNEL_DTYPES = {
     torch.float32: "float32",
@@ -121,7 +120,6 @@ class QuantLinear(nn.Linear):
             self._options["zeros"] = True
         if activation != "none":
             self._options["activation"] = activation
-        self._zeros_only = self._options == {"zeros": True}
         shape = (layout.rows, layout.row_bytes)
         qweight = torch.zeros(shape, dtype=torch.uint8, device=device)
         self.qweight = PackedParameter(qweight)
@@ -311,9 +309,8 @@ class QuantLinear(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         # Straight from the dictionaries: nn.Module.__getattr__ is a Python call for each tensor.
-        # The usual calls are written out, because collecting keywords costs time too.
-        w4a16 = _w4a16_traced if is_dynamo_compiling() else _w4a16_direct
         parameters, options = self._parameters, self._options
+        qweight: Any
         try:
             bias, qweight = parameters["bias"], parameters["qweight"]
         except KeyError:  # a replica's of DataParallel, or a parametrized one, is not there
@@ -324,22 +321,18 @@ class QuantLinear(nn.Linear):
             if perm is not None:
                 if self._order_missing:
                     self._check_order(perm)
-            elif not options:
-                if bias is None:
-                    return w4a16(input, qweight, n, k, group_size)
-                return w4a16(input, qweight, n, k, group_size, bias)
-            elif self._zeros_only:
-                if bias is None:
-                    return w4a16(input, qweight, n, k, group_size, zeros=True)
-                return w4a16(input, qweight, n, k, group_size, bias, zeros=True)
-            return w4a16(input, qweight, n, k, group_size, bias, perm, **options)
+            elif "activation" not in options and not is_dynamo_compiling():
+                # What an option is worth is True where it is given.
+                zeros, bf16_scales = "zeros" in options, "bf16_scales" in options
+                return plain_w4a16(input, qweight, n, k, group_size, bias, bf16_scales, zeros)
+            return _w4a16(input, qweight, n, k, group_size, bias, perm, **options)
         except (RuntimeError, TypeError):
             check_tensor("QuantLinear: x", input)
             if input.is_nested:
                 return map_nested(self.forward, input)
             if type(qweight) is PackedParameter and _get_current_dispatch_mode() is not None:
                 # A mode (make_fx's) that refuses every tensor class but torch's own.
-                return w4a16(input, qweight.plain(), n, k, group_size, bias, perm, **options)
+                return _w4a16(input, qweight.plain(), n, k, group_size, bias, perm, **options)
             raise
 
     def _check_order(self, perm: torch.Tensor | None) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
-from xgemm.dispatch import PLAIN_TENSORS
+from xgemm.direct import PLAIN_TENSORS
 
 __all__ = ["PackedParameter"]
 
