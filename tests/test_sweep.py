@@ -185,5 +185,5 @@ def test_every_choice_links_without_kernels(sweep, h200, tmp_path):
     from sweep.tune import TunedLibrary
 
     gemm = BENCHMARKS.parent / "csrc/cuda/gemm"
-    library = TunedLibrary(gemm / "sm90" / "skinny" / "select.cpp", tmp_path)
+    library = TunedLibrary(gemm / "sm90" / "persistent" / "select.cpp", tmp_path)
     assert library.select(sweep.Shape(300, 8192, 8192), h200).kernel.startswith("sm90")

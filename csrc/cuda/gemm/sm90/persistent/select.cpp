@@ -36,23 +36,23 @@ constexpr double kEfficiency176Pair = 0.923, kEfficiency176 = 0.996;
 constexpr double kEfficiency160Pair = 0.911, kEfficiency160 = 0.982;
 constexpr double kEfficiency144Pair = 0.872, kEfficiency144 = 0.996;
 constexpr double kEfficiency128Pair = 0.834, kEfficiency128 = 1.01;
-// By columns: of tiles of 128, 144, ..., 256.
-constexpr double kEfficiency[] = {kEfficiency128, kEfficiency144, kEfficiency160,
-                                  kEfficiency176, kEfficiency192, kEfficiency208,
-                                  kEfficiency224, kEfficiency240, kEfficiency256};
-constexpr double kEfficiencyOfPair[] = {kEfficiency128Pair, kEfficiency144Pair, kEfficiency160Pair,
-                                        kEfficiency176Pair, kEfficiency192Pair, kEfficiency208Pair,
-                                        kEfficiency224Pair, kEfficiency240Pair, kEfficiency256Pair};
 // The same of products that take kPowerUs and more, at the power limit all the time, where waiting
 // costs little. Of pairs a fit to 186 shapes, before the one above. Without a pair whole waves are
 // as fast (0.999x over 28 shapes), but equal shares of K take 2 to 11 % longer: hence the factor.
 constexpr double kPowerUs = 400, kAloneAtPower = 0.96;
 constexpr double kEfficiencyOfPairAtPower[] = {0.83,  0.86, 0.893, 0.92, 0.955,
                                                0.947, 0.94, 0.955, 0.968};
+// Tiles have 128, 144, ..., 256 columns.
 constexpr int index_of(int block_n) { return (block_n - 128) / 16; }
 
 double efficiency_of(int block_n, int cluster) {
-  return (cluster == kPair ? kEfficiencyOfPair : kEfficiency)[index_of(block_n)];
+  const double alone[] = {kEfficiency128, kEfficiency144, kEfficiency160,
+                          kEfficiency176, kEfficiency192, kEfficiency208,
+                          kEfficiency224, kEfficiency240, kEfficiency256};
+  const double of_pair[] = {kEfficiency128Pair, kEfficiency144Pair, kEfficiency160Pair,
+                            kEfficiency176Pair, kEfficiency192Pair, kEfficiency208Pair,
+                            kEfficiency224Pair, kEfficiency240Pair, kEfficiency256Pair};
+  return (cluster == kPair ? of_pair : alone)[index_of(block_n)];
 }
 double efficiency_at_power(int block_n, int cluster) {
   return kEfficiencyOfPairAtPower[index_of(block_n)] * (cluster == kPair ? 1 : kAloneAtPower);
