@@ -130,10 +130,13 @@ def _mul_directly(op: Callable[..., Any]) -> Callable[..., Any]:
 
 def _reduced_directly(op: Callable[..., Any], index: int) -> Callable[..., Any]:
     """`op`, a callable of the reduction of that index, as _mul_directly makes one of `mul`."""
+    takes_lists = not direct.REDUCTIONS[index].startswith("arg")
 
     def call(*args: Any, **options: Any) -> Any:
         if 1 <= len(args) <= 2 and not options:
             x, dim = args[0], args[1] if len(args) == 2 else None
+            if takes_lists and type(dim) is list and len(dim) == 1:
+                dim = dim[0]
             plain = type(x) in PLAIN_TENSORS and (dim is None or type(dim) is int) and not seen()
             if plain and not (_grad_enabled() and x.requires_grad):
                 try:
