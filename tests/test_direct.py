@@ -124,6 +124,8 @@ def test_the_numbers_are_those_of_the_ops(taken):
             taken.clear()
             assert torch.equal(op(x, [1]), op(x, [1], False)), name
             assert taken == ["reduce"]
+            with pytest.raises(TypeError, match="dim must be an int, a list of ints or None"):
+                op(x, [None])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

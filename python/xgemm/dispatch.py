@@ -135,7 +135,7 @@ def _reduced_directly(op: Callable[..., Any], index: int) -> Callable[..., Any]:
     def call(*args: Any, **options: Any) -> Any:
         if 1 <= len(args) <= 2 and not options:
             x, dim = args[0], args[1] if len(args) == 2 else None
-            if takes_lists and type(dim) is list and len(dim) == 1:
+            if takes_lists and type(dim) is list and len(dim) == 1 and type(dim[0]) is int:
                 dim = dim[0]
             plain = type(x) in PLAIN_TENSORS and (dim is None or type(dim) is int) and not seen()
             if plain and not (_grad_enabled() and x.requires_grad):
