@@ -98,6 +98,20 @@ def test_converted_is_what_is_loaded(to: str, run: Any, tmp_path: Path) -> None:
     assert torch.equal(found(ids).logits, expected(ids).logits)
 
 
+def test_a_snapshot_of_the_hub_is_read_through_its_links(tmp_path: Path) -> None:
+    """Names that lead out of the directory, to blobs without an ending."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "main"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    for i, file in enumerate(sorted(MODEL.iterdir())):
+        shutil.copyfile(file, blobs / str(i))
+        (snapshot / file.name).symlink_to(Path("../../blobs") / str(i))
+    found: Any = xgemm.load(snapshot, requantize={})
+    expected: Any = xgemm.load(MODEL, requantize={})
+    ids = torch.arange(40)[None]
+    assert torch.equal(found(ids).logits, expected(ids).logits)
+
+
 def test_requantize_is_checked(tmp_path: Path) -> None:
     for values, message in (
         ({"bits": 4}, "load: requantize must have keys of method, group_size.* got 'bits'"),
