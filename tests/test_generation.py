@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import logging
 from typing import Any
@@ -15,7 +16,7 @@ import xgemm
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from xgemm.hf import generation  # noqa: E402
+from xgemm.hf import generation, recorded_step  # noqa: E402
 from xgemm.hf.generation import accelerate_generation, plain_generation  # noqa: E402
 
 SIZES = dict(
@@ -258,6 +259,25 @@ def test_of_a_peft_model_the_base_generates_with_the_adapter() -> None:
     assert torch.equal(run(model, max_new_tokens=8), expected)
     with model.disable_adapter():
         assert torch.equal(run(model, max_new_tokens=8), without)
+
+
+def test_no_garbage_is_collected_while_a_step_is_recorded() -> None:
+    def record() -> None:
+        with recorded_step._without_collections():
+            assert not gc.isenabled()
+            raise ValueError("not for a graph")
+
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="not for a graph"):
+        record()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with recorded_step._without_collections():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 # ---- on a GPU ----

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -140,7 +143,7 @@ class RecordedStep:
                 with torch.cuda.stream(stream):
                     self._forward(model)  # what only a first call does: compiling, workspaces
                 torch.cuda.current_stream().wait_stream(stream)
-                with torch.cuda.graph(graph):
+                with _without_collections(), torch.cuda.graph(graph):
                     self.logits = self._forward(model)
         except Exception as error:  # a model's own code may do what no graph can hold
             raise CannotRecordError(
@@ -150,3 +153,20 @@ class RecordedStep:
         for tensor, before in zip((self.slot, self.positions, self.seen), state, strict=True):
             tensor.copy_(before)
         self._graph = graph
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Python's garbage is collected before, and none meanwhile.
+
+    It may hold graphs of other models. CUDA may refuse what frees them while a stream is recorded,
+    and the recording would end with that.
+    """
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
