@@ -149,6 +149,11 @@ def test_packed_products_are_those_of_the_op(taken, dtype, zeros, bf16_scales):
         p.qweight, 70, 64, 32, bf16_scales=bf16_scales, zeros=zeros != "none",
     )  # fmt: skip
     assert torch.equal(x.grad, want)
+    # An option that is given as False is not one that is set.
+    x.grad = None
+    y = w4a16(x, p.qweight, 70, 64, 32, bf16_scales=bf16_scales, zeros=zeros != "none")
+    y.backward(torch.ones_like(y))
+    assert torch.equal(x.grad, want)
 
 
 def test_under_autocast_operands_are_cast():

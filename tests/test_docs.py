@@ -67,7 +67,8 @@ def test_there_are_schemas():
     assert {"mul", "mul.w4a16", "sgemm_into", "argmin"} <= set(schemas())
 
 
-@pytest.mark.parametrize("name", sorted(schemas()))
+# Private ops are called by xgemm alone: python/xgemm/direct.py says what they are.
+@pytest.mark.parametrize("name", sorted(n for n in schemas() if not n.startswith("_")))
 def test_every_op_has_a_page(name):
     """It names each argument of the schema, what is returned, the gradients and the source."""
     packet = name.partition(".")[0]

@@ -296,6 +296,19 @@ def test_a_graph_gives_the_tokens_of_plain_generate(call: dict[str, Any], caplog
 
 
 @pytest.mark.gpu
+def test_what_no_graph_can_hold_is_named_and_plain_generate_samples(caplog: Any) -> None:
+    model = make(device="cuda")
+    expected = run(model, "cuda", **CALLS["sampling"])
+    accelerate_generation(model)
+    # It waits for the device, which ends a recording with an error.
+    hook = model.model.norm.register_forward_hook(lambda *_: torch.cuda.synchronize())
+    assert torch.equal(run(model, "cuda", **CALLS["sampling"]), expected)
+    assert "cannot be recorded" in caplog.text
+    hook.remove()
+    assert torch.equal(run(model, "cuda", **CALLS["sampling"]), expected)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_graph_of_each_architecture(name: str, dtype: torch.dtype, caplog: Any) -> None:

@@ -167,7 +167,7 @@ def _plain_grad_a(
 ) -> Tensor:
     plain = perm is None and type(grad) in PLAIN_TENSORS and type(qweight) in PLAIN_TENSORS
     if plain and not (_grad_enabled() or seen()):
-        zeros, bf16_scales = "zeros" in form, "bf16_scales" in form
+        zeros, bf16_scales = form.get("zeros", False), form.get("bf16_scales", False)
         return direct.w4a16_grad_a(grad, qweight, *shape, bf16_scales, zeros)
     return _w4a16_grad_a(grad, qweight, *shape, perm, **form)
 

@@ -137,15 +137,20 @@ class RecordedStep:
         device = self.tokens.device
         graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream(device)
+        generator = torch.cuda.default_generators[stream.device_index]
+        random = generator.get_state()
         try:
             with torch.cuda.device(device), fused(model, model.dtype, device):
                 stream.wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(stream):
                     self._forward(model)  # what only a first call does: compiling, workspaces
                 torch.cuda.current_stream().wait_stream(stream)
-                with _without_collections(), torch.cuda.graph(graph):
+                # What other threads allocate meanwhile ends the recording in the default mode.
+                record = torch.cuda.graph(graph, capture_error_mode="thread_local")
+                with _without_collections(), record:
                     self.logits = self._forward(model)
         except Exception as error:  # a model's own code may do what no graph can hold
+            _end_of_recording(generator, random)
             raise CannotRecordError(
                 f"{type(model).__name__} cannot be recorded ({type(error).__name__}: "
                 f"{str(error).splitlines()[0] if str(error) else ''})"
@@ -153,6 +158,16 @@ class RecordedStep:
         for tensor, before in zip((self.slot, self.positions, self.seen), state, strict=True):
             tensor.copy_(before)
         self._graph = graph
+
+
+def _end_of_recording(generator: torch.Generator, state: torch.Tensor) -> None:
+    """Give the default generator its state from before a recording that failed.
+
+    It would go on counting for the graph, and refuse to draw for anything else.
+    """
+    usable = torch.Generator(generator.device)
+    usable.set_state(state)
+    generator.graphsafe_set_state(usable.graphsafe_get_state())
 
 
 @contextlib.contextmanager
