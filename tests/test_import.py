@@ -10,14 +10,17 @@ import pytest
 
 PROBE = """
 import json, os, sys, time
+start = time.process_time()  # which others on the machine do not add to
 import torch
+torch_seconds = time.process_time() - start
 threads = set(os.listdir("/proc/self/task"))
 modules = set(sys.modules)
-start = time.process_time()  # which others on the machine do not add to
+start = time.process_time()
 import xgemm
 seconds = time.process_time() - start
 print(json.dumps({
     "seconds": seconds,
+    "torch_seconds": torch_seconds,
     "threads": sorted(set(os.listdir("/proc/self/task")) - threads),
     "modules": sorted(set(sys.modules) - modules),
     "version": xgemm.__version__,
@@ -38,8 +41,9 @@ def probes() -> list[dict]:
     ]
 
 
-def test_takes_under_a_fifth_of_a_second_beyond_torch(probes: list[dict]) -> None:
-    assert min(probe["seconds"] for probe in probes) < 0.2
+def test_takes_a_small_part_of_the_time_of_torch(probes: list[dict]) -> None:
+    """A twentieth on a quiet machine; seconds would tell of the machine."""
+    assert min(probe["seconds"] / probe["torch_seconds"] for probe in probes) < 0.15
 
 
 def test_starts_no_thread(probes: list[dict]) -> None:
