@@ -416,12 +416,13 @@ def test_a_sum_does_not_keep_its_input() -> None:
         assert getattr(ops, op)(x * 2).grad_fn.saved_tensors == ()
 
 
-def test_generic_kernels() -> None:
-    """Those that a CPU without AVX2 runs: the same tests in a process that is told to use them."""
+@pytest.mark.parametrize("isa", ["generic", "avx2"])
+def test_kernels_of_other_cpus(isa: str) -> None:
+    """Those of a CPU with less than this one: the same tests in a process told to use them."""
     chosen = "against_torch or threads or nan or many_ones or vanishes or rounded or 2_to_the_31"
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
     command += ["-k", chosen]
     run = subprocess.run(
-        command, env={**os.environ, "XGEMM_CPU_ISA": "generic"}, capture_output=True, text=True
+        command, env={**os.environ, "XGEMM_CPU_ISA": isa}, capture_output=True, text=True
     )
     assert run.returncode == 0, run.stdout[-3000:]

@@ -53,5 +53,6 @@ struct Kernels {
 // Null for a combination that does not exist (a norm of integers).
 const Kernels* generic_kernels(Kind kind, DType dtype);
 const Kernels* avx2_kernels(Kind kind, DType dtype);
+const Kernels* avx512_kernels(Kind kind, DType dtype);
 
 }  // namespace xgemm::cpu::reduce_detail

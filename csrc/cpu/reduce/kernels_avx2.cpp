@@ -12,6 +12,7 @@
 #include "cpu/reduce/kernel_table.h"
 
 #define XGEMM_REDUCE_AVX2 1
+#define XGEMM_REDUCE_AVX512 0
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")

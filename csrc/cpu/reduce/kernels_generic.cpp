@@ -11,6 +11,7 @@
 #include "cpu/reduce/kernel_table.h"
 
 #define XGEMM_REDUCE_AVX2 0
+#define XGEMM_REDUCE_AVX512 0
 
 namespace xgemm::cpu::reduce_detail {
 namespace {

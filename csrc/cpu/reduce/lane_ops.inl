@@ -26,7 +26,15 @@ XGEMM_INLINE V absolute(V x) {
 template <bool kMax, typename V>
 XGEMM_INLINE V extreme(V acc, V x) {
   V best;
-#if XGEMM_REDUCE_AVX2
+#if XGEMM_REDUCE_AVX512
+  if constexpr (std::is_same_v<V, Vec<float>>) {
+    best = kMax ? V(_mm512_max_ps(x, acc)) : V(_mm512_min_ps(x, acc));
+    return x != x ? x : best;
+  } else if constexpr (std::is_same_v<V, Vec<double>>) {
+    best = kMax ? V(_mm512_max_pd(x, acc)) : V(_mm512_min_pd(x, acc));
+    return x != x ? x : best;
+  }
+#elif XGEMM_REDUCE_AVX2
   // One instruction, which gives its second operand where one is NaN; the compiler makes two of it.
   if constexpr (std::is_same_v<V, Vec<float>>) {
     best = kMax ? V(_mm256_max_ps(x, acc)) : V(_mm256_min_ps(x, acc));

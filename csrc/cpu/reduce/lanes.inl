@@ -40,7 +40,12 @@ XGEMM_INLINE Vec<float, kLanes> widen_f16_bits(Vec<uint16_t, kLanes> half) {
 
 template <int kLanes>
 XGEMM_INLINE Vec<float, kLanes> widen_f16(Vec<uint16_t, kLanes> half) {
-#if XGEMM_REDUCE_AVX2
+#if XGEMM_REDUCE_AVX512
+  if constexpr (kLanes == 16) {
+    return bit_cast_to<Vec<float, 16>>(_mm512_cvtph_ps(bit_cast_to<__m256i>(half)));
+  }
+#endif
+#if XGEMM_REDUCE_AVX2 || XGEMM_REDUCE_AVX512
   if constexpr (kLanes == 8) {
     return bit_cast_to<Vec<float, 8>>(_mm256_cvtph_ps(bit_cast_to<__m128i>(half)));
   } else if constexpr (kLanes == 4) {
@@ -57,6 +62,24 @@ XGEMM_INLINE Vec<float, kLanes> widen_f16(Vec<uint16_t, kLanes> half) {
 // the width, or goes from half a register, into several steps; the instruction does it in one.
 template <typename C, int kLanes, typename T>
 XGEMM_INLINE Vec<C, kLanes> widen_integers(const T* x) {
+#if XGEMM_REDUCE_AVX512
+  if constexpr (kLanes * sizeof(C) == 64 && (sizeof(C) == 4 || sizeof(T) == 4)) {
+    __m512i wide;
+    if constexpr (sizeof(T) == 1) {
+      const __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+      wide = std::is_signed_v<T> ? _mm512_cvtepi8_epi32(narrow) : _mm512_cvtepu8_epi32(narrow);
+    } else {
+      const __m256i narrow = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+      if constexpr (sizeof(T) == 2) {
+        wide = std::is_signed_v<T> ? _mm512_cvtepi16_epi32(narrow) : _mm512_cvtepu16_epi32(narrow);
+      } else {
+        static_assert(std::is_same_v<T, int32_t>);
+        wide = _mm512_cvtepi32_epi64(narrow);
+      }
+    }
+    return bit_cast_to<Vec<C, kLanes>>(wide);
+  }
+#endif
 #if XGEMM_REDUCE_AVX2
   if constexpr (kLanes * sizeof(C) == 32 && (sizeof(C) == 4 || sizeof(T) == 4)) {
     __m128i narrow = _mm_setzero_si128();
@@ -117,7 +140,7 @@ XGEMM_INLINE Vec<C, kLanes> load(const T* x) {
 template <typename C, typename T>
 XGEMM_INLINE C load_one(const T* x) {
   if constexpr (std::is_same_v<T, F16>) {
-#if XGEMM_REDUCE_AVX2
+#if XGEMM_REDUCE_AVX2 || XGEMM_REDUCE_AVX512
     return C(_cvtsh_ss(x->bits));
 #else
     const Vec<uint16_t, 4> bits = {x->bits};

@@ -233,6 +233,7 @@ struct Run {
 };
 
 const Kernels* pick_kernels(Kind kind, DType dtype) {
+  if (isa() >= Isa::kAvx512) return avx512_kernels(kind, dtype);
   return isa() >= Isa::kAvx2 ? avx2_kernels(kind, dtype) : generic_kernels(kind, dtype);
 }
 
