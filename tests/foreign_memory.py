@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from foreign import gptq_config
@@ -24,6 +26,41 @@ SIZES = {
 
 def write_large(path: Path, blocks: int) -> int:
     """A Llama in GPTQ's format, 9.7 MB a block; bytes of its linears in fp16."""
+
+    def gptq(n: int, k: int) -> dict[str, torch.Tensor]:
+        return {
+            "qweight": torch.randint(-(2**31), 2**31, (k // 8, n)).int(),
+            "qzeros": torch.full((k // 32, n // 8), 0x77777777).int(),
+            "scales": torch.ones(k // 32, n).half(),
+            "g_idx": (torch.arange(k) // 32).int(),
+        }
+
+    return _write(path, blocks, gptq_config(), gptq)
+
+
+def write_large_nf4(path: Path, blocks: int) -> int:
+    """The same in bitsandbytes' nf4."""
+    values = {"quant_type": "nf4", "blocksize": 64, "dtype": "float16"}
+
+    def nf4(n: int, k: int) -> dict[str, torch.Tensor]:
+        state = json.dumps({**values, "shape": [n, k]}).encode()
+        return {
+            "weight": torch.randint(0, 256, (n * k // 2, 1), dtype=torch.uint8),
+            "weight.absmax": torch.rand(n * k // 64) / 100,
+            "weight.quant_map": torch.linspace(-1, 1, 16),
+            "weight.quant_state.bitsandbytes__nf4": torch.tensor(list(state), dtype=torch.uint8),
+        }
+
+    section = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    return _write(path, blocks, section, nf4)
+
+
+def _write(
+    path: Path,
+    blocks: int,
+    section: dict[str, Any],
+    tensors_of: Callable[[int, int], dict[str, torch.Tensor]],
+) -> int:
     config = LlamaConfig(
         hidden_size=HIDDEN,
         intermediate_size=INNER,
@@ -41,13 +78,10 @@ def write_large(path: Path, blocks: int) -> int:
             tensors[f"model.layers.{i}.{norm}.weight"] = torch.ones(HIDDEN).half()
         for layer, (n, k) in SIZES.items():
             name = f"model.layers.{i}.{layer}"
-            tensors[f"{name}.qweight"] = torch.randint(-(2**31), 2**31, (k // 8, n)).int()
-            tensors[f"{name}.qzeros"] = torch.full((k // 32, n // 8), 0x77777777).int()
-            tensors[f"{name}.scales"] = torch.ones(k // 32, n).half()
-            tensors[f"{name}.g_idx"] = (torch.arange(k) // 32).int()
+            tensors.update({f"{name}.{part}": t for part, t in tensors_of(n, k).items()})
     config.save_pretrained(path)
     values = json.loads((path / "config.json").read_text())
-    values["quantization_config"] = gptq_config()
+    values["quantization_config"] = section
     (path / "config.json").write_text(json.dumps(values))
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
     return 2 * blocks * sum(n * k for n, k in SIZES.values())

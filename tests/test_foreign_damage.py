@@ -26,8 +26,10 @@ from foreign import (
 )
 from hf_models import llama, mixtral
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 import xgemm
+import xgemm.hf
 
 Q = "model.layers.1.self_attn.q_proj"
 W2 = "model.layers.0.block_sparse_moe.experts.2.w2"
@@ -237,7 +239,7 @@ def test_a_truncated_file(directories, tmp_path: Path) -> None:
         xgemm.load(tmp_path / "damaged")
 
 
-@pytest.mark.parametrize("name", ["../elsewhere.safetensors", "/etc/passwd", "model.bin"])
+@pytest.mark.parametrize("name", ["../elsewhere.safetensors", "/etc/passwd", "../model.bin"])
 def test_an_index_that_names_other_files(name: str, directories, tmp_path: Path) -> None:
     path = shutil.copytree(directories["sharded"], tmp_path / "damaged")
     index = path / "model.safetensors.index.json"
@@ -261,11 +263,52 @@ class Bomb:
         return Path.touch, (Path("exploded"),)
 
 
-def test_nothing_is_executed(directories, tmp_path: Path, monkeypatch) -> None:
+PICKLE = r"load: .*/{file} must be a \.safetensors file: .* nothing is unpickled"
+
+
+@pytest.mark.parametrize("way", ["load", "convert", "take_over"])
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin"])
+def test_a_pickle_is_named_and_not_opened(
+    way: str, file: str, directories, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     path = shutil.copytree(directories["gptq"], tmp_path / "damaged")
     (path / "model.safetensors").unlink()
-    (path / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(FileNotFoundError, match=r"model\.safetensors is missing"):
-        xgemm.load(path)
+    (path / file).write_bytes(pickle.dumps(Bomb()))
+    if file != "pytorch_model.bin":
+        index = {"metadata": {}, "weight_map": {f"{Q}.qweight": file}}
+        (path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    ways = {
+        "load": xgemm.load,
+        "convert": lambda path: xgemm.hf.convert(path, tmp_path / "other", to="awq"),
+        "take_over": AutoModelForCausalLM.from_pretrained,
+    }
+    if way == "take_over":
+        xgemm.hf.take_over("gptq")
+    try:
+        with pytest.raises(ValueError, match=PICKLE.format(file=file)):
+            ways[way](path)
+    finally:
+        xgemm.hf.give_back()
     assert not (tmp_path / "exploded").exists()
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_index_that_names_a_pickle(directories, tmp_path: Path) -> None:
+    path = shutil.copytree(directories["sharded"], tmp_path / "damaged")
+    index = path / "model.safetensors.index.json"
+    value = json.loads(index.read_text())
+    value["weight_map"][f"{Q}.qweight"] = "model.bin"
+    index.write_text(json.dumps(value))
+    (path / "model.bin").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(ValueError, match=PICKLE.format(file=r"model\.bin")):
+        xgemm.load(path)
+
+
+def test_a_pickle_in_a_directory_of_xgemms(tmp_path: Path) -> None:
+    model = xgemm.quantize(llama(), group_size=32)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(ValueError, match=PICKLE.format(file=r"pytorch_model\.bin")):
+        xgemm.load(tmp_path)

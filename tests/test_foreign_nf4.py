@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import make_by_tools
 import pytest
 import torch
 from foreign import same_weight, unpacked
+from foreign_memory import LARGEST, peak_memory, write_large_nf4
 
 import xgemm
 from xgemm.formats.foreign.bitsandbytes import dequantized
@@ -187,3 +189,19 @@ def test_other_kinds_are_refused(values: dict[str, Any], message: str, tmp_path:
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
         xgemm.load(tmp_path / "model", requantize={})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_while_quantizing_again_is_the_packed_model_and_one_layer(tmp_path: Path) -> None:
+    """28 layers of 4.2 M and 1 M weights: 36 MB packed, 269 MB as the fp32 that is quantized."""
+    floats = write_large_nf4(tmp_path / "its", blocks=4)
+    peak, packed = peak_memory(
+        "import xgemm, transformers, xgemm.hf;"
+        " recipe = {'method': 'rtn', 'group_size': 64, 'clip': 'none'};"
+        " xgemm.load(argv[0], requantize=recipe)",
+        "result = sum(t.nbytes for t in xgemm.load(argv[1], requantize=recipe).parameters())",
+        *(MODEL, tmp_path / "its"),
+    )
+    assert packed < 0.35 * floats
+    assert peak < packed + 20 * LARGEST, (peak, packed)  # of fp32, five times the largest layer
+    assert peak < 0.5 * 2 * floats

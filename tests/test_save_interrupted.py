@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +177,36 @@ def test_a_file_that_cannot_be_written(saved: Path, limit: int) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
     check_failed(saved, before, caught.value, errno.EFBIG)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 64 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root mounts a file system")
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("mounting is not permitted here")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk(small_disk: Path) -> None:
+    """The new files do not fit beside the old ones, which stay whole."""
+    saved = small_disk / "out"
+    model = quantized()
+    xgemm.save(model, saved)
+    (small_disk / "ballast").write_bytes(bytes(shutil.disk_usage(small_disk).free - 8192))
+    before = files(saved)
+    with pytest.raises(OSError, match=r"No space left on device.*: /.*\.safetensors$") as caught:
+        xgemm.save(quantized(seed=1), saved)
+    assert str(caught.value).startswith(f"save: {saved} cannot be written: ")
+    assert caught.value.errno == errno.ENOSPC
+    assert files(saved) == before
+    assert sorted(path.name for path in small_disk.iterdir()) == ["ballast", "out"]
+    same(load_into_new(saved), model)
 
 
 @pytest.mark.parametrize("step", range(12))

@@ -12,6 +12,7 @@ from xgemm.formats.manifest import INDEX_FILE, SHARD_NAME, Manifest, TensorSpec
 
 FOREIGN_FILE = re.compile(r"\w[\w.-]*\.safetensors")  # as other tools call their files
 _ONE_FILE = "model.safetensors"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _DTYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"},
     **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8"},
@@ -53,15 +54,30 @@ def checkpoint_files(path: Path, names: re.Pattern[str] = SHARD_NAME) -> list[st
     """The names of the files with tensors: those of the index, or the one without it.
 
     names: what they may be called.
+
+    ValueError for a pickle in their place, which is named and not opened.
     """
     if not present(path / INDEX_FILE):
+        if not present(path / _ONE_FILE):
+            for file in sorted(path.glob("*.*")):
+                _refuse_pickle(file)
         return [_ONE_FILE]
     weight_map = read_json(path / INDEX_FILE).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ValueError(f"load: {path / INDEX_FILE}: weight_map must name the files of tensors")
     for name in set(map(str, weight_map.values())):
         if not names.fullmatch(name):  # it could be a path to anywhere
+            if "/" not in name:
+                _refuse_pickle(path / name)
             raise ValueError(
                 f"load: {path / INDEX_FILE}: {name!r} is not the name of a checkpoint file"
             )
     return sorted(set(map(str, weight_map.values())))
+
+
+def _refuse_pickle(file: Path) -> None:
+    if file.suffix in _PICKLES:
+        raise ValueError(
+            f"load: {file} must be a .safetensors file: a pickle can run code, so nothing is "
+            "unpickled. save_pretrained of the tool that made it writes safetensors"
+        )

@@ -76,6 +76,7 @@ def load_pretrained(
     transformers writes and reads the names of older checkpoints, so only it knows what they are.
     """
     check_source(path, config)
+    checkpoint_files(path, FOREIGN_FILE)  # a pickle is refused before anything is imported
     cls = _class(path, config)
     import xgemm.hf  # noqa: F401 (tells transformers of the method)
 

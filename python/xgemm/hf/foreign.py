@@ -75,7 +75,10 @@ class ForeignLoading:
         directory = paths[0].parent if paths else Path()
         for path in paths:
             if path.suffix != ".safetensors":
-                raise ValueError(f"load: {path} must be a .safetensors file: others can run code")
+                raise ValueError(
+                    f"load: {path} must be a .safetensors file: a pickle can run code, so nothing "
+                    "is unpickled"
+                )
             if path.parent != directory or path.name.startswith("."):
                 raise ValueError(f"load: {path} must be a file of {directory}")
         form = foreign_format(

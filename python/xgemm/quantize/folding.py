@@ -111,10 +111,13 @@ class Folding:
         self._trace = _Trace(block.module, self._call)
         self._outputs = self._run().clone()
         self._random = torch.Generator().manual_seed(block.settings.seed)
+        self._outside = _outside(block)
 
     def find(self, group: list[Layer]) -> Fold | None:
         """What scales of the channels that `group` reads can be folded into; None: nothing."""
         for fold in self._candidates(group):
+            if any(self._is_outside(part) for part in (*fold.producers, *fold.readers)):
+                continue
             experts: Any = group[0].module
             of_each = [experts.num_experts] if is_down(group[0]) else []
             steps = torch.randint(-1, 2, (*of_each, group[0].k), generator=self._random)
@@ -136,6 +139,10 @@ class Folding:
             return True
         self._undo(before)
         return False
+
+    def _is_outside(self, part: Scaled) -> bool:
+        """Whether scales in `part` would change what the model computes beside the block."""
+        return part.module in self._outside or part.parameter in self._outside
 
     def _scaled(self, fold: Fold, s: Tensor) -> dict[nn.Parameter, Tensor]:
         """Scale the parameters of `fold`; returns what they were."""
@@ -190,6 +197,14 @@ class Folding:
         parent = self._trace.parents.get(module)
         sizes = (getattr(parent, name, None) for name in ("head_dim", "head_size"))
         return next((size for size in sizes if isinstance(size, int) and size > 0), None)
+
+
+def _outside(block: Block) -> set[nn.Module | nn.Parameter]:
+    """What of the model has a name outside of the block, too: shared layers and tied weights."""
+    model = block.replay.model
+    named: list[tuple[str, Any]] = [*model.named_modules(remove_duplicate=False)]
+    named += model.named_parameters(remove_duplicate=False)
+    return {part for name, part in named if not f"{name}.".startswith(f"{block.name}.")}
 
 
 def _rows(n: int, k: int, head_dim: int | None) -> Iterator[tuple[Tensor, Tensor | None]]:
