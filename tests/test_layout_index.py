@@ -15,6 +15,15 @@ def test_swizzles(cpp, name: str):
         assert cpp.swizzled(address, SWIZZLES[name]) == swizzled(address, name)
 
 
+@pytest.mark.parametrize("bits", range(4))
+def test_a_swizzle_by_row_and_chunk(cpp, bits: int):
+    row_bytes = 16 << bits
+    for row in range(32):
+        for chunk in range(1 << bits):
+            at = row * row_bytes + (chunk ^ cpp.swizzle_xor(row, bits)) * 16
+            assert at == cpp.swizzled(row * row_bytes + chunk * 16, bits)
+
+
 @pytest.mark.parametrize("key", FRAGMENTS, ids=" ".join)
 def test_fragments(cpp, key: tuple[str, str]):
     """Each thread's element is the one whose owner it is."""

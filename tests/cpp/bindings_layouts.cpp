@@ -16,6 +16,7 @@ std::tuple<int, int> pair(layout::Place place) { return {place.row, place.column
 
 void bind_layouts(py::module_& m) {
   m.def("swizzled", &layout::swizzled);
+  m.def("swizzle_xor", &layout::swizzle_xor);
   m.def("fragment_place", [](int rows, int core_columns, int thread, int index) {
     return pair(layout::fragment_place(rows, core_columns, thread, index));
   });

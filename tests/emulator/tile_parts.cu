@@ -11,8 +11,8 @@
 #include "cuda/shared_memory.h"
 #include "cuda/tile/accumulators.cuh"
 #include "cuda/tile/cluster_reduction.cuh"
+#include "cuda/tile/layout_index.h"
 #include "cuda/tile/pipeline_state.cuh"
-#include "cuda/tile/rasterization.cuh"
 #include "cuda/tile/split_k.cuh"
 #include "cuda/tile/stream_k.cuh"
 
@@ -150,7 +150,7 @@ template <typename Index>
 std::vector<std::pair<Index, Index>> places(Index tiles_m, Index tiles_n, Index group_rows) {
   std::vector<std::pair<Index, Index>> found;
   for (Index i = 0; i < tiles_m * tiles_n; ++i) {
-    const auto place = cuda::place_in_groups(i, tiles_m, tiles_n, group_rows);
+    const auto place = cuda::layout::grouped_tile(i, tiles_m, tiles_n, group_rows);
     found.emplace_back(place.row, place.column);
   }
   return found;

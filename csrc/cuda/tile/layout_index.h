@@ -1,20 +1,32 @@
 // Where things lie and whose turn it is, in one place for kernels, the ladders' rungs and the
 // emulator. constexpr: the host and the device call it. python/xgemm/layouts mirrors it.
+//
+// Some kernels have such maths of their own. Where a call changes the machine code it is written
+// out: grouped_tile in gemm/tf32/sm90 and w4a16/sm80, rows of fragments in the bias of
+// gemm/sm90/persistent and in w4a16/sm90/register_resident, the swizzle of run-time width in
+// w4a16/sm90/wgmma. The persistent and the wgmma kernels divide by precomputed reciprocals
+// (FastDivisor), so their groups of rows are not grouped_tile.
 #pragma once
 
 #include <cstdint>
 
 namespace xgemm::cuda::layout {
 
-struct Place {
-  int row, column;
+template <typename Index>
+struct PlaceOf {
+  Index row, column;
 };
+using Place = PlaceOf<int>;
 
 // TMA's and wgmma's swizzle of shared memory: the number of the 128 bytes is XORed into that of the
 // 16 bytes within them. bits: 0, 1, 2, 3 for rows of 16, 32, 64, 128 bytes.
 constexpr uint32_t swizzled(uint32_t address, int bits) {
   return address ^ (address >> 7 & ((1u << bits) - 1)) << 4;
 }
+
+// The same in rows of 16 << bits bytes: what is XORed into the number of 16 bytes within the row.
+// Kernels that know row and column apart call this one.
+constexpr int swizzle_xor(int row, int bits) { return row / (8 >> bits) % (1 << bits); }
 
 // Element `index` of a thread of an operand of mma or wgmma with `rows` rows. Core matrices have 8
 // rows of `core_columns` elements (16 bytes; of sums, 8), of which lane 4 r + t has a quarter of
@@ -26,10 +38,14 @@ constexpr Place fragment_place(int rows, int core_columns, int thread, int index
           lane % 4 * per_lane + core / cores_down * core_columns + index % per_lane};
 }
 
-// Tile `index` of rows x columns of them: down a group of rows first, then to the next column.
-constexpr Place grouped_tile(int index, int rows, int columns, int group) {
-  const int first = index / (group * columns) * group;
-  const int height = rows - first < group ? rows - first : group, within = index - first * columns;
+// Tile `index` of rows x columns of them: down a group of rows first, then to the next column, so
+// that tiles which are computed at the same time share operands in L2. Index: uint32_t where there
+// are that few, as a division of 64 bits is a call.
+template <typename Index>
+constexpr PlaceOf<Index> grouped_tile(Index index, Index rows, Index columns, Index group) {
+  const Index first = index / (group * columns) * group;
+  const Index left = rows - first, height = left < group ? left : group;
+  const Index within = index - first * columns;
   return {first + within % height, within / height};
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/gemm/fp32/plan.h"
-#include "cuda/tile/rasterization.cuh"
+#include "cuda/tile/layout_index.h"
 
 namespace xgemm::cuda::gemm::fp32 {
 
@@ -29,8 +29,9 @@ struct Work {
     // Where K is short D is what takes time: its rows are better written to their end.
     constexpr int64_t kShortK = 128;
     const Index group_rows = (params.k <= kShortK ? 128 : 2048) / Tile::kBlockM;
-    const TilePlace<Index> at = place_in_groups(in_plane, static_cast<Index>(params.tiles_m),
-                                                static_cast<Index>(params.tiles_n), group_rows);
+    const layout::PlaceOf<Index> at =
+        layout::grouped_tile(in_plane, static_cast<Index>(params.tiles_m),
+                             static_cast<Index>(params.tiles_n), group_rows);
     m = int64_t{at.row} * Tile::kBlockM;
     n = int64_t{at.column} * Tile::kBlockN;
   }

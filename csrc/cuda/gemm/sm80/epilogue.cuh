@@ -3,6 +3,7 @@
 
 #include "cuda/gemm/sm80/params.h"
 #include "cuda/tile/convert.cuh"
+#include "cuda/tile/layout_index.h"
 
 namespace xgemm::cuda::gemm::sm80 {
 
@@ -116,13 +117,14 @@ class Epilogue {
 
   // The upper or the lower 8 rows of fragments, to the staging buffer's rows from `row8` on.
   __device__ void stage(const float (&acc)[kColumns / 8][4], int half, int row8) {
+    const layout::Place pair_at = layout::fragment_place(8, 8, lane_, 0);
 #pragma unroll
     for (int j = 0; j < kColumns / 8; ++j) {
       union {
         float elements[2];
         double bits;  // one store: the two that the compiler makes of a float2 collide in banks
       } pair = {{acc[j][2 * half], acc[j][2 * half + 1]}};
-      *reinterpret_cast<double*>(&staging_[at(row8 + lane_ / 4, j * 8 + lane_ % 4 * 2)]) =
+      *reinterpret_cast<double*>(&staging_[at(row8 + pair_at.row, j * 8 + pair_at.column)]) =
           pair.bits;
     }
   }

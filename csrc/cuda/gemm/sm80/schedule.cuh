@@ -6,7 +6,7 @@
 #include "common/math.h"
 #include "cuda/gemm/sm80/epilogue.cuh"
 #include "cuda/gemm/sm80/loader.cuh"
-#include "cuda/tile/rasterization.cuh"
+#include "cuda/tile/layout_index.h"
 
 namespace xgemm::cuda::gemm::sm80 {
 
@@ -22,8 +22,8 @@ struct Work {
     const uint32_t per_plane = params.tiles_m * params.tiles_n;
     const uint32_t plane = index / per_plane;
     constexpr uint32_t kGroupRows = 2048 / Tile::kBlockM;
-    const TilePlace<uint32_t> place =
-        place_in_groups(index % per_plane, params.tiles_m, params.tiles_n, kGroupRows);
+    const layout::PlaceOf<uint32_t> place = layout::grouped_tile<uint32_t>(
+        index % per_plane, params.tiles_m, params.tiles_n, kGroupRows);
     work.m = int64_t{place.row} * Tile::kBlockM;
     work.n = int64_t{place.column} * Tile::kBlockN;
     work.batch = plane / params.splits;

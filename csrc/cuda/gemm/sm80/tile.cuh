@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "cuda/tile/layout_index.h"
+
 namespace xgemm::cuda::gemm::sm80 {
 
 inline constexpr int kChunkElements = 8;  // 16 bytes: a row of ldmatrix, a swizzled unit
@@ -46,11 +48,10 @@ struct TileLayout {
   static_assert(kRows % kPanelRows == 0, "whole panels");
   static_assert(kChunks == 4 || kChunks == 8, "64 bytes, or a line of 128");
 
-  // Byte offset of a chunk; those of a line go on through the panels. XOR the line into the chunk's
-  // column: the 8 rows that ldmatrix reads at one logical column then lie in 8 different groups of
-  // 4 banks.
+  // Byte offset of a chunk; those of a line go on through the panels. Swizzled, so that the 8 rows
+  // that ldmatrix reads at one logical column lie in 8 different groups of 4 banks.
   __device__ static constexpr int offset(int line, int chunk) {
-    const int twist = kChunks == 4 ? line / 2 % 4 : line % 8;
+    const int twist = layout::swizzle_xor(line, kChunks == 4 ? 2 : 3);
     return chunk / kChunks * kPanelBytes + line * kLineBytes + (chunk % kChunks ^ twist) * 16;
   }
 };

@@ -10,6 +10,7 @@
 #include "cuda/ptx/tma.h"
 #include "cuda/tile/accumulators.cuh"
 #include "cuda/tile/convert.cuh"
+#include "cuda/tile/layout_index.h"
 
 namespace xgemm::cuda::gemm::sm90::persistent {
 
@@ -90,7 +91,8 @@ class Epilogue {
     const int warp = thread_ / 32, lane = thread_ % 32, matrix = lane / 8;
     const uint32_t* packed = packed_ + first_column(kBox) / 4;
     if (params_.transposed) {
-      T* to = staging + lane % 8 * 64 + ((warp * 2 + matrix % 2) ^ lane % 8) * 8;
+      const int row = lane % 8, chunk = warp * 2 + matrix % 2;
+      T* to = staging + row * 64 + (chunk ^ layout::swizzle_xor(row, 3)) * 8;
 #pragma unroll
       for (int j = 0; j < kColumns / 8; j += 2) {
         const uint32_t* d = packed + 2 * j;
@@ -130,7 +132,7 @@ class Epilogue {
   // Where a row's 16-byte chunk lies in a box: TMA's 128-byte (or 64-byte) swizzle, which also
   // spares stmatrix bank conflicts.
   static __device__ int position(int row, int chunk) {
-    const int swizzle = kColumns == 64 ? row % 8 : row / 2 % 4;
+    const int swizzle = layout::swizzle_xor(row, kColumns == 64 ? 3 : 2);
     return row * kColumns + (chunk ^ swizzle) * 8;
   }
 
@@ -157,8 +159,10 @@ class Epilogue {
       const float of_lane = static_cast<float>(bias[column * params_.bias_col_stride]);
 #pragma unroll
       for (int i = 0; i < 8 && first + 4 * i < kBlockN; ++i) {
-        const float of_column = __shfl_sync(~0u, of_lane, i / 2 * 8 + lane % 4 * 2 + i % 2);
-        float* x = acc + first / 2 + i / 2 * 4 + i % 2;
+        const int index = i / 2 * 4 + i % 2;  // of the upper row's sums
+        const float of_column =
+            __shfl_sync(~0u, of_lane, layout::fragment_place(16, 8, lane, index).column);
+        float* x = acc + first / 2 + index;
         x[0] += of_column, x[2] += of_column;
       }
     }

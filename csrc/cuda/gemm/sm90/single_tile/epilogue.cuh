@@ -9,6 +9,7 @@
 #include "cuda/ptx/stmatrix_trans.h"
 #include "cuda/tile/accumulators.cuh"
 #include "cuda/tile/convert.cuh"
+#include "cuda/tile/layout_index.h"
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
 
@@ -119,11 +120,13 @@ class WarpStore {
 
   __device__ void finish(float (&sums)[kColumns / 2]) const {
     if (params_.bias != nullptr && params_.bias_of_rows) [[unlikely]] {
-      add_to_rows(sums, bias_[lane_ / 4], bias_[lane_ / 4 + 8]);
+      const int row = layout::fragment_place(16, 8, lane_, 0).row;
+      add_to_rows(sums, bias_[row], bias_[row + 8]);
     } else if (params_.bias != nullptr) [[unlikely]] {
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) {
-        const float2 x = *reinterpret_cast<const float2*>(bias_ + j * 8 + lane_ % 4 * 2);
+        const int column = layout::fragment_place(16, 8, lane_, 4 * j).column;
+        const float2 x = *reinterpret_cast<const float2*>(bias_ + column);
         add_quad(sums, j, {x.x, x.y, x.x, x.y});
       }
     }

@@ -12,6 +12,7 @@
 #include "cuda/tile/accumulators.cuh"
 #include "cuda/tile/cluster_reduction.cuh"
 #include "cuda/tile/convert.cuh"
+#include "cuda/tile/layout_index.h"
 
 namespace xgemm::cuda::gemm::sm90::skinny {
 
@@ -263,16 +264,18 @@ class ClusterReduction {
         const int64_t at = min(row + i, params_.wide_extent - 1);
         return static_cast<float>(bias[at * params_.bias_wide_stride]);
       };
-      const float upper = of_row(lane_ / 4), lower = of_row(lane_ / 4 + 8);
+      const int first = layout::fragment_place(16, 8, lane_, 0).row;
+      const float upper = of_row(first), lower = of_row(first + 8);
       add_to_rows(acc, upper, lower);
       return;
     }
 #pragma unroll
     for (int i = 0; i < kColumns / 4; ++i) {  // the lane's columns, two of them in each 8
-      const int column = narrow + i / 2 * 8 + lane_ % 4 * 2 + i % 2;
+      const int index = i / 2 * 4 + i % 2;    // in the upper row
+      const int column = narrow + layout::fragment_place(16, 8, lane_, index).column;
       const int64_t at = min(column, params_.narrow_extent - 1);
       const float x = static_cast<float>(bias[at * params_.bias_narrow_stride]);
-      acc[i / 2 * 4 + i % 2] += x, acc[i / 2 * 4 + 2 + i % 2] += x;
+      acc[index] += x, acc[index + 2] += x;
     }
   }
 
