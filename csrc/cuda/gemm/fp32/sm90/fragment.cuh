@@ -3,6 +3,7 @@
 
 #include "cuda/gemm/fp32/sm90/tile.cuh"
 #include "cuda/ptx/ld_st.h"
+#include "cuda/tile/layout_index.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
@@ -28,7 +29,8 @@ class FragmentReader {
     const int g = lane / 4, t = lane % 4;
     const int line = kAlongK ? row + 2 * g : row / 32 * kDepth + slice * kPairOfSteps + 2 * t;
     const int chunk = kAlongK ? slice * 2 + t / 2 : g;
-    even_ = tile + line * 128 + (chunk ^ line % 8) * 16 + (kAlongK ? t % 2 * 8 : 0);
+    even_ =
+        tile + line * 128 + (chunk ^ layout::swizzle_xor(line, 3)) * 16 + (kAlongK ? t % 2 * 8 : 0);
     odd_ = (even_ ^ 16) + 128;
   }
 

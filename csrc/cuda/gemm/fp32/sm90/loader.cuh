@@ -8,6 +8,7 @@
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/opaque.h"
 #include "cuda/ptx/tma.h"
+#include "cuda/tile/layout_index.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
@@ -109,7 +110,7 @@ class OperandCopies {
     line_step_ = kBytes * (kThreads / lanes) * line_stride;
     tile_step_ = kBytes * kDepth * operand.k_stride;
     offset_ = (kAlongK ? line : along / 32 * kDepth + line) * kLineBytes +
-              ((along % 32 / 4) ^ line % 8) * 16 + along % 4 * kBytes;
+              ((along % 32 / 4) ^ layout::swizzle_xor(line, 3)) * 16 + along % 4 * kBytes;
   }
 
   __device__ void fetch(uint32_t tile) {

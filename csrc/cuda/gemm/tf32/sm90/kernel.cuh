@@ -46,8 +46,7 @@ class Scheduler {
     if (next_ >= params_.work_tiles) return false;
     const int per_plane = params_.tiles_x * params_.tiles_y;
     const int plane = next_ / per_plane, in_plane = next_ % per_plane;
-    // Groups of rows, column by column: CTAs that run at the same time share operands in L2.
-    // (place_in_groups of tile/rasterization.cuh, written out: its call changes the machine code.)
+    // layout::grouped_tile, written out.
     constexpr int kGroup = 2048 / (Tile::kRows * Tile::kCluster);
     const int first = in_plane / (kGroup * params_.tiles_y) * kGroup;
     const int height = min(params_.tiles_x - first, kGroup);

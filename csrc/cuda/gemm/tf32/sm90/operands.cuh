@@ -7,6 +7,7 @@
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/wgmma.h"
 #include "cuda/ptx/wgmma_tf32.h"
+#include "cuda/tile/layout_index.h"
 
 namespace xgemm::cuda::gemm::tf32::sm90 {
 
@@ -60,7 +61,8 @@ class XReader {
     const int row = XRows<Tile, kXAlongRows>(consumer, thread).row(0, group);
     if constexpr (kXAlongRows) {
       const int chunk = row % kBoxRows / 4;
-      offset_ = row / kBoxRows * kBoxRows * kBlockK * 4 + t * 128 + (chunk ^ t) * 16 + row % 4 * 4;
+      offset_ = row / kBoxRows * kBoxRows * kBlockK * 4 + t * 128 +
+                (chunk ^ layout::swizzle_xor(t, 3)) * 16 + row % 4 * 4;
     } else {
       offset_ = row * 128 + group * 16 + t * 4;
     }
