@@ -5,6 +5,7 @@
 #include "common/math.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/shared_memory.h"
+#include "cuda/tile/layout_index.h"
 #include "cuda/w4a16/sm80/epilogue.cuh"
 #include "cuda/w4a16/sm80/warp_mma.cuh"
 
@@ -47,8 +48,9 @@ __device__ void store_tile(const Params& params, const Work& work,
                            int thread, int warp_m, int warp_n, int warp_k) {
   constexpr int kPitch = Tile::kStagingPitch, kPart = Tile::kBlockM * kPitch;
   const int lane = thread % 32;
-  float* own = staging + warp_k * kPart + (warp_m * Tile::kWarpRows + lane % 4 * 2) * kPitch +
-               warp_n * Tile::kWarpColumns + lane / 4;
+  const layout::Place first = layout::fragment_place(16, 8, lane, 0);  // of D^T
+  float* own = staging + warp_k * kPart + (warp_m * Tile::kWarpRows + first.column) * kPitch +
+               warp_n * Tile::kWarpColumns + first.row;
 #pragma unroll
   for (int s = 0; s < Tile::kStrips; ++s) {
 #pragma unroll

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/ptx/cp_async.h"
+#include "cuda/tile/layout_index.h"
 #include "cuda/w4a16/sm80/params.h"
 #include "cuda/w4a16/sm80/tile.h"
 
@@ -23,8 +24,7 @@ struct Work {
       in_plane = column = index % tiles;
     }
     if (params.tiles_m > 1) {
-      // Groups of rows, column by column: CTAs that run at the same time share operands in L2.
-      constexpr uint32_t kGroupRows = 2048 / Tile::kBlockM;
+      constexpr uint32_t kGroupRows = 2048 / Tile::kBlockM;  // layout::grouped_tile, written out
       first = in_plane / (kGroupRows * params.tiles_n) * kGroupRows;
       const uint32_t height = min(params.tiles_m - first, kGroupRows);
       const uint32_t in_group = in_plane - first * params.tiles_n;
@@ -42,7 +42,7 @@ struct Work {
 // Byte offset of 8 values of k within the [rows, 128] of X that go with a unit. XOR the row into
 // the 16-byte chunk: the 8 rows of an ldmatrix then lie in 8 different groups of 4 banks.
 __device__ constexpr int x_offset(int row, int chunk) {
-  return row * kXRowBytes + (chunk ^ row % 8) * 16;
+  return row * kXRowBytes + (chunk ^ layout::swizzle_xor(row, 3)) * 16;
 }
 
 template <typename Tile>

@@ -11,6 +11,7 @@
 #include "cuda/ptx/ldmatrix.h"
 #include "cuda/ptx/mma_sm80.h"
 #include "cuda/ptx/opaque.h"
+#include "cuda/tile/layout_index.h"
 #include "cuda/w4a16/sm90/skinny/cta.cuh"
 #include "cuda/w4a16/sm90/skinny/dequant.cuh"
 #include "cuda/w4a16/sm90/skinny/format.cuh"
@@ -367,9 +368,10 @@ class Stream {
     int at, buffer, rows;
   };
   __device__ Handover find_handover() const {
-    const int row = lane_ % 4 * 2;
+    const layout::Place first = layout::fragment_place(16, 8, lane_, 0);  // of D^T
+    const int row = first.column;
     const int at = p_.shared.sums / static_cast<int>(sizeof(float)) +
-                   (warp_ * p_.rows + row) * sum_pitch(kStrips) + lane_ / 4;
+                   (warp_ * p_.rows + row) * sum_pitch(kStrips) + first.row;
     return {ptx::opaque(at), ptx::opaque(p_.warps * p_.rows * sum_pitch(kStrips)),
             ptx::opaque(p_.rows - row)};
   }

@@ -10,6 +10,7 @@
 
 #include "cuda/ptx/mbarrier_test.h"
 #include "cuda/ptx/wgmma.h"
+#include "cuda/tile/layout_index.h"
 #include "cuda/w4a16/sm90/wgmma/cta.cuh"
 #include "cuda/w4a16/sm90/wgmma/dequant.cuh"
 #include "cuda/w4a16/sm90/wgmma/ring.cuh"
@@ -40,10 +41,9 @@ class Consumer {
   __device__ void begin(const Segment& segment, int consumer) {
     if (groups_ > 0) return;
     const int row = min(segment.column * Config::kConsumers + consumer, params_.weight_rows - 1);
-    const int lane = thread_ % 32;
     dequantizer_.load_group({params_.weight + row * params_.row_bytes +
                                  static_cast<int64_t>(params_.units) * params_.unit_bytes +
-                                 (thread_ / 32 * 16 + lane / 4) * 2,
+                                 layout::fragment_place(64, 8, thread_, 0).row * 2,
                              kWarpgroupColumns * 2, params_.zeros});
   }
 
