@@ -159,27 +159,46 @@ def loops(blocks: dict[int, Block]) -> list[set[int]]:
     return list(bodies.values())
 
 
-def count_spills(sass: str) -> tuple[int, int]:
-    """Accesses of local memory in a kernel's machine code, and those inside its main loops."""
+def parse_instructions(sass: str) -> list[tuple[int, str]]:
+    """(address, text) of each instruction of a kernel."""
     instructions = [(int(address, 16), text) for address, text in INSTRUCTION.findall(sass)]
     if not instructions:
         raise ValueError("cuobjdump -sass: expected instructions, got none")
-    kind = TENSOR_CORE if TENSOR_CORE.search(sass) else PLAIN_ARITHMETIC
+    return instructions
+
+
+def main_loops(instructions: list[tuple[int, str]]) -> list[list[str]]:
+    """The instructions of each loop that does the arithmetic: of the tensor cores, or else fp32.
+
+    What a loop does itself counts, not what loops inside it do: an epilogue's has arithmetic of
+    its own, too, and the loop over tiles what was peeled off the main loop.
+    """
+    on_tensor_cores = any(TENSOR_CORE.search(text) for _, text in instructions)
+    kind = TENSOR_CORE if on_tensor_cores else PLAIN_ARITHMETIC
     blocks = basic_blocks(instructions)
-
-    def holders(pattern: re.Pattern[str]) -> list[int]:
-        """The block of each instruction that the pattern finds."""
-        addresses = [address for address, text in instructions if pattern.search(text)]
-        return [b.first for at in addresses for b in blocks.values() if b.first <= at <= b.last]
-
-    arithmetic, accesses, bodies = holders(kind), holders(LOCAL_ACCESS), loops(blocks)
-    # What a loop does itself, not in loops inside it: an epilogue's has arithmetic of its own, too,
-    # and the loop over tiles what was peeled off the main loop.
+    bodies = loops(blocks)
     own = [body.difference(*(other for other in bodies if other < body)) for body in bodies]
-    work = [sum(block in body for block in arithmetic) for body in own]
-    main = [body for body, count in zip(own, work, strict=True) if count >= 0.9 * max(work) > 0]
-    inside = [block for block in accesses if any(block in body for body in main)]
-    return len(accesses), len(inside)
+    texts = [
+        [
+            text
+            for address, text in instructions
+            if any(blocks[first].first <= address <= blocks[first].last for first in body)
+        ]
+        for body in own
+    ]
+    work = [sum(kind.search(text) is not None for text in body) for body in texts]
+    return [body for body, count in zip(texts, work, strict=True) if count >= 0.9 * max(work) > 0]
+
+
+def count_spills(sass: str) -> tuple[int, int]:
+    """Accesses of local memory in a kernel's machine code, and those inside its main loops."""
+    instructions = parse_instructions(sass)
+
+    def accesses(texts: Iterable[str]) -> int:
+        return sum(LOCAL_ACCESS.search(text) is not None for text in texts)
+
+    everywhere = accesses(text for _, text in instructions)
+    return everywhere, sum(accesses(body) for body in main_loops(instructions))
 
 
 def kernels(library: Path) -> list[Kernel]:
