@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from xgemm.cli.app import app
-from xgemm.ladder import problems, run, rungs, source
+from xgemm.ladder import plot, problems, run, rungs, source
 from xgemm.ladder.library import ops
 from xgemm.ladder.rungs import CPU, LADDERS
 
@@ -101,12 +101,40 @@ def test_a_climb_has_every_column_and_writes_json_and_a_plot(tmp_path: Path):
     records = {record["name"]: record for record in report["records"]}
     assert list(records) == [*(f"rung {n}" for n in range(5)), "torch", "xgemm"]
     assert all(record["error_of_bound"] <= 1 for record in records.values())
+    assert report["peak"]["bandwidth"] > 0
+    assert records["torch"]["intensity"] == pytest.approx(2 * 64**3 / (3 * 4 * 64**2))
     one, four = records["rung 1"], records["rung 4"]
     assert one["gain"] == pytest.approx(records["rung 0"]["seconds"] / one["seconds"])
     assert one["published_gain"] == pytest.approx(11.2 / 1.97)
     assert four["published"] == 35.4
     assert four["published_gain"] is None  # rung 3 has no published number
     assert 0 < four["of_peak"] < 1
+
+
+def test_a_roofline_is_the_bandwidth_and_then_the_peak():
+    peak = {"rate": 60.0, "bandwidth": 3000.0}
+    assert plot.roofline(peak, "TFLOP/s", 10) == pytest.approx(30)
+    assert plot.roofline(peak, "TFLOP/s", 20) == plot.roofline(peak, "TFLOP/s", 1000) == 60
+    assert plot.roofline({"rate": 80.0, "bandwidth": 10.0}, "GFLOP/s", 4) == 40
+
+
+def test_a_ladder_of_bytes_is_drawn_too(tmp_path: Path):
+    """Its plain read is the roof, and it has no other."""
+    ladder = LADDERS["w4a16"]
+    records = [
+        {"size": size, "rung": rung, "name": name, "rate": 1e3 + i, "published": published}
+        for size in ladder.sizes[:2]
+        for i, (rung, name, published) in enumerate(
+            [(4, "rung 4", None), (5, "rung 5", 646.8), (None, "torch", None)]
+        )
+    ]
+    report = {
+        **{"ladder": "w4a16", "unit": "GB/s", "published_on": ladder.published_on},
+        **{"device": "a GPU", "torch": "2.13", "records": records},
+        "peak": {"rate": 3129.0, "of": "a plain read", "clock_mhz": None, "bandwidth": None},
+    }
+    plot.plot_ladder(report, tmp_path / "w4a16.png")
+    assert (tmp_path / "w4a16.png").stat().st_size > 1000
 
 
 def test_the_list_names_every_rung():

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from xgemm.bench.timing import time_cuda
+from xgemm.bench.timing import time_calls, time_cuda
 from xgemm.ladder.library import ops
 from xgemm.ladder.rungs import Ladder
 
@@ -24,10 +24,18 @@ INSTRUCTIONS = {
 
 
 def measure_peak(ladder: Ladder) -> dict[str, Any]:
-    """`rate` in the ladder's unit, of what, and the clock of a GPU's multiprocessors meanwhile."""
+    """`rate` in the ladder's unit, of what, and the clock of a GPU's multiprocessors meanwhile.
+
+    `bandwidth`: GB/s of a plain read, the roofline's other half; None where it is the rate itself.
+    """
     if ladder.device == "cpu":
         rate = ops().cpu_peak(CPU_SECONDS) * 1e-9
-        return {"rate": rate, "of": "independent AVX2 FMAs in registers", "clock_mhz": None}
+        return {
+            "rate": rate,
+            "of": "independent AVX2 FMAs in registers",
+            "clock_mhz": None,
+            "bandwidth": _read_rate(ladder.device),
+        }
     instruction, steps, of = INSTRUCTIONS[ladder.name]
     x = torch.ones(READ_ELEMENTS, device="cuda")
     cycles = torch.zeros(1, dtype=torch.int64, device="cuda")
@@ -38,4 +46,16 @@ def measure_peak(ladder: Ladder) -> dict[str, Any]:
     # The lifetime of the only block of a multiprocessor is the kernel's, but for what starts and
     # ends it. Where there are several the first is preferred, and done long before the others.
     clock = float(cycles.item()) / seconds * 1e-6 if instruction == "wgmma" else None
-    return {"rate": work / seconds / unit, "of": of, "clock_mhz": clock}
+    bandwidth = None if instruction == "read" else _read_rate(ladder.device)
+    rate = work / seconds / unit
+    return {"rate": rate, "of": of, "clock_mhz": clock, "bandwidth": bandwidth}
+
+
+def _read_rate(device: str) -> float:
+    """GB/s of a read of 128 MiB: on a CPU by one thread's sum."""
+    x = torch.ones(READ_ELEMENTS, device=device)
+    if device == "cpu":
+        return x.nbytes / time_calls({"read": x.sum}, device)["read"] * 1e-9
+    cycles = torch.zeros(1, dtype=torch.int64, device=device)
+    work = ops().peak(cycles, x, "read", 0)
+    return work / time_cuda({"read": lambda: ops().peak(cycles, x, "read", 0)})["read"] * 1e-9

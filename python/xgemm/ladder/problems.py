@@ -23,6 +23,7 @@ class Problem:
     expected: torch.Tensor  # float64
     bound: torch.Tensor  # of the error, element by element
     work: float  # FLOP, or bytes where the ladder's unit is GB/s
+    bytes: float | None = None  # operands and result, each once, where work is FLOP
 
     def error_of_bound(self, result: torch.Tensor) -> float:
         """The largest error as a share of its bound; NaN where the result holds one."""
@@ -59,6 +60,7 @@ def _product(ladder: Ladder, size: str, seed: int) -> Problem:
         expected=expected,
         bound=bound,
         work=2.0 * m * n * k,
+        bytes=float(a.element_size() * (m * k + k * n + m * n)),
     )
 
 

@@ -44,6 +44,7 @@ class Measured:
     published: float | None  # in the ladder's unit
     published_gain: float | None
     error_of_bound: float
+    intensity: float | None  # FLOP a byte of operands and result, each once
 
 
 def skip_reason(ladder: Ladder) -> str | None:
@@ -165,4 +166,5 @@ def _record(
         error_of_bound=errors.get(
             name, 0.0 if number is not None else problem.error_of_bound(problem.peers[name]())
         ),
+        intensity=problem.work / problem.bytes if problem.bytes else None,
     )
