@@ -136,3 +136,70 @@ def test_a_transformers_model_within_a_module(tmp_path: Path) -> None:
         assert torch.equal(other(tokens()), model(tokens()))
         expected = model.encoder(tokens()).last_hidden_state
         assert torch.equal(encoder(tokens()).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda model: torch.compile(model, backend="eager"), torch.nn.DataParallel],
+    ids=["compile", "DataParallel"],
+)
+def test_a_wrapped_model_is_saved_as_the_model(tmp_path: Path, wrap: Callable[..., Any]) -> None:
+    model, other = make("Llama"), wrap(BY_NAME["Llama"].make_tiny(5))
+    xgemm.save(wrap(model), tmp_path)
+    assert torch.equal(logits(xgemm.load(tmp_path)), logits(model))
+    assert xgemm.load(tmp_path, model=other) is other
+    inner = other.module if isinstance(other, torch.nn.DataParallel) else other._orig_mod
+    assert torch.equal(logits(inner), logits(model))
+
+
+def test_an_adapted_model_is_loaded_into_another(tmp_path: Path) -> None:
+    """No config describes peft's model: the error says how to load it."""
+    peft = pytest.importorskip("peft")
+
+    def adapted(name: str, seed: int) -> Any:
+        config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+        return peft.get_peft_model(BY_NAME[name].make_tiny(seed), config)
+
+    model = xgemm.quantize(adapted("Llama", 0), group_size=32)
+    xgemm.save(model, tmp_path)
+    with pytest.raises(ValueError, match=r"no architecture 'PeftModel': pass .* as model="):
+        xgemm.load(tmp_path)
+    other = xgemm.load(tmp_path, model=adapted("Llama", 5))
+    assert torch.equal(logits(other), logits(model))
+
+
+def test_save_pretrained_over_a_save(tmp_path: Path) -> None:
+    xgemm.save(make("Llama"), tmp_path)
+    model = make("Llama")
+    model.model.norm.weight.data.mul_(2)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"save_pretrained wrote it, remove xgemm_manifest.json"):
+        xgemm.load(tmp_path)
+    (tmp_path / "xgemm_manifest.json").unlink()
+    assert torch.equal(logits(xgemm.load(tmp_path)), logits(model))
+
+
+def test_the_config_of_a_model_is_passed_on(tmp_path: Path) -> None:
+    """To its own directory; and to another's, which is refused, as it cannot be loaded so."""
+    from_pretrained = transformers.AutoModelForCausalLM.from_pretrained
+    model = make("Llama")
+    model.save_pretrained(tmp_path / "packed")
+    BY_NAME["Llama"].make_tiny().save_pretrained(tmp_path / "float")
+    loaded = from_pretrained(tmp_path / "packed", config=model.config)
+    again = from_pretrained(tmp_path / "packed", config=loaded.config)
+    assert torch.equal(logits(again), logits(model))
+    with pytest.raises(ValueError, match=r"lacks .*qweight.*holds no packed weight.*take quant"):
+        from_pretrained(tmp_path / "float", config=model.config)
+
+
+def test_a_recipe_in_a_config_does_not_make_a_float_model(tmp_path: Path) -> None:
+    """As an object and as a dict: it would be loaded in float, and called quantized."""
+    import xgemm.hf
+
+    recipe = xgemm.hf.XgemmConfig(group_size=32)
+    BY_NAME["Llama"].make_tiny().save_pretrained(tmp_path)
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    for section in (recipe, recipe.to_dict()):
+        config.quantization_config = section
+        with pytest.raises(ValueError, match=r"holds a recipe.*pass it as quantization_config="):
+            transformers.AutoModelForCausalLM.from_pretrained(tmp_path, config=config)

@@ -35,7 +35,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from xgemm.attach import attach
 from xgemm.formats import atomic
-from xgemm.formats.collect import tensors_of, to_cpu
+from xgemm.formats.collect import tensors_of, to_cpu, unwrapped
 from xgemm.formats.describe import quantization_config
 from xgemm.formats.documents import check_documents, read_documents, to_keep
 from xgemm.formats.files import (
@@ -115,6 +115,7 @@ def save(
     if not isinstance(model, nn.Module):
         raise TypeError(f"save: model must be a torch.nn.Module, got {type(model).__name__}")
     check_int("save: max_shard_bytes", max_shard_bytes, 1, 2**62)
+    model = unwrapped(model)
     tensors, tied = tensors_of(model, _storable)
     tensors.update(guards(tensors))
     target = real_path(directory, "save")
@@ -263,7 +264,7 @@ def _load_directory(
     made_here = model is None
     if model is None:
         model = make_transformers_model(path, config)
-    plan = FillPlan(model, specs, manifest, path)
+    plan = FillPlan(unwrapped(model), specs, manifest, path)
     # A caller's inference mode would make tensors that autograd refuses ever after.
     with torch.inference_mode(False), torch.no_grad():
         split: Collection[str] = ()
@@ -418,6 +419,7 @@ def _refuse_mixed(file: Path, save_id: Any, manifest: Manifest) -> None:
     raise ValueError(
         f"load: {file} is of another save than {MANIFEST_FILE} "
         f"(save id {save_id!r}, expected {manifest.save_id!r})"
+        + ("" if save_id else f": if save_pretrained wrote it, remove {MANIFEST_FILE}")
     )
 
 

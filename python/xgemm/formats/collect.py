@@ -7,9 +7,21 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from xgemm.formats.offloaded import offloaded_tensor
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model within torch.compile's and data parallel wrappers: files hold its names."""
+    while True:
+        if isinstance(model, DataParallel | DistributedDataParallel):
+            model = model.module
+        elif type(model).__name__ == "OptimizedModule":  # importing its class takes a second
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            return model
 
 
 def tensors_of(

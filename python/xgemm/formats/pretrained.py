@@ -213,5 +213,8 @@ def _class(path: Path, config: dict[str, Any]) -> Any:
     name = architectures[0] if architectures else None
     cls = getattr(transformers, name, None) if isinstance(name, str) else None
     if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
-        raise ValueError(f"load: {path}: transformers has no architecture {name!r:.100}")
+        raise ValueError(
+            f"load: {path}: transformers has no architecture {name!r:.100}: pass the module to "
+            "fill as model="
+        )
     return cls

@@ -57,7 +57,8 @@ class XgemmConfig(QuantizationConfigMixin):
         self.modules = dict(modules or {})
         self.experts = dict(experts or {})
         self._saved = saved
-        if modules is None and experts is None:
+        self.only_recipe = modules is None and experts is None  # of no model yet
+        if self.only_recipe:
             if saved:
                 names = ", ".join(sorted(saved))
                 raise TypeError(f"XgemmConfig: there is no argument {names}")
@@ -76,6 +77,10 @@ class XgemmConfig(QuantizationConfigMixin):
                 f"XgemmConfig: scale_dtype must be torch.float16, torch.bfloat16 or None, "
                 f"got {self.scale_dtype}"
             )
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of a dict: transformers asks so where the config of a model in memory is passed on."""
+        return getattr(self, name, default)
 
     def recipe(self) -> dict[str, Any]:
         """How to quantize, or how the model was quantized: the values of RECIPE."""
@@ -99,6 +104,9 @@ class XgemmConfig(QuantizationConfigMixin):
         values = dict(config_dict)
         if "modules" in values or "experts" in values:
             values = {"modules": {}, **dict.fromkeys(RECIPE), **values}
+        else:  # of to_dict
+            values.pop("format", None)
+            values.pop("layout_version", None)
         for name in ("quant_method", "save_id"):  # the second is of one save by xgemm.save
             values.pop(name, None)
         config = cls(**copy.deepcopy(values))
@@ -112,9 +120,9 @@ class XgemmConfig(QuantizationConfigMixin):
             "layout_version": LAYOUT_VERSION,
             **{name: value for name, value in self.recipe().items() if value is not None},
             **self._saved,
-            "modules": self.modules,
-            "experts": self.experts,
         }
+        if not self.only_recipe:
+            values |= {"modules": self.modules, "experts": self.experts}
         return copy.deepcopy(values)
 
 

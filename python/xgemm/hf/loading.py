@@ -21,6 +21,11 @@ from xgemm.hf.names import Names, some
 from xgemm.hf.shares import ShareLoading, tensor_parallel_size
 from xgemm.nn import QuantExperts, QuantLinear
 
+_FLOAT_WEIGHTS = (
+    ". It holds no packed weight: if its weights are float ones, the config is of another model: "
+    "take quantization_config out of config.json, or out of the config that was passed"
+)
+
 
 def check_files(files: Iterable[str], directory: str) -> None:
     """Refuse checkpoint files that are not regular, or not of the local directory that has them.
@@ -112,7 +117,10 @@ class Loading:
             if self.names.find(key.rpartition(".")[0]) in self.layers:
                 unexpected.append(key)
         if missing:
-            raise ValueError(f"from_pretrained: the checkpoint lacks {some(missing)}")
+            raise ValueError(
+                f"from_pretrained: the checkpoint lacks {some(missing)}"
+                + ("" if self._any_packed() else _FLOAT_WEIGHTS)
+            )
         if unexpected:
             raise ValueError(f"from_pretrained: the model has no {some(unexpected)}")
         if info.mismatched_keys:
@@ -130,6 +138,10 @@ class Loading:
             except (TypeError, ValueError) as error:
                 where = f"from_pretrained: {self._file_of(name)}{name}"
                 raise type(error)(f"{where}: {error}") from None
+
+    def _any_packed(self) -> bool:
+        """Whether the checkpoint has a packed weight at all."""
+        return not self.files or any(self._file_of(name) for name in self.layers)
 
     def _where(self) -> str:
         """The beginning of messages, with the directory where it is known."""

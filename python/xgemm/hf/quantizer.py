@@ -41,6 +41,11 @@ class XgemmHfQuantizer(HfQuantizer):
     def validate_environment(self, *args: Any, **kwargs: Any) -> None:
         if not self.pre_quantized:
             self.quantization_config.check_recipe()
+        elif self.quantization_config.only_recipe:
+            raise ValueError(
+                "from_pretrained: the model's config holds a recipe, and no modules that are "
+                "quantized: to quantize while loading, pass it as quantization_config="
+            )
 
     @property
     def quantized_element_size(self) -> float:
