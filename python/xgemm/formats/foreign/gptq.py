@@ -35,8 +35,8 @@ class Gptq:
 
     def __init__(self, section: Section) -> None:
         self._section = section
-        section.four_bits("bits")
-        version = section.text("checkpoint_format", "format", default="gptq")
+        section.four_bits("bits", "wbits", "w_bit")
+        version = section.text("checkpoint_format", "format", default="gptq").lower()
         if version not in _VERSIONS:
             raise section.error("checkpoint_format", " or ".join(map(repr, _VERSIONS)), version)
         self.version = _VERSIONS.index(version) + 1
@@ -78,7 +78,7 @@ class Gptq:
             if rule is not None and pattern.match(layer):
                 sections.insert(0, rule)
                 break
-        if "bits" in sections[0].values:
+        if len(sections) > 1 and "bits" in sections[0].values:
             sections[0].four_bits("bits")
         size = next((s.group_size("group_size") for s in sections if "group_size" in s.values), 128)
         return size, next((s.flag("sym") for s in sections if "sym" in s.values), True)

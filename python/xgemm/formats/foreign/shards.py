@@ -13,6 +13,7 @@ import torch
 
 from xgemm.formats.foreign.layer import ForeignLayer, LayerShape
 from xgemm.formats.foreign.methods import ForeignFormat
+from xgemm.formats.foreign.regroup import layout_group_size
 from xgemm.formats.headers import header_specs
 from xgemm.formats.quantized import QuantizedWeight
 
@@ -95,7 +96,13 @@ class Shards(TensorFiles):
 
     def shapes(self) -> dict[str, LayerShape]:
         """Every layer's shape; what is wrong with a header is refused before a weight is read."""
-        return {name: self.form.shape(layer) for name, layer in self.layers.items()}
+        shapes = {name: self.form.shape(layer) for name, layer in self.layers.items()}
+        for name, shape in shapes.items():
+            try:
+                layout_group_size(shape.group_size, shape.k)
+            except ValueError as error:
+                raise ValueError(f"load: {self.directory}: {name}: {error}") from None
+        return shapes
 
     def read(self, layer: str) -> QuantizedWeight:
         return self.form.read(self.layers[layer])
