@@ -22,7 +22,8 @@
 //
 // Small products pay for what is not an FMA, so: panels are as large as the operands, and nobody
 // zeroes them; 16 rows that lie side by side are copied as vectors; B is read where it lies if its
-// panels would be used by 128 rows or fewer; a whole tile goes from its registers to C.
+// panels would be used by 512 rows or fewer; a whole tile goes from its registers to C, which
+// nobody clears first.
 //
 // What is left. Other packing is scalar, and blocks are of fixed sizes. The product's kernel
 // (csrc/cpu/sgemm) vectorizes all of it, chooses blocks by the caches, uses AVX-512 where there is
@@ -39,7 +40,7 @@ namespace {
 
 constexpr int64_t kTileM = 16, kTileN = 6;      // of C, in registers
 constexpr int64_t kBlockM = 64, kBlockK = 256;  // of A, packed
-constexpr int64_t kFewRows = 128;               // for which B is not packed
+constexpr int64_t kFewRows = 512;               // for which B is not packed
 
 // An operand as packing reads it: element (row, column) lies at data[row * down + column * right].
 struct Strided {
@@ -55,10 +56,11 @@ struct Output {
   float* c;
   int64_t ldc, rows, columns;
   float alpha;
+  bool overwrite;  // what C holds is not read
 };
 
-// out.c[j][i] += alpha times the sum over p of a[p][i] b(j, p); a: packed. Of packed B the strides
-// are constants.
+// out.c[j][i] = what it was, plus alpha times the sum over p of a[p][i] b(j, p); a: packed. Of
+// packed B the strides are constants.
 template <bool kPacked>
 XGEMM_TARGET_AVX2 void multiply_tile(const float* a, const Strided& b, int64_t depth,
                                      const Output& out) {
@@ -81,8 +83,10 @@ XGEMM_TARGET_AVX2 void multiply_tile(const float* a, const Strided& b, int64_t d
   if (out.rows == kTileM && out.columns == kTileN) {
 #pragma GCC unroll 6
     for (int64_t j = 0; j < kTileN; ++j, c += out.ldc) {
-      _mm256_storeu_ps(c, _mm256_fmadd_ps(sums[j][0], alpha, _mm256_loadu_ps(c)));
-      _mm256_storeu_ps(c + 8, _mm256_fmadd_ps(sums[j][1], alpha, _mm256_loadu_ps(c + 8)));
+      for (int64_t half = 0; half < 2; ++half) {
+        const __m256 was = out.overwrite ? _mm256_setzero_ps() : _mm256_loadu_ps(c + 8 * half);
+        _mm256_storeu_ps(c + 8 * half, _mm256_fmadd_ps(sums[j][half], alpha, was));
+      }
     }
     return;
   }
@@ -93,7 +97,7 @@ XGEMM_TARGET_AVX2 void multiply_tile(const float* a, const Strided& b, int64_t d
     _mm256_storeu_ps(tile[j] + 8, _mm256_mul_ps(sums[j][1], alpha));
   }
   for (int64_t j = 0; j < out.columns; ++j, c += out.ldc) {
-    for (int64_t i = 0; i < out.rows; ++i) c[i] += tile[j][i];
+    for (int64_t i = 0; i < out.rows; ++i) c[i] = (out.overwrite ? 0.0f : c[i]) + tile[j][i];
   }
 }
 
@@ -128,8 +132,8 @@ void sgemm(bool transa, bool transb, int64_t m, int64_t n, int64_t k, float alph
       std::make_unique_for_overwrite<float[]>(round_up(std::min(m, kBlockM), kTileM) * most_k);
   const auto b_panels =
       std::make_unique_for_overwrite<float[]>(round_up(n - in_place, kTileN) * most_k);
-  for (int64_t j = 0; j < n; ++j) {
-    // As BLAS has it: beta = 0 overwrites C, whatever was there.
+  // As BLAS has it: beta = 0 overwrites C, whatever was there, and the first block of k does.
+  for (int64_t j = 0; j < n && (beta != 0 || k == 0); ++j) {
     for (int64_t i = 0; i < m; ++i) c[j * ldc + i] = beta == 0 ? 0.0f : beta * c[j * ldc + i];
   }
   for (int64_t p0 = 0; p0 < k; p0 += kBlockK) {
@@ -148,7 +152,8 @@ void sgemm(bool transa, bool transb, int64_t m, int64_t n, int64_t k, float alph
                     .ldc = ldc,
                     .rows = std::min(kTileM, block_m - i),
                     .columns = std::min(kTileN, n - j),
-                    .alpha = alpha});
+                    .alpha = alpha,
+                    .overwrite = beta == 0 && p0 == 0});
         }
       }
     }
