@@ -222,6 +222,16 @@ def test_an_input_of_another_dtype_is_refused(kind: str) -> None:
         build()(x)
 
 
+def test_an_input_that_is_not_dense_is_refused_by_name() -> None:
+    layer = QuantLinear(64, 32)
+    for x in (
+        torch.eye(64).to_sparse(),
+        torch.quantize_per_tensor(torch.eye(64), 1, 0, torch.qint8),
+    ):
+        with pytest.raises(TypeError, match=r"QuantLinear: x must be a dense float tensor, got"):
+            layer(x)
+
+
 def test_a_layer_of_another_size_is_refused_by_the_op() -> None:
     layer = build()[0]
     layer.out_features = 128

@@ -330,6 +330,9 @@ class QuantLinear(nn.Linear):
             check_tensor("QuantLinear: x", input)
             if input.is_nested:
                 return map_nested(self.forward, input)
+            if input.layout != torch.strided or input.is_quantized:
+                got = input.dtype if input.is_quantized else input.layout
+                raise TypeError(f"QuantLinear: x must be a dense float tensor, got {got}") from None
             if type(qweight) is PackedParameter and _get_current_dispatch_mode() is not None:
                 # A mode (make_fx's) that refuses every tensor class but torch's own.
                 return _w4a16(input, qweight.plain(), n, k, group_size, bias, perm, **options)
