@@ -1,6 +1,6 @@
 """Times the CPU kernels beside the best libraries: a table, JSON and a plot of GFLOP/s.
 
-    python benchmarks/bench_cpu.py [--cases squares,linears,half,w4a16,reduce] [--threads 1,2]
+    python benchmarks/bench_cpu.py [--cases squares,linears,half,bf16,w4a16,reduce] [--threads 1,2]
         [--sizes 64,128] [--output cpu.json] [--plot cpu.png]
 
 Peers: torch (MKL; mkldnn where it takes that), oneDNN through torch's fused linear, OpenBLAS
@@ -44,7 +44,9 @@ LINEAR_ROWS = (1, 2, 4, 8, 16, 32, 64, 256)
 W4_LAYERS = ((576, 576), (1536, 576), (1000, 777), (4096, 4096), (11008, 4096))
 W4_ROWS = (1, 4, 16, 64, 256)
 REDUCTIONS = ((1000,), (64, 64), (1 << 18,), (1 << 22,), (1024, 1024), (4096, 4096))
-CASES = ("squares", "linears", "half", "w4a16", "reduce")
+BF16_SQUARES = (64, 128, 256, 512, 1024, 2048)
+BF16_ROWS = (1, 4, 16, 64, 256, 1024)
+CASES = ("squares", "linears", "half", "bf16", "w4a16", "reduce")
 NO_TRANS, TRANS, ROW_MAJOR = 111, 112, 101  # of CBLAS
 FMA_STEPS = 2_000_000
 
@@ -186,6 +188,25 @@ def half(sizes: tuple[int, ...], _blas: list[Blas]) -> Iterator[tuple[str, str, 
             yield "half", name, Calls(calls, 2.0 * m * n * k, 2.0 * n * k)
 
 
+def bf16(sizes: tuple[int, ...], _blas: list[Blas]) -> Iterator[tuple[str, str, Calls]]:
+    """Squares, and linears of `sizes` rows, beside torch's bf16."""
+    for s in BF16_SQUARES:
+        a, b = torch.randn(s, s).bfloat16(), torch.randn(s, s).bfloat16()
+        ours = partial(torch.ops.xgemm.mul.default, a, b)
+        checked(f"bf16 {s}^3", product_error(ours(), a, b))
+        calls: dict[str, Call] = {OURS: ours, "torch": partial(torch.mm, a, b)}
+        yield "bf16", f"{s}x{s}x{s}", Calls(calls, 2.0 * s**3, 6.0 * s * s)
+    for n, k in LINEARS:
+        w = torch.randn(n, k).bfloat16()
+        for m in sizes or BF16_ROWS:
+            x = torch.randn(m, k).bfloat16()
+            ours = partial(torch.ops.xgemm.mul.default, x, w.t())
+            checked(f"bf16 {m}x{n}x{k}", product_error(ours(), x, w.t()))
+            calls = {OURS: ours, "torch": partial(torch.nn.functional.linear, x, w)}
+            size = 2.0 * (n * k + m * k + m * n)
+            yield "bf16", f"{m}x{n}x{k} linear", Calls(calls, 2.0 * m * n * k, size)
+
+
 def w4a16(sizes: tuple[int, ...], _blas: list[Blas]) -> Iterator[tuple[str, str, Calls]]:
     """bf16 activations, groups of 32 with zero points: what torch's int4 op takes."""
     for n, k in W4_LAYERS:
@@ -244,7 +265,8 @@ class Calls:
 
 
 SOURCES = {
-    "squares": squares, "linears": linears, "half": half, "w4a16": w4a16, "reduce": reduce,
+    "squares": squares, "linears": linears, "half": half, "bf16": bf16, "w4a16": w4a16,
+    "reduce": reduce,
 }  # fmt: skip
 
 

@@ -50,13 +50,13 @@ def test_panels_are_as_few_as_can_be_and_nearly_equal(cpp: ModuleType, m: int, m
     assert -(-m // rows) == -(-m // mr)
 
 
-@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512", "avx512vnni"])
+@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"])
 def test_blocks_hold_whole_tiles_and_fit_their_caches(cpp: ModuleType, isa: str) -> None:
     blocking = cpp.BLOCKING[isa]
     assert blocking.mc % blocking.mr == 0
     assert blocking.nc % blocking.nr == 0
     block, panel = blocking.mc * blocking.kc * 4, blocking.kc * blocking.nr * 4
-    if isa.startswith("avx512"):
+    if isa.startswith("avx512") or isa == "amx":
         assert block + panel <= AVX512_L2_BYTES
     else:
         assert panel <= L1_BYTES

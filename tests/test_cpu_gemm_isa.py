@@ -5,6 +5,7 @@ The instruction set is read once in a process, so each is tried in a process of 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -159,6 +160,85 @@ for group in (32, 128, -1):
 print("checked")
 """
 
+# What the instructions for bf16 would lose: they take subnormals for 0, and flush what is below
+# 2^-126. 2500 channels are more than one block of k.
+SMALL_BF16 = """
+import torch
+import xgemm
+from xgemm import reference
+
+generator = torch.Generator().manual_seed(5)
+
+def powers(rows, cols, low, high):
+    exponents = torch.randint(low, high + 1, (rows, cols), generator=generator)
+    signs = torch.randint(0, 2, (rows, cols), generator=generator) * 2 - 1
+    significands = 1 + torch.randint(0, 128, (rows, cols), generator=generator) / 128
+    return (significands * signs * torch.exp2(exponents.double())).bfloat16()
+
+def check(a, b, what):
+    for layout in (lambda x: x, lambda x: x.t().contiguous().t()):
+        result = torch.ops.xgemm.mul.default(layout(a), layout(b))
+        want, bound = reference.mul(a, b), reference.mul_bound(a, b)
+        assert reference.error_ratio(result, want, bound) <= 1, what
+
+for m, n, k in ((40, 50, 70), (33, 10, 2500)):
+    for low_a, high_a, low_b, high_b in (
+        (-133, -120, 100, 127), (100, 120, -140, -126),  # subnormal operands, normal products
+        (-70, -60, -70, -60), (-60, -50, -60, -50),  # products about 2^-126, and above
+        (-133, 20, -133, 20), (-54, -50, -54, -50),  # everything, and about the limit
+        (-126, -126, 23, 24),
+    ):
+        a, b = powers(m, k, low_a, high_a), powers(k, n, low_b, high_b)
+        check(a, b, (m, n, k, low_a, high_a, low_b, high_b))
+    # Pairs that cancel to something subnormal.
+    a, b = powers(m, k, -45, -40), powers(k, n, -60, -55)
+    a[:, 1::2] = -a[:, ::2]
+    b[1::2] = b[::2] * (1 + 2.0**-7)
+    check(a, b, (m, n, k, "cancel"))
+# The first block of k gives a subnormal sum; in the last, rows of zeros meet normal numbers.
+a, b = powers(40, 2500, 0, 3), powers(2500, 40, 0, 3)
+a[:5, :], a[:5, 7] = 0, 2.0**-65
+b[7] = 2.0**-65
+check(a, b, "sticky")
+assert (torch.ops.xgemm.mul.default(a, b)[:5] != 0).all()
+print("checked")
+"""
+
+NON_FINITE_BF16 = """
+import torch
+import xgemm
+
+torch.manual_seed(9)
+for m, n, k in ((40, 50, 70), (20, 33, 2100)):
+    for value in (float("nan"), float("inf"), -float("inf")):
+        a, b = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
+        a[3, k - 1], b[1, n - 1], b[5, 2] = value, value, value
+        a[7, 1] = 0  # times infinity
+        want = (a.double() @ b.double()).bfloat16()
+        for layout in (lambda x: x, lambda x: x.t().contiguous().t()):
+            y = torch.ops.xgemm.mul.default(layout(a), layout(b))
+            assert torch.equal(y.isnan(), want.isnan()), (m, n, k, value)
+            assert torch.equal(y.isinf(), want.isinf()), (m, n, k, value)
+            assert torch.equal(y[want.isinf()], want[want.isinf()]), (m, n, k, value)
+print("checked")
+"""
+
+# A sandbox that refuses arch_prctl (158), by which a process asks for AMX's state.
+REFUSED = """
+import ctypes, struct
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, 158), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+filters = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 4, ctypes.addressof(filters)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0  # no new privileges
+assert libc.prctl(22, 2, program) == 0, ctypes.get_errno()
+import torch, xgemm
+print(torch.ops.xgemm.explain("mul", 64, 64, 64, dtype="bfloat16").partition(":")[0])
+a = torch.randn(64, 64).bfloat16()
+want = a.double() @ a.double()
+assert torch.allclose(torch.ops.xgemm.mul.default(a, a).double(), want, 1e-2, 0.1)
+"""
+
 EXPLAIN = """
 import torch
 import xgemm
@@ -166,6 +246,15 @@ import xgemm
 torch.set_num_threads(2)
 for m, n, k in [(512, 512, 1024), (1, 512, 512), (16, 16, 16), (100, 4096, 512), (8, 8, 0)]:
     print(torch.ops.xgemm.explain("mul", m, n, k))
+"""
+
+EXPLAIN_BF16 = """
+import torch
+import xgemm
+
+torch.set_num_threads(2)
+for m, n, k in [(512, 512, 1024), (1, 512, 512), (16, 4096, 512), (8, 8, 8)]:
+    print(torch.ops.xgemm.explain("mul", m, n, k, dtype="bfloat16"))
 """
 
 
@@ -197,12 +286,30 @@ def cpu_runs_vnni() -> bool:
     return cpu_runs_avx512() and "avx512_vnni" in Path("/proc/cpuinfo").read_text().split()
 
 
+def cpu_runs_bf16() -> bool:
+    return cpu_runs_vnni() and "avx512_bf16" in Path("/proc/cpuinfo").read_text().split()
+
+
+def runs_amx() -> bool:
+    """By the CPU, and by what Linux gives this process."""
+    flags = Path("/proc/cpuinfo").read_text().split()
+    if not (cpu_runs_bf16() and {"amx_tile", "amx_bf16"} <= set(flags)):
+        return False
+    return ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0  # arch_prctl(ARCH_REQ_XCOMP_PERM)
+
+
 ISAS = [
     "generic",
     pytest.param("avx2", marks=pytest.mark.skipif(not cpu_runs_avx2(), reason="CPU lacks AVX2")),
     pytest.param(
         "avx512", marks=pytest.mark.skipif(not cpu_runs_avx512(), reason="CPU lacks AVX-512")
     ),
+]
+ISAS_BF16 = [
+    pytest.param(
+        "avx512bf16", marks=pytest.mark.skipif(not cpu_runs_bf16(), reason="CPU lacks AVX512_BF16")
+    ),
+    pytest.param("amx", marks=pytest.mark.skipif(not runs_amx(), reason="no AMX here")),
 ]
 ISAS_4_BIT = [
     *ISAS,
@@ -213,9 +320,29 @@ ISAS_4_BIT = [
 ]
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", [*ISAS, *ISAS_BF16])
 def test_ragged_products_match_float64(isa: str) -> None:
     assert run_with(isa, CHECK) == "checked\n"
+
+
+@pytest.mark.parametrize("isa", ISAS_BF16)
+def test_strange_numbers_of_bf16(isa: str) -> None:
+    assert run_with(isa, SMALL_BF16 + NON_FINITE_BF16) == "checked\nchecked\n"
+
+
+@pytest.mark.skipif(not runs_amx(), reason="no AMX here")
+def test_without_permission_for_amx_dot_products_run() -> None:
+    assert run_with("amx", REFUSED) == "cpu dense, avx512bf16\n"
+
+
+@pytest.mark.parametrize("isa", ISAS_BF16)
+def test_explain_names_the_kernel_of_bf16(isa: str) -> None:
+    square, row, linear, small = run_with(isa, EXPLAIN_BF16).splitlines()
+    for line in (square, linear):
+        assert line.startswith(f"cpu dense, {isa}: bf16 tiles (both operands are packed")
+        assert line.endswith("threads 2x1")
+    assert row.startswith("cpu dense, avx512: add rows (")
+    assert small.startswith("cpu dense, avx512: small (")
 
 
 @pytest.mark.parametrize("isa", ISAS_4_BIT)

@@ -60,8 +60,9 @@ void bind_blocking(py::module_& m) {
       .def_readonly("kc", &Blocking::kc)
       .def_readonly("nc", &Blocking::nc);
   py::dict table;
-  for (const auto isa : {xgemm::cpu::Isa::kGeneric, xgemm::cpu::Isa::kAvx2,
-                         xgemm::cpu::Isa::kAvx512, xgemm::cpu::Isa::kAvx512Vnni}) {
+  for (const auto isa :
+       {xgemm::cpu::Isa::kGeneric, xgemm::cpu::Isa::kAvx2, xgemm::cpu::Isa::kAvx512,
+        xgemm::cpu::Isa::kAvx512Vnni, xgemm::cpu::Isa::kAvx512Bf16, xgemm::cpu::Isa::kAmx}) {
     table[xgemm::cpu::name_of(isa)] = xgemm::cpu::dense::blocking_of(isa);
   }
   m.attr("BLOCKING") = table;

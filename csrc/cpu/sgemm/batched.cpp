@@ -61,6 +61,8 @@ void run_product(const Product& original, const Parallel& parallel) {
       return run_dot(p, plan, table, parallel);
     case Path::kAddRows:
       return run_add_rows(p, plan, table, parallel);
+    case Path::kBf16:
+      return run_bf16(p, plan, table, parallel);
     case Path::kSmall:
       return run_small(p, plan, table, parallel);
     case Path::kShort:

@@ -3,6 +3,7 @@
 
 #include "common/json.h"
 #include "common/math.h"
+#include "cpu/sgemm/bf16.h"
 #include "cpu/sgemm/plan.h"
 
 namespace xgemm::cpu {
@@ -10,6 +11,10 @@ namespace dense {
 namespace {
 
 std::string sizes(int64_t a, int64_t b) { return std::to_string(a) + "x" + std::to_string(b); }
+
+Isa isa_of(const Plan& plan, const Kernels& table) {
+  return plan.path == Path::kBf16 ? table.bf16->isa : table.isa;
+}
 
 const char* why(Path path) {
   switch (path) {
@@ -21,6 +26,8 @@ const char* why(Path path) {
       return "few rows and B contiguous along k: B is read once, in place";
     case Path::kAddRows:
       return "few rows and B contiguous along n: B is read once, in place";
+    case Path::kBf16:
+      return "both operands are packed into tiles of 16 by 32 k";
     case Path::kSmall:
       return "fits in the caches: operands are read in place where their strides allow";
     case Path::kShort:
@@ -40,8 +47,8 @@ std::string explain_gemm(const GemmProblem& problem, int num_threads, const Pane
   const Kernels& table = kernels();
   const Plan plan = make_plan(p, table, num_threads);
   const Blocking& blocking = table.blocking;
-  std::string text = std::string("cpu dense, ") + name_of(table.isa) + ": " + name_of(plan.path) +
-                     " (" + why(plan.path) + ")";
+  std::string text = std::string("cpu dense, ") + name_of(isa_of(plan, table)) + ": " +
+                     name_of(plan.path) + " (" + why(plan.path) + ")";
   if (plan.transposed) text += ", computed as D^T = B^T A^T";
   if (plan.path == Path::kSmall || plan.path == Path::kShort || plan.path == Path::kBlocked) {
     text += ", " + sizes(blocking.mr, blocking.nr) + " micro-kernel";
@@ -71,7 +78,7 @@ std::string explain_gemm_json(const GemmProblem& problem, int num_threads) {
       .add("dtype", name_of(problem.dtype))
       .add("threads", num_threads);
   choice.add("kernel", name_of(plan.path))
-      .add("isa", name_of(table.isa))
+      .add("isa", name_of(isa_of(plan, table)))
       .add("transposed", plan.transposed)
       .add("mr", blocking.mr)
       .add("nr", blocking.nr)

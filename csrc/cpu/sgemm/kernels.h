@@ -38,6 +38,8 @@ using AddRows = void (*)(int64_t rows, int64_t cols, int64_t k, const float* a, 
 inline constexpr int kMaxRows = 14;
 inline constexpr int kMaxPanelWidth = 32;
 
+struct Bf16Kernels;  // bf16.h
+
 struct Kernels {
   Isa isa;
   Blocking blocking;
@@ -53,6 +55,8 @@ struct Kernels {
   int dot_rows, add_rows_rows;
   DotColumns dot_columns;
   AddRows add_rows;
+  // Products of bf16 by their own instructions, or null.
+  const Bf16Kernels* bf16 = nullptr;
 };
 
 extern const Kernels kGenericKernels;

@@ -13,42 +13,11 @@ using avx2::Element;
 using avx512::first_lanes;
 using avx512::load16;
 using avx512::load_some;
+using avx512::transpose16;
 
 template <DType kType>
 XGEMM_INLINE_AVX512 __m512 load_any(const typename Element<kType>::Type* x, int64_t count) {
   return count >= 16 ? load16<kType>(x) : load_some<kType>(x, count);
-}
-
-// x[r][c] -> x[c][r]
-XGEMM_INLINE_AVX512 void transpose16(__m512 x[16]) {
-  __m512 t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
-    t[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    x[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
-    x[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
-    x[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    x[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-  }
-  // x[4 i + j], 128 bits at c: columns 4 c + j of rows 4 i ... 4 i + 3.
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
-    t[j] = _mm512_shuffle_f32x4(x[j], x[4 + j], 0x88);
-    t[4 + j] = _mm512_shuffle_f32x4(x[j], x[4 + j], 0xdd);
-    t[8 + j] = _mm512_shuffle_f32x4(x[8 + j], x[12 + j], 0x88);
-    t[12 + j] = _mm512_shuffle_f32x4(x[8 + j], x[12 + j], 0xdd);
-  }
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
-    x[j] = _mm512_shuffle_f32x4(t[j], t[8 + j], 0x88);
-    x[4 + j] = _mm512_shuffle_f32x4(t[4 + j], t[12 + j], 0x88);
-    x[8 + j] = _mm512_shuffle_f32x4(t[j], t[8 + j], 0xdd);
-    x[12 + j] = _mm512_shuffle_f32x4(t[4 + j], t[12 + j], 0xdd);
-  }
 }
 
 // A panel of rows that lie side by side: x(i, p) at x + i + p * stride.

@@ -20,6 +20,13 @@ constexpr int64_t kShortRows = 192;
 constexpr int64_t kShortFloats = int64_t{4} << 20;
 // Below this many multiplications a second thread costs more than it brings.
 constexpr int64_t kParallelWork = 160 * 1024;
+// Tiles of bf16 take products of at least so many rows and columns (fewer are streamed) and
+// multiplications, and at most so large a k, all of which is packed at once.
+constexpr int64_t kBf16Extent = 4;
+constexpr int64_t kBf16Work = 16 * 16 * 32;
+constexpr int64_t kBf16K = int64_t{1} << 17;
+// Multiplications below which a second thread costs more than it brings.
+constexpr int64_t kBf16ParallelWork = int64_t{2} << 20;
 
 // a * b, or the largest value where that does not fit.
 int64_t saturating_product(int64_t a, int64_t b) {
@@ -51,8 +58,14 @@ bool is_small(const Product& p, const Kernels& table) {
          saturating_product(p.m, p.k) <= panel && saturating_product(p.n, p.k) <= panel;
 }
 
+bool by_bf16(const Product& p, const Kernels& table) {
+  return table.bf16 != nullptr && p.b_source == nullptr && p.a.dtype == DType::kBF16 &&
+         std::min(p.m, p.n) >= kBf16Extent && p.k <= kBf16K && work_of(p) >= kBf16Work;
+}
+
 bool should_transpose(const Product& p, const Kernels& table) {
   if (p.b_source != nullptr) return false;
+  if (by_bf16(p, table)) return bf16_transposes(p);
   if (!is_small(p, table)) {
     if (streams(p, table)) return false;
     if (streams(transpose(p), table)) return true;
@@ -112,6 +125,13 @@ Plan make_plan(const Product& original, const Kernels& table, int num_threads) {
     plan.path = Path::kNoSum;
     plan.threads_n = 1;
     plan.threads_m = static_cast<int>(std::min<int64_t>(mn < kParallelWork ? 1 : threads, p.m));
+  } else if (by_bf16(p, table)) {
+    plan.path = Path::kBf16;
+    plan.threads_n = 1;
+    const int64_t blocks = ceil_div<int64_t>(std::max(p.m, p.n), 32);
+    if (work_of(p) >= kBf16ParallelWork) {
+      plan.threads_m = static_cast<int>(std::min<int64_t>(threads, blocks));
+    }
   } else if (is_small(p, table)) {
     plan.path = Path::kSmall;
     plan.threads_n = 1;
@@ -133,8 +153,8 @@ Plan make_plan(const Product& original, const Kernels& table, int num_threads) {
 }
 
 const char* name_of(Path path) {
-  constexpr const char* kNames[] = {"nothing", "no sum", "dot",    "add rows",
-                                    "small",   "short",  "blocked"};
+  constexpr const char* kNames[] = {"nothing",    "no sum", "dot",   "add rows",
+                                    "bf16 tiles", "small",  "short", "blocked"};
   return kNames[static_cast<int>(path)];
 }
 

@@ -10,6 +10,7 @@ enum class Path : int8_t {
   kNoSum,    // k or alpha is 0: D = activation(beta C + bias)
   kDot,      // few rows of A, B contiguous along k: dot products, B is read once and never copied
   kAddRows,  // few rows of A, B contiguous along n: rows of B are added up, B is never copied
+  kBf16,     // bf16 by its own instructions: both operands are packed into tiles
   kSmall,    // everything fits in the caches: operands are read where they lie
   kShort,    // few blocks of rows: A is packed whole, each thread packs the columns of B it owns
   kBlocked,  // Goto's loops: blocks of B shared by the threads, blocks of A packed by each
@@ -33,10 +34,14 @@ void run_no_sum(const Product& p, const Plan& plan, const Kernels& table, const 
 void run_dot(const Product& p, const Plan& plan, const Kernels& table, const Parallel& parallel);
 void run_add_rows(const Product& p, const Plan& plan, const Kernels& table,
                   const Parallel& parallel);
+void run_bf16(const Product& p, const Plan& plan, const Kernels& table, const Parallel& parallel);
 void run_small(const Product& p, const Plan& plan, const Kernels& table, const Parallel& parallel);
 void run_short(const Product& p, const Plan& plan, const Kernels& table, const Parallel& parallel);
 void run_blocked(const Product& p, const Plan& plan, const Kernels& table,
                  const Parallel& parallel);
+
+// Whether a product of bf16 is quicker to pack as D^T = B^T A^T.
+bool bf16_transposes(const Product& p);
 
 // One product, whichever way.
 void run_product(const Product& p, const Parallel& parallel);

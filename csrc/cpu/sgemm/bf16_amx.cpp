@@ -1,0 +1,82 @@
+// AMX: a block of D is 4 tile registers, and 2 each hold the tiles of A and B.
+#include "cpu/sgemm/bf16.h"
+
+// By asm statements: gcc 12's intrinsics do not say that they read and write memory. No compiler
+// allocates tile registers, so none is saved or clobbered.
+#define XGEMM_TILE_LOAD(tile, from, stride) \
+  asm volatile("tileloadd (%0,%1,1), %%tmm" #tile::"r"(from), "r"(stride) : "memory")
+#define XGEMM_TILE_STORE(tile, to, stride) \
+  asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"(stride) : "memory")
+#define XGEMM_TILE_ZERO(tile) asm volatile("tilezero %%tmm" #tile::)
+// sums += a b
+#define XGEMM_TILE_MULTIPLY(sums, a, b) \
+  asm volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sums::)
+
+namespace xgemm::cpu::dense {
+namespace {
+
+struct TileConfig {
+  uint8_t palette = 1, start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+static_assert(sizeof(TileConfig) == 64, "LDTILECFG reads 64 bytes");
+
+void begin() {
+  static constexpr TileConfig kConfig;
+  asm volatile("ldtilecfg %0" ::"m"(kConfig));
+}
+
+void end() { asm volatile("tilerelease" ::); }
+
+template <int kRows, int kCols>
+void multiply_block(const Bf16Block& block) {
+  constexpr int64_t kStride = 64, kSumStride = kBlockExtent * sizeof(float);
+  float* const sums = block.sums;
+  float* const below = sums + kTileExtent * kBlockExtent;
+  if (block.accumulate) {
+    XGEMM_TILE_LOAD(0, sums, kSumStride);
+    if (kCols == 2) XGEMM_TILE_LOAD(1, sums + kTileExtent, kSumStride);
+    if (kRows == 2) XGEMM_TILE_LOAD(2, below, kSumStride);
+    if (kRows == 2 && kCols == 2) XGEMM_TILE_LOAD(3, below + kTileExtent, kSumStride);
+  } else {
+    XGEMM_TILE_ZERO(0);
+    XGEMM_TILE_ZERO(1);
+    XGEMM_TILE_ZERO(2);
+    XGEMM_TILE_ZERO(3);
+  }
+  const uint16_t *a = block.a, *b = block.b;
+  for (int64_t step = 0; step < block.steps; ++step, a += kTileElements, b += kTileElements) {
+    XGEMM_TILE_LOAD(6, b, kStride);
+    XGEMM_TILE_LOAD(4, a, kStride);
+    XGEMM_TILE_MULTIPLY(0, 4, 6);
+    if (kCols == 2) {
+      XGEMM_TILE_LOAD(7, b + block.b_next, kStride);
+      XGEMM_TILE_MULTIPLY(1, 4, 7);
+    }
+    if (kRows == 2) {
+      XGEMM_TILE_LOAD(5, a + block.a_next, kStride);
+      XGEMM_TILE_MULTIPLY(2, 5, 6);
+    }
+    if (kRows == 2 && kCols == 2) XGEMM_TILE_MULTIPLY(3, 5, 7);
+  }
+  XGEMM_TILE_STORE(0, sums, kSumStride);
+  if (kCols == 2) XGEMM_TILE_STORE(1, sums + kTileExtent, kSumStride);
+  if (kRows == 2) XGEMM_TILE_STORE(2, below, kSumStride);
+  if (kRows == 2 && kCols == 2) XGEMM_TILE_STORE(3, below + kTileExtent, kSumStride);
+}
+
+void multiply(const Bf16Block& block) {
+  if (block.row_tiles == 2) {
+    return block.col_tiles == 2 ? multiply_block<2, 2>(block) : multiply_block<2, 1>(block);
+  }
+  return block.col_tiles == 2 ? multiply_block<1, 2>(block) : multiply_block<1, 1>(block);
+}
+
+}  // namespace
+
+constexpr Bf16Kernels kAmxKernels = {
+    .isa = Isa::kAmx, .begin = begin, .end = end, .multiply = multiply};
+
+}  // namespace xgemm::cpu::dense
