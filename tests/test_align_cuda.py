@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 A, B, D = 1 << 20, 1 << 30, 1 << 40  # addresses of the operands
-A_COPY, B_COPY = 1 << 50, 1 << 51
+WORKSPACE = 1 << 50
 
 extents = st.sampled_from([1, 2, 3, 5, 8, 9])
 
@@ -91,15 +91,14 @@ def test_copies_hold_what_the_problem_reads(
     cpp: ModuleType, sides: str, data: st.DataObject
 ) -> None:
     problem, (m, n, k) = data.draw(problems(cpp.GemmProblem))
-    copies = {
-        "a": cpp.plan_copy(problem, "a").to(A_COPY) if "a" in sides else None,
-        "b": cpp.plan_copy(problem, "b").to(B_COPY) if "b" in sides else None,
-    }
-    changed = cpp.with_copies(problem, copies["a"], copies["b"])
-    for name, index, rows, columns, src, dst in (
-        ("a", 1, m, k, A, A_COPY),
-        ("b", 2, k, n, B, B_COPY),
-        ("d", 3, m, n, D, 0),
+    changed, made = cpp.read_copies(problem, sides, WORKSPACE)
+    copies = dict(zip(sides, made, strict=True))
+    assert made[0].dst == WORKSPACE
+    assert made[-1].dst == WORKSPACE + sum(copy.bytes for copy in made[:-1])
+    for name, index, rows, columns, src in (
+        ("a", 1, m, k, A),
+        ("b", 2, k, n, B),
+        ("d", 3, m, n, D),
     ):
         before = addresses(getattr(problem, name), problem.batch, index, rows, columns)
         after = addresses(getattr(changed, name), changed.batch, index, rows, columns)
@@ -107,9 +106,9 @@ def test_copies_hold_what_the_problem_reads(
         if copy is None:
             assert after == before
             continue
-        where = copied(copy, src, dst)
+        where = copied(copy, src, copy.dst)
         assert [where[address] for address in after] == before
-        assert max(where) + 2 <= dst + copy.bytes
+        assert max(where) + 2 <= copy.dst + copy.bytes
         assert copy.bytes % 256 == 0
         _, *strides = getattr(changed, name)
         assert sorted(strides) == [1, copy.leading_dimension]
@@ -129,7 +128,7 @@ def test_rows_of_a_large_copy_begin_with_a_cache_line(
     strides = (1, size) if by_column else (size, 1)
     square = dict.fromkeys(("a_strides", "b_strides", "d_strides"), strides)
     problem = cpp.GemmProblem(m=size, n=size, k=size, dtype="float16", a=A, b=B, d=D, **square)
-    copy = cpp.plan_copy(problem, operand)
+    _, (copy,) = cpp.read_copies(problem, operand, WORKSPACE)
     assert (copy.inner_stride, copy.outer_stride) == (1, size)
     assert copy.leading_dimension % 64 == 0
     assert copy.bytes <= 1.125 * 2 * size * size
@@ -150,6 +149,5 @@ def test_two_copied_batch_dimensions_become_one(cpp: ModuleType) -> None:
         d_strides=(7, 1),
         batch=[(2, 1000, 0, 105), (3, 45, 0, 35)],
     )
-    copy = cpp.plan_copy(problem, "a").to(A_COPY)
-    changed = cpp.with_copies(problem, copy, None)
+    changed, (copy,) = cpp.read_copies(problem, "a", WORKSPACE)
     assert changed.batch == [(6, 5 * copy.leading_dimension, 0, 35)]

@@ -70,7 +70,7 @@ def test_a_dense_choice_is_the_candidate_of_the_least_estimate(cpp: ModuleType) 
         said = json.loads(cpp.explain_gemm_json(problem, **gpu))
         config = cpp.select_gemm(problem, **gpu)
         choice = said["choice"]
-        assert choice["kernel"] == config.kernel.name.lower()
+        assert choice["kernel"] == config.kernel
         assert same(choice, config, CONFIG)
         assert choice["reason"] == config.reason
         check_candidates(said)

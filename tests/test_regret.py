@@ -58,7 +58,7 @@ def chosen_key(cpp: ModuleType, shape: Any) -> str:
     choice = cpp.select_gemm(problem, *H200)
     names = ("block_m", "block_n", "stages", "cluster", "splits", "ctas", "stream_k", "swapped")
     fields = {name: getattr(choice, name) for name in (*names, "shifted", "copy_a", "copy_b")}
-    return Config(choice.kernel.name.lower(), **fields).key
+    return Config(choice.kernel, **fields).key
 
 
 def test_the_data_say_where_they_are_from(recorded):

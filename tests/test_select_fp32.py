@@ -31,24 +31,24 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
     """The choice, after what must hold for every choice."""
     capability, sm_count = device
     config = cpp.select_gemm(problem_of(cpp, case, precision), capability, sm_count)
-    kernel = config.kernel.name
+    kernel = config.kernel
     m, n, k = case.sizes
     if 0 in (m, n, case.products):
         return config
-    assert kernel in {"FP32", "FP32_SM90", "TF32", "TF32_SWAPPED", "TF32_SINGLE_TILE", "TF32_SM80"}
+    assert kernel in {"fp32", "fp32_sm90", "tf32", "tf32_swapped", "tf32_single_tile", "tf32_sm80"}
     assert 1 <= config.ctas <= 2**31 - 1
     assert 1 <= config.splits <= max(1, k), "a part of K is empty"
     partials = 4 * config.splits * (m + 3) * (n + 3) * case.products if config.splits > 1 else 0
     copies = 0
-    wgmma = kernel in {"TF32", "TF32_SWAPPED"}
-    tma_tiles = kernel in {"FP32_SM90", "TF32_SINGLE_TILE"}
-    assert kernel != "TF32_SINGLE_TILE" or precision == "tf32"
+    wgmma = kernel in {"tf32", "tf32_swapped"}
+    tma_tiles = kernel in {"fp32_sm90", "tf32_single_tile"}
+    assert kernel != "tf32_single_tile" or precision == "tf32"
     if tma_tiles:
         assert capability == 90
         assert k > 0
         assert len(case.batch) <= 1
         tile = (config.block_m, config.block_n)
-        assert tile in ({(64, 64), (32, 128), (32, 32)} if kernel == "FP32_SM90" else {(32, 32)})
+        assert tile in ({(64, 64), (32, 128), (32, 32)} if kernel == "fp32_sm90" else {(32, 32)})
         # Of D, or of its transpose: so many tiles, of which some are whole and some are split.
         counts = {
             case.products * ceil_div(rows, tile[0]) * ceil_div(columns, tile[1])
@@ -66,7 +66,7 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
         assert found
         split_tiles = max((config.ctas - tiles) // max(1, config.splits - 1) for tiles in found)
         partials = 4 * tile[0] * tile[1] * split_tiles * config.splits * (config.splits > 1)
-    elif kernel != "FP32":
+    elif kernel != "fp32":
         assert precision != "ieee"
         assert k > 0
         assert capability in (80, 90, 100) or precision == "tf32"
@@ -74,7 +74,7 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
         assert capability == 90
         assert len(case.batch) <= 1
         x, y = config.block_m, config.block_n
-        x, y = (y, x) if kernel == "TF32_SWAPPED" else (x, y)
+        x, y = (y, x) if kernel == "tf32_swapped" else (x, y)
         assert (x, y) in {(256, 128), (128, 256), (128, 192), (128, 128), (128, 64)}
         assert config.ctas % config.cluster == 0
         assert config.ctas <= sm_count, "a persistent CTA has an SM of its own"
@@ -85,7 +85,7 @@ def check(cpp: ModuleType, case: Case, precision: str, device: tuple[int, int]) 
     else:
         if config.copy_a or config.copy_b:
             assert tma_tiles or (
-                kernel == "FP32" and (config.block_m, config.block_n) == (128, 128)
+                kernel == "fp32" and (config.block_m, config.block_n) == (128, 128)
             ), "others read any stride"
             assert len(case.batch) <= 1
             copies += config.copy_a * (4 * k * (m + 31) * case.products + 256)
@@ -126,12 +126,12 @@ def test_tensor_cores_where_asked_for_and_where_they_are_faster(
             config = check(cpp, case, asked, device)
             fast = (80, 90, 100) if asked == "tf32" else (80, 90)  # of compute capability
             slow = asked == "ieee" or device[0] not in fast
-            wgmma = {"TF32", "TF32_SWAPPED"}
-            ieee = {"FP32_SM90" if device == HOPPER else "FP32"}
-            names = ieee if slow else wgmma if device == HOPPER else {"TF32_SM80"}
+            wgmma = {"tf32", "tf32_swapped"}
+            ieee = {"fp32_sm90" if device == HOPPER else "fp32"}
+            names = ieee if slow else wgmma if device == HOPPER else {"tf32_sm80"}
             if asked == "tf32x3" and device[0] == 100:
-                names = {"FP32", "TF32_SM80"}  # about as fast
-            assert config.kernel.name in names
+                names = {"fp32", "tf32_sm80"}  # about as fast
+            assert config.kernel in names
 
 
 @pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
@@ -165,7 +165,7 @@ def test_small_products_of_tf32_are_not_copied(
         assert not config.copy_a
         assert not config.copy_b
         if (a_layout, b_layout) == ("columns", "rows"):
-            assert config.kernel.name == "TF32_SINGLE_TILE"
+            assert config.kernel == "tf32_single_tile"
 
 
 def test_few_tiles_are_split_over_k(cpp: ModuleType) -> None:
@@ -202,8 +202,8 @@ def test_batches_of_small_matrices_get_a_warp_each(cpp: ModuleType) -> None:
     ):
         batch = ((count, m * k, k * n, m * n),) if count > 1 else ()
         config = check(cpp, product(m, n, k, batch=batch), "ieee", HOPPER)
-        tile = (config.kernel.name, config.block_m, config.block_n, config.stages)
-        assert tile == ("FP32_SM90", 32, 32, stages)
+        tile = (config.kernel, config.block_m, config.block_n, config.stages)
+        assert tile == ("fp32_sm90", 32, 32, stages)
 
 
 def test_few_long_columns_are_shared_by_a_cluster(cpp: ModuleType) -> None:
@@ -230,7 +230,7 @@ def test_a_warp_of_a_stream_has_short_columns_alone(cpp: ModuleType) -> None:
 def test_elements_that_are_stored_one_by_one_count(cpp: ModuleType, precision: str) -> None:
     """K is short, and rows of D are not aligned: wgmma's stores would take longest."""
     config = check(cpp, product(3467, 2886, 13), precision, HOPPER)
-    assert config.kernel.name == "FP32_SM90"
+    assert config.kernel == "fp32_sm90"
 
 
 def test_alignment_matters_and_addresses_do_not(cpp: ModuleType) -> None:

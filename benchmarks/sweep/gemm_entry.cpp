@@ -16,10 +16,10 @@
 namespace {
 
 namespace gemm = xgemm::cuda::gemm;
-using gemm::Config;
+using gemm::Choice;
 using xgemm::GemmProblem;
 using xgemm::cuda::choose::Listing;
-using Listed = xgemm::sweep::Listed<GemmProblem, Config>;
+using Listed = xgemm::sweep::Listed<GemmProblem, Choice>;
 
 // Mirrored in sweep/library.py.
 struct SweepProblem {
@@ -45,8 +45,8 @@ GemmProblem to_problem(const SweepProblem& given) {
 }
 
 // What the choice weighs, and the kernels that it leaves out where others are always ahead.
-Listing<Config> list(const GemmProblem& problem, const xgemm::DeviceInfo& device, Config* chosen) {
-  Listing<Config> listing;
+Listing<Choice> list(const GemmProblem& problem, const xgemm::DeviceInfo& device, Choice* chosen) {
+  Listing<Choice> listing;
   *chosen = gemm::select_config(problem, device, &listing);
   if (problem.dtype == xgemm::DType::kF32) return listing;
   gemm::sm80::select(problem, device, &listing);
@@ -63,20 +63,22 @@ extern "C" {
 // The choice first, then its other candidates.
 Listed* sweep_open(const SweepProblem* given, int sm_count, int capability) {
   const GemmProblem problem = to_problem(*given);
-  Config chosen;
-  const Listing<Config> listing =
+  Choice chosen;
+  const Listing<Choice> listing =
       list(problem, {.sm_count = sm_count, .capability = capability}, &chosen);
-  return new Listed(problem, chosen, listing,
-                    [&](const Config& config) { return gemm::to_json(problem, config); });
+  return new Listed(problem, chosen, listing, [&](const Choice& choice) {
+    return gemm::to_json(gemm::fields_of(problem, choice));
+  });
 }
 
 // The choice alone.
 Listed* sweep_select(const SweepProblem* given, int sm_count, int capability) {
   const GemmProblem problem = to_problem(*given);
-  const Config chosen =
+  const Choice chosen =
       gemm::select_config(problem, {.sm_count = sm_count, .capability = capability});
-  return new Listed(problem, chosen, {},
-                    [&](const Config& config) { return gemm::to_json(problem, config); });
+  return new Listed(problem, chosen, {}, [&](const Choice& choice) {
+    return gemm::to_json(gemm::fields_of(problem, choice));
+  });
 }
 
 const char* sweep_text(const Listed* listed) { return listed->text.c_str(); }

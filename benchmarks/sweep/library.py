@@ -44,7 +44,7 @@ def build() -> Path:
 
 @dataclass(frozen=True)
 class Config:
-    """csrc/cuda/gemm/config.h says what each field is."""
+    """csrc/cuda/gemm/select.h says what each field is."""
 
     kernel: str
     block_m: int

@@ -18,12 +18,12 @@ namespace {
 #ifdef XGEMM_WITH_CUDA
 void run_cuda(const char* op, const GemmProblem& problem, const TensorView& like,
               cudaStream_t stream) {
-  const cuda::gemm::Config config =
+  const cuda::gemm::Choice choice =
       cuda::gemm::remembered_config(problem, device_info(like.device_index));
   std::optional<Scratch> workspace;
-  if (config.workspace_bytes > 0) workspace.emplace(config.workspace_bytes, like);
+  if (choice.workspace_bytes > 0) workspace.emplace(choice.workspace_bytes, like);
   void* const memory = workspace ? workspace->data : nullptr;
-  require_ok(op, cuda::gemm::launch(problem, config, memory, stream));
+  require_ok(op, cuda::gemm::launch(problem, choice, memory, stream));
 }
 #endif
 

@@ -62,13 +62,17 @@ xgemm::GemmProblem make_problem(int64_t m, int64_t n, int64_t k, const std::stri
 
 using gemm::align::AlignedCopy;
 
-AlignedCopy plan_copy(const xgemm::GemmProblem& problem, const std::string& operand) {
-  return operand == "a" ? gemm::align::copy_of_a(problem) : gemm::align::copy_of_b(problem);
-}
-
-xgemm::GemmProblem with_copies(const xgemm::GemmProblem& problem, std::optional<AlignedCopy> a,
-                               std::optional<AlignedCopy> b) {
-  return gemm::align::with_copies(problem, a ? &*a : nullptr, b ? &*b : nullptr);
+// The problem as it reads copies of the operands that `sides` names, in a workspace; and the
+// copies.
+std::pair<xgemm::GemmProblem, std::vector<AlignedCopy>> read_copies(xgemm::GemmProblem problem,
+                                                                    const std::string& sides,
+                                                                    Address workspace) {
+  gemm::align::Copies plan;
+  if (sides.find('a') != std::string::npos) plan.a = gemm::align::order_of_a(problem);
+  if (sides.find('b') != std::string::npos) plan.b = gemm::align::order_of_b(problem);
+  const gemm::align::CopyList list =
+      gemm::align::read_copies(&problem, plan, reinterpret_cast<void*>(workspace));
+  return {problem, {list.copies, list.copies + list.count}};
 }
 
 void bind_align(py::module_& m) {
@@ -79,21 +83,18 @@ void bind_align(py::module_& m) {
       .def_readonly("inner_stride", &AlignedCopy::inner_stride)
       .def_readonly("leading_dimension", &AlignedCopy::leading_dimension)
       .def_property_readonly("matrices", &AlignedCopy::matrices)
-      .def_property_readonly("bytes", &AlignedCopy::bytes)
-      .def_property_readonly("batch",
-                             [](const AlignedCopy& copy) {
-                               std::vector<std::pair<int64_t, int64_t>> dims;
-                               for (int i = 0; i < copy.batch_dims; ++i) {
-                                 dims.emplace_back(copy.batch_size[i], copy.batch_stride[i]);
-                               }
-                               return dims;
-                             })
-      .def("to", [](AlignedCopy copy, Address dst) {
-        copy.dst = reinterpret_cast<void*>(dst);
-        return copy;
+      .def_property_readonly("bytes",
+                             [](const AlignedCopy& copy) { return copy.bytes(xgemm::DType::kF16); })
+      .def_property_readonly(
+          "dst", [](const AlignedCopy& copy) { return reinterpret_cast<Address>(copy.dst); })
+      .def_property_readonly("batch", [](const AlignedCopy& copy) {
+        std::vector<std::pair<int64_t, int64_t>> dims;
+        for (int i = 0; i < copy.batch_dims; ++i) {
+          dims.emplace_back(copy.batch_size[i], copy.batch_stride[i]);
+        }
+        return dims;
       });
-  m.def("plan_copy", &plan_copy, py::arg("problem"), py::arg("operand"));
-  m.def("with_copies", &with_copies, py::arg("problem"), py::arg("a"), py::arg("b"));
+  m.def("read_copies", &read_copies, py::arg("problem"), py::arg("sides"), py::arg("workspace"));
 }
 
 std::tuple<Address, int64_t, int64_t> matrix_of(const void* data, int64_t row_stride,
@@ -110,22 +111,42 @@ std::vector<Batch> batch_of(const xgemm::GemmProblem& problem) {
   return dims;
 }
 
+// A choice, and the fields that every kernel shows.
+struct Chosen {
+  gemm::Choice choice;
+  gemm::Fields fields;
+};
+
+Chosen chosen(const xgemm::GemmProblem& problem, const gemm::Choice& choice) {
+  return {choice, gemm::fields_of(problem, choice)};
+}
+
+void bind_choice(py::module_& m) {
+  using gemm::Fields;
+  const auto of = [](auto Fields::* member) {
+    return [member](const Chosen& chosen) { return chosen.fields.*member; };
+  };
+  py::class_<Chosen>(m, "GemmChoice")
+      .def_property_readonly("kernel", of(&Fields::kernel))
+      .def_property_readonly("block_m", of(&Fields::block_m))
+      .def_property_readonly("block_n", of(&Fields::block_n))
+      .def_property_readonly("stages", of(&Fields::stages))
+      .def_property_readonly("cluster", of(&Fields::cluster))
+      .def_property_readonly("splits", of(&Fields::splits))
+      .def_property_readonly("stream_k", of(&Fields::stream_k))
+      .def_property_readonly("shifted", of(&Fields::shifted))
+      .def_property_readonly("swapped", of(&Fields::swapped))
+      .def_property_readonly("ctas", of(&Fields::ctas))
+      .def_property_readonly("tma_store", of(&Fields::tma_store))
+      .def_property_readonly("copy_a", of(&Fields::copy_a))
+      .def_property_readonly("copy_b", of(&Fields::copy_b))
+      .def_property_readonly("workspace_bytes", of(&Fields::workspace_bytes))
+      .def_property_readonly("reason", [](const Chosen& c) { return c.choice.reason; });
+}
+
 }  // namespace
 
 void bind_gemm(py::module_& m) {
-  py::enum_<gemm::Kernel>(m, "GemmKernel")
-      .value("SM90_PERSISTENT", gemm::Kernel::kSm90Persistent)
-      .value("SM90_SKINNY", gemm::Kernel::kSm90Skinny)
-      .value("SM90_SINGLE_TILE", gemm::Kernel::kSm90SingleTile)
-      .value("GEMV", gemm::Kernel::kGemv)
-      .value("SM80", gemm::Kernel::kSm80)
-      .value("TF32", gemm::Kernel::kTf32)
-      .value("TF32_SWAPPED", gemm::Kernel::kTf32Swapped)
-      .value("TF32_SM80", gemm::Kernel::kTf32Sm80)
-      .value("FP32", gemm::Kernel::kFp32)
-      .value("FP32_SM90", gemm::Kernel::kFp32Sm90)
-      .value("TF32_SINGLE_TILE", gemm::Kernel::kTf32SingleTile)
-      .value("SIMT", gemm::Kernel::kSimt);
   py::class_<xgemm::GemmProblem>(m, "GemmProblem")
       .def(py::init(&make_problem), py::kw_only(), py::arg("m"), py::arg("n"), py::arg("k"),
            py::arg("dtype"), py::arg("a"), py::arg("a_strides"), py::arg("b"), py::arg("b_strides"),
@@ -144,22 +165,7 @@ void bind_gemm(py::module_& m) {
                                return matrix_of(p.d, p.d_row_stride, p.d_col_stride);
                              })
       .def_property_readonly("batch", &batch_of);
-  py::class_<gemm::Config>(m, "GemmConfig")
-      .def_readonly("kernel", &gemm::Config::kernel)
-      .def_readonly("block_m", &gemm::Config::block_m)
-      .def_readonly("block_n", &gemm::Config::block_n)
-      .def_readonly("stages", &gemm::Config::stages)
-      .def_readonly("cluster", &gemm::Config::cluster)
-      .def_readonly("splits", &gemm::Config::splits)
-      .def_readonly("stream_k", &gemm::Config::stream_k)
-      .def_readonly("shifted", &gemm::Config::shifted)
-      .def_readonly("swapped", &gemm::Config::swapped)
-      .def_readonly("ctas", &gemm::Config::ctas)
-      .def_readonly("tma_store", &gemm::Config::tma_store)
-      .def_readonly("copy_a", &gemm::Config::copy_a)
-      .def_readonly("copy_b", &gemm::Config::copy_b)
-      .def_readonly("workspace_bytes", &gemm::Config::workspace_bytes)
-      .def_readonly("reason", &gemm::Config::reason);
+  bind_choice(m);
 #define XGEMM_TILE(block_n, stages) std::pair(block_n, stages),
   m.attr("SM90_PERSISTENT_TILES") =
       std::vector<std::pair<int, int>>{XGEMM_SM90_TILES(XGEMM_TILE)};  // columns, stages
@@ -168,18 +174,25 @@ void bind_gemm(py::module_& m) {
   m.def(
       "select_gemm",
       [](const xgemm::GemmProblem& problem, int capability, int sm_count) {
-        return gemm::select_config(problem, {.sm_count = sm_count, .capability = capability});
+        return chosen(problem, gemm::select_config(
+                                   problem, {.sm_count = sm_count, .capability = capability}));
       },
       py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
   m.def(
       "remembered_gemm",
       [](const xgemm::GemmProblem& problem, int capability, int sm_count) {
-        return gemm::remembered_config(problem, {.sm_count = sm_count, .capability = capability});
+        return chosen(problem, gemm::remembered_config(
+                                   problem, {.sm_count = sm_count, .capability = capability}));
       },
       py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
   m.def("fast_divide", [](uint32_t x, uint32_t by) { return xgemm::FastDivisor(by).divide(x); });
   bind_align(m);
-  m.def("explain_gemm", &gemm::explain, py::arg("problem"), py::arg("config"));
+  m.def(
+      "explain_gemm",
+      [](const xgemm::GemmProblem& problem, const Chosen& chosen) {
+        return gemm::explain(problem, chosen.choice);
+      },
+      py::arg("problem"), py::arg("choice"));
   m.def(
       "explain_gemm_json",
       [](const xgemm::GemmProblem& problem, int capability, int sm_count, bool candidates) {

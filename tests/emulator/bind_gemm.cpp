@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "cuda/gemm/api.h"
+#include "cuda/gemm/gemv/select.h"
 #include "cuda/gemm/select.h"
+#include "cuda/gemm/sm90/tma_fit.h"
 #include "emulator/engine.h"
 
 namespace py = pybind11;
@@ -47,12 +49,113 @@ xgemm::GemmProblem make_problem(std::tuple<int64_t, int64_t, int64_t> mnk, int d
   return problem;
 }
 
-void launch(const xgemm::GemmProblem& problem, const gemm::Config& config) {
-  const emulator::Workspace workspace(config.workspace_bytes);
-  const xgemm::Status status = gemm::launch(problem, config, workspace.get(), nullptr);
+void launch(const xgemm::GemmProblem& problem, const gemm::Choice& choice) {
+  const emulator::Workspace workspace(choice.workspace_bytes);
+  const xgemm::Status status = gemm::launch(problem, choice, workspace.get(), nullptr);
   if (!status.ok()) {
     throw std::runtime_error(std::string(status.where) + ": " + cudaGetErrorString(status.error));
   }
+}
+
+// The first shape with the tile, of the side that select tries first; of no tile, select's.
+gemm::gemv::Config gemv_of(const xgemm::GemmProblem& problem, const gemm::Fields& f) {
+  if (f.block_m == 0) {
+    const auto scored = gemm::gemv::select(problem, {.sm_count = 1, .capability = 90}, nullptr);
+    if (!scored) throw std::invalid_argument("not for the matrix-vector kernels");
+    auto config = std::get<gemm::gemv::Config>(scored->choice.config);
+    config.splits = f.splits, config.cluster = f.cluster;
+    return config;
+  }
+  for (const bool swapped : {problem.n < problem.m, problem.n >= problem.m}) {
+    const auto view = gemm::gemv::view_of(problem, swapped);
+    const int tile = swapped ? f.block_m : f.block_n;
+    for (const gemm::gemv::Shape& shape : gemm::gemv::kShapes) {
+      if (view && shape.tile == tile && gemm::gemv::fits(shape, *view)) {
+        return {&shape, swapped, f.splits, f.cluster, f.ctas};
+      }
+    }
+  }
+  throw std::invalid_argument("no such matrix-vector kernel");
+}
+
+gemm::fp32::sm90::Config fp32_sm90_of(const xgemm::GemmProblem& problem, const gemm::Fields& f) {
+  namespace sm90 = gemm::fp32::sm90;
+  const auto p = gemm::fp32::make_tile_params(problem, f.block_m, f.block_n);
+  const bool by_tma = gemm::fp32::fits_tma(p, p.a, p.m, &xgemm::BatchDim::a) &&
+                      gemm::fp32::fits_tma(p, p.b, p.n, &xgemm::BatchDim::b);
+  if (std::string(f.kernel) == "tf32_single_tile") {
+    return {&sm90::kTileOfTf32, !by_tma, f.splits, f.ctas};
+  }
+  for (const sm90::TileShape* shape :
+       {&sm90::kTile64x64, &sm90::kTile32x128, &sm90::kTileOfWarp, &sm90::kTileSliced}) {
+    if (shape->block_m == f.block_m && shape->block_n == f.block_n && shape->stages == f.stages) {
+      return {shape, !by_tma, f.splits, f.ctas};
+    }
+  }
+  throw std::invalid_argument("no such tile");
+}
+
+// What a test wants, by the fields of every kernel.
+gemm::Choice choice_of(const xgemm::GemmProblem& given, const gemm::Fields& f) {
+  using gemm::align::Order;
+  const std::string kernel = f.kernel;
+  const bool fp32 = kernel.starts_with("fp32") || kernel == "tf32_single_tile";
+  const auto order = [&](Order of_tma) {
+    return fp32 ? Order::kAcrossK : kernel.starts_with("tf32") ? Order::kAlongK : of_tma;
+  };
+  gemm::Choice choice;
+  choice.workspace_bytes = f.workspace_bytes, choice.reason = "a test wants it";
+  if (f.copy_a) choice.copies.a = order(gemm::align::order_of_a(given));
+  if (f.copy_b) choice.copies.b = order(gemm::align::order_of_b(given));
+  xgemm::GemmProblem problem = given;
+  if (choice.copies.any()) {
+    choice.copies.bytes = gemm::align::read_copies(&problem, choice.copies, nullptr).bytes;
+  }
+
+  if (kernel == "sm90_persistent") {
+    choice.config =
+        gemm::sm90::persistent::Config{f.block_n,  f.stages,  f.cluster, f.splits,   f.ctas,
+                                       f.stream_k, f.shifted, f.swapped, f.tma_store};
+  } else if (kernel == "sm90_skinny") {
+    choice.config = gemm::sm90::skinny::Config{f.block_m, f.block_n, f.stages, f.splits, f.ctas};
+  } else if (kernel == "sm90_single_tile") {
+    namespace single_tile = gemm::sm90::single_tile;
+    const bool k_major = gemm::sm90::a_k_major(problem) && gemm::sm90::b_k_major(problem);
+    if (f.swapped) std::swap(problem.m, problem.n);
+    const auto clusters =
+        single_tile::clusters_of(xgemm::ceil_div<int64_t>(problem.m, f.block_m),
+                                 xgemm::ceil_div<int64_t>(problem.n, f.block_n), f.cluster);
+    choice.config = single_tile::Config{&single_tile::shape_of(f.block_m, f.block_n, k_major),
+                                        f.block_m,
+                                        f.block_n,
+                                        clusters,
+                                        f.splits,
+                                        f.ctas,
+                                        f.swapped};
+  } else if (kernel == "gemv") {
+    choice.config = gemv_of(problem, f);
+  } else if (kernel == "sm80") {
+    choice.config = gemm::sm80::Config{f.block_m, f.block_n, f.stages, f.splits, f.ctas};
+  } else if (kernel == "simt") {
+    choice.config = gemm::simt::Config{f.ctas};
+  } else if (kernel == "fp32") {
+    choice.config = gemm::fp32::Config{f.block_m, f.block_n, f.stages, f.cluster, f.splits, f.ctas};
+  } else if (kernel == "fp32_sm90" || kernel == "tf32_single_tile") {
+    choice.config = fp32_sm90_of(problem, f);
+  } else if (kernel == "tf32" || kernel == "tf32_swapped") {
+    const bool swapped = kernel == "tf32_swapped";
+    choice.config =
+        gemm::tf32::Config{{swapped ? f.block_n : f.block_m, swapped ? f.block_m : f.block_n},
+                           swapped,
+                           f.cluster,
+                           f.splits,
+                           f.ctas};
+  } else if (kernel == "tf32_sm80") {
+    choice.config = gemm::tf32::sm80::Config{f.splits, f.ctas};
+  } else {
+    throw std::invalid_argument("no such kernel: " + kernel);
+  }
+  return choice;
 }
 
 }  // namespace
@@ -65,31 +168,31 @@ void bind_gemm(py::module_& m) {
            py::arg("beta") = 0.0f, py::arg("bias") = 0, py::arg("bias_stride") = 1,
            py::arg("activation") = 0, py::arg("batch") = std::vector<Batch>{},
            py::arg("precision") = 0);
-  py::class_<gemm::Config>(m, "Config", py::module_local())
-      .def(py::init([](int kernel, int block_m, int block_n, int stages, int cluster, int splits,
-                       int ctas, bool tma_store, bool copy_a, bool copy_b, int64_t workspace_bytes,
-                       bool stream_k, bool shifted, bool swapped) {
-             return gemm::Config{.kernel = static_cast<gemm::Kernel>(kernel),
-                                 .block_m = block_m,
-                                 .block_n = block_n,
-                                 .stages = stages,
-                                 .cluster = cluster,
-                                 .splits = splits,
-                                 .stream_k = stream_k,
-                                 .shifted = shifted,
-                                 .swapped = swapped,
-                                 .ctas = ctas,
-                                 .tma_store = tma_store,
-                                 .copy_a = copy_a,
-                                 .copy_b = copy_b,
-                                 .workspace_bytes = workspace_bytes,
-                                 .reason = "a test wants it"};
-           }),
-           py::kw_only(), py::arg("kernel"), py::arg("block_m"), py::arg("block_n"),
-           py::arg("stages"), py::arg("cluster") = 1, py::arg("splits") = 1, py::arg("ctas"),
-           py::arg("tma_store") = false, py::arg("copy_a") = false, py::arg("copy_b") = false,
-           py::arg("workspace_bytes") = 0, py::arg("stream_k") = false, py::arg("shifted") = false,
-           py::arg("swapped") = false);
+  py::class_<gemm::Choice>(m, "Choice", py::module_local());
+  m.def(
+      "choice",
+      [](const xgemm::GemmProblem& problem, const std::string& kernel, int block_m, int block_n,
+         int stages, int cluster, int splits, int ctas, bool tma_store, bool copy_a, bool copy_b,
+         int64_t workspace_bytes, bool stream_k, bool shifted, bool swapped) {
+        return choice_of(problem, {.kernel = kernel.c_str(),
+                                   .block_m = block_m,
+                                   .block_n = block_n,
+                                   .stages = stages,
+                                   .cluster = cluster,
+                                   .splits = splits,
+                                   .stream_k = stream_k,
+                                   .shifted = shifted,
+                                   .swapped = swapped,
+                                   .ctas = ctas,
+                                   .tma_store = tma_store,
+                                   .copy_a = copy_a,
+                                   .copy_b = copy_b,
+                                   .workspace_bytes = workspace_bytes});
+      },
+      py::arg("problem"), py::kw_only(), py::arg("kernel"), py::arg("block_m"), py::arg("block_n"),
+      py::arg("stages"), py::arg("cluster"), py::arg("splits"), py::arg("ctas"),
+      py::arg("tma_store"), py::arg("copy_a"), py::arg("copy_b"), py::arg("workspace_bytes"),
+      py::arg("stream_k"), py::arg("shifted"), py::arg("swapped"));
   m.def("select", [](const xgemm::GemmProblem& problem, int capability, int sm_count) {
     return gemm::select_config(problem, {.sm_count = sm_count, .capability = capability});
   });

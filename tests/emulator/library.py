@@ -15,20 +15,6 @@ from extensions import EMULATOR
 
 DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}  # enum DType
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")  # enum Activation
-KERNELS = (
-    "sm90_persistent",
-    "sm90_skinny",
-    "gemv",
-    "sm80",
-    "simt",
-    "fp32",
-    "tf32",
-    "tf32_swapped",
-    "tf32_sm80",
-    "sm90_single_tile",
-    "fp32_sm90",
-    "tf32_single_tile",
-)  # enum Kernel
 PRECISIONS = ("ieee", "tf32x3", "tf32")  # enum Precision
 
 
@@ -114,7 +100,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Config:
-    """csrc/cuda/gemm/config.h says what each field is."""
+    """csrc/cuda/gemm/select.h says what each field is."""
 
     kernel: str
     block_m: int
@@ -131,8 +117,8 @@ class Config:
     shifted: bool = False
     swapped: bool = False
 
-    def to_library(self) -> Any:
-        return library().Config(**{**asdict(self), "kernel": KERNELS.index(self.kernel)})
+    def to_library(self, problem: Any) -> Any:
+        return library().choice(problem, **asdict(self))
 
 
 def _matrix(tensor: torch.Tensor) -> tuple[int, int, int]:
@@ -179,7 +165,7 @@ def run(problem: Any, machine: Machine, config: Config | None = None) -> str:
     chosen = (
         library().select(problem, machine.capability, machine.sm_count)
         if config is None
-        else config.to_library()
+        else config.to_library(problem)
     )
     library().launch(problem, chosen)
     return library().explain(problem, chosen)

@@ -2,84 +2,120 @@
 #include <sstream>
 
 #include "cuda/choose/choice_json.h"
-#include "cuda/gemm/align/plan.h"
 #include "cuda/gemm/select.h"
-#include "cuda/gemm/sm90/single_tile/tile.h"
-#include "cuda/gemm/sm90/tma_fit.h"
 
 namespace xgemm::cuda::gemm {
 namespace {
 
-// For people.
-const char* name_of(Kernel kernel) {
-  switch (kernel) {
-    case Kernel::kSm90Persistent:
-      return "sm90 persistent (wgmma + TMA)";
-    case Kernel::kSm90Skinny:
-      return "sm90 skinny (wgmma + TMA, operands swapped, K split over a cluster)";
-    case Kernel::kSm90SingleTile:
-      return "sm90 single-tile (wgmma + TMA, one tile for each CTA)";
-    case Kernel::kGemv:
-      return "gemv (a stream over the matrix)";
-    case Kernel::kSm80:
-      return "sm80 (mma.sync, any stride and alignment)";
-    case Kernel::kTf32:
-      return "tf32 (wgmma + TMA, fp32 operands)";
-    case Kernel::kTf32Swapped:
-      return "tf32 (wgmma + TMA, fp32 operands, swapped)";
-    case Kernel::kTf32Sm80:
-      return "tf32 (mma.sync, fp32 operands, any stride and alignment)";
-    case Kernel::kFp32:
-      return "fp32 (FP32 cores, any stride and alignment)";
-    case Kernel::kFp32Sm90:
-      return "fp32 sm90 (FP64 tensor cores)";
-    case Kernel::kTf32SingleTile:
-      return "tf32 single-tile (mma.sync + TMA, fp32 operands)";
-    case Kernel::kSimt:
-      return "simt (any stride and alignment)";
-  }
-  return "";
-}
+// Which kernel, and what it has of the fields.
+struct ToFields {
+  const GemmProblem& problem;
 
-// For programs: the enumerator's name.
-const char* tag_of(Kernel kernel) {
-  switch (kernel) {
-    case Kernel::kSm90Persistent:
-      return "sm90_persistent";
-    case Kernel::kSm90Skinny:
-      return "sm90_skinny";
-    case Kernel::kSm90SingleTile:
-      return "sm90_single_tile";
-    case Kernel::kGemv:
-      return "gemv";
-    case Kernel::kSm80:
-      return "sm80";
-    case Kernel::kTf32:
-      return "tf32";
-    case Kernel::kTf32Swapped:
-      return "tf32_swapped";
-    case Kernel::kTf32Sm80:
-      return "tf32_sm80";
-    case Kernel::kFp32:
-      return "fp32";
-    case Kernel::kFp32Sm90:
-      return "fp32_sm90";
-    case Kernel::kTf32SingleTile:
-      return "tf32_single_tile";
-    case Kernel::kSimt:
-      return "simt";
+  // As the simt kernel would, without CTAs.
+  Fields operator()(const Nothing&) const { return (*this)(simt::Config{.ctas = 0}); }
+  Fields operator()(const sm90::persistent::Config& c) const {
+    return {.kernel = "sm90_persistent",
+            .described = "sm90 persistent (wgmma + TMA)",
+            .block_m = sm90::persistent::kBlockM,
+            .block_n = c.block_n,
+            .stages = c.stages,
+            .cluster = c.cluster,
+            .splits = c.splits,
+            .stream_k = c.stream_k,
+            .shifted = c.shifted,
+            .swapped = c.swapped,
+            .ctas = c.ctas,
+            .tma_store = c.tma_store};
   }
-  return "";
-}
-
-// The operands as the kernel gets them: a copy may be along K where the operand cannot be read so.
-const sm90::single_tile::Shape& compiled_shape(const GemmProblem& p, const Config& config) {
-  const align::AlignedCopy a = align::copy_of_a(p), b = align::copy_of_b(p);
-  const GemmProblem copied =
-      align::with_copies(p, config.copy_a ? &a : nullptr, config.copy_b ? &b : nullptr);
-  const bool k_major = sm90::a_k_major(copied) && sm90::b_k_major(copied);
-  return sm90::single_tile::shape_of(config.block_m, config.block_n, k_major);
-}
+  Fields operator()(const sm90::skinny::Config& c) const {
+    return {.kernel = "sm90_skinny",
+            .described = "sm90 skinny (wgmma + TMA, operands swapped, K split over a cluster)",
+            .block_m = c.rows,
+            .block_n = c.columns,
+            .stages = c.stages,
+            .cluster = c.splits,
+            .splits = c.splits,
+            .ctas = c.ctas};
+  }
+  Fields operator()(const sm90::single_tile::Config& c) const {
+    return {.kernel = "sm90_single_tile",
+            .described = "sm90 single-tile (wgmma + TMA, one tile for each CTA)",
+            .block_m = c.tile_m,
+            .block_n = c.tile_n,
+            .compiled_m = c.shape->block_m,
+            .compiled_n = c.shape->block_n,
+            .stages = c.shape->stages,
+            .cluster = c.clusters.size(),
+            .splits = c.splits,
+            .swapped = c.swapped,
+            .ctas = c.ctas};
+  }
+  Fields operator()(const gemv::Config& c) const {
+    return {.kernel = "gemv",
+            .described = "gemv (a stream over the matrix)",
+            .block_m = c.swapped ? c.shape->tile : c.shape->narrow,
+            .block_n = c.swapped ? c.shape->narrow : c.shape->tile,
+            .cluster = c.cluster,
+            .splits = c.splits,
+            .ctas = c.ctas};
+  }
+  Fields operator()(const sm80::Config& c) const {
+    return {.kernel = "sm80",
+            .described = "sm80 (mma.sync, any stride and alignment)",
+            .block_m = c.block_m,
+            .block_n = c.block_n,
+            .stages = c.stages,
+            .splits = c.splits,
+            .ctas = c.ctas};
+  }
+  Fields operator()(const simt::Config& c) const {
+    return {.kernel = "simt",
+            .described = "simt (any stride and alignment)",
+            .block_m = simt::kBlock,
+            .block_n = simt::kBlock,
+            .ctas = c.ctas};
+  }
+  Fields operator()(const fp32::Config& c) const {
+    return {.kernel = "fp32",
+            .described = "fp32 (FP32 cores, any stride and alignment)",
+            .block_m = c.block_m,
+            .block_n = c.block_n,
+            .stages = c.stages,
+            .cluster = c.cluster,
+            .splits = c.splits,
+            .ctas = c.ctas};
+  }
+  Fields operator()(const fp32::sm90::Config& c) const {
+    return {.kernel = c.tf32() ? "tf32_single_tile" : "fp32_sm90",
+            .described = c.tf32() ? "tf32 single-tile (mma.sync + TMA, fp32 operands)"
+                                  : "fp32 sm90 (FP64 tensor cores)",
+            .block_m = c.shape->block_m,
+            .block_n = c.shape->block_n,
+            .stages = c.shape->stages,
+            .splits = c.splits,
+            .ctas = c.ctas};
+  }
+  Fields operator()(const tf32::Config& c) const {
+    return {.kernel = c.swapped ? "tf32_swapped" : "tf32",
+            .described = c.swapped ? "tf32 (wgmma + TMA, fp32 operands, swapped)"
+                                   : "tf32 (wgmma + TMA, fp32 operands)",
+            .block_m = c.swapped ? c.tile.y : c.tile.x,
+            .block_n = c.swapped ? c.tile.x : c.tile.y,
+            .stages = tf32::stages(problem.precision == Precision::kTf32x3, c.tile),
+            .cluster = c.cluster,
+            .splits = c.splits,
+            .ctas = c.ctas};
+  }
+  Fields operator()(const tf32::sm80::Config& c) const {
+    return {.kernel = "tf32_sm80",
+            .described = "tf32 (mma.sync, fp32 operands, any stride and alignment)",
+            .block_m = tf32::sm80::kTile,
+            .block_n = tf32::sm80::kTile,
+            .stages = tf32::sm80::kStages,
+            .splits = c.splits,
+            .ctas = c.ctas};
+  }
+};
 
 JsonObject describe(const GemmProblem& p, const DeviceInfo& device) {
   const char* precisions[] = {"ieee", "tf32x3", "tf32"};
@@ -96,59 +132,64 @@ JsonObject describe(const GemmProblem& p, const DeviceInfo& device) {
 
 }  // namespace
 
-JsonObject to_json(const GemmProblem& problem, const Config& config) {
-  JsonObject json;
-  json.add("kernel", tag_of(config.kernel))
-      .add("block_m", config.block_m)
-      .add("block_n", config.block_n);
-  if (config.kernel == Kernel::kSm90SingleTile) {
-    const sm90::single_tile::Shape& shape = compiled_shape(problem, config);
-    json.add("compiled_m", shape.block_m).add("compiled_n", shape.block_n);
-  }
-  return json.add("stages", config.stages)
-      .add("cluster", config.cluster)
-      .add("splits", config.splits)
-      .add("stream_k", config.stream_k)
-      .add("shifted", config.shifted)
-      .add("swapped", config.swapped)
-      .add("ctas", config.ctas)
-      .add("tma_store", config.tma_store)
-      .add("copy_a", config.copy_a)
-      .add("copy_b", config.copy_b)
-      .add("workspace_bytes", config.workspace_bytes);
+Fields fields_of(const GemmProblem& problem, const Choice& choice) {
+  Fields fields = std::visit(ToFields{problem}, choice.config);
+  fields.copy_a = choice.copies.a != align::Order::kNone;
+  fields.copy_b = choice.copies.b != align::Order::kNone;
+  fields.workspace_bytes = choice.workspace_bytes;
+  return fields;
 }
 
-std::string explain(const GemmProblem& problem, const Config& config) {
+JsonObject to_json(const Fields& fields) {
+  JsonObject json;
+  json.add("kernel", fields.kernel).add("block_m", fields.block_m).add("block_n", fields.block_n);
+  if (fields.compiled_m > 0) {
+    json.add("compiled_m", fields.compiled_m).add("compiled_n", fields.compiled_n);
+  }
+  return json.add("stages", fields.stages)
+      .add("cluster", fields.cluster)
+      .add("splits", fields.splits)
+      .add("stream_k", fields.stream_k)
+      .add("shifted", fields.shifted)
+      .add("swapped", fields.swapped)
+      .add("ctas", fields.ctas)
+      .add("tma_store", fields.tma_store)
+      .add("copy_a", fields.copy_a)
+      .add("copy_b", fields.copy_b)
+      .add("workspace_bytes", fields.workspace_bytes);
+}
+
+std::string explain(const GemmProblem& problem, const Choice& choice) {
+  const Fields fields = fields_of(problem, choice);
   std::ostringstream out;
   out << "dense GEMM on CUDA: m=" << problem.m << " n=" << problem.n << " k=" << problem.k << " "
-      << name_of(problem.dtype) << "\nkernel: " << name_of(config.kernel) << ", tile "
-      << config.block_m << "x" << config.block_n;
-  if (config.kernel == Kernel::kSm90SingleTile) {
-    const sm90::single_tile::Shape& most = compiled_shape(problem, config);
-    out << " of at most " << most.block_m << "x" << most.block_n;
+      << xgemm::name_of(problem.dtype) << "\nkernel: " << fields.described << ", tile "
+      << fields.block_m << "x" << fields.block_n;
+  if (fields.compiled_m > 0) {
+    out << " of at most " << fields.compiled_m << "x" << fields.compiled_n;
   }
-  if (config.stages > 0) out << ", " << config.stages << " stages";
-  if (config.cluster > 1) out << ", clusters of " << config.cluster;
-  if (config.splits > 1) out << ", K in " << config.splits << " parts";
-  if (config.stream_k) out << ", stream-K";
-  if (config.swapped) out << ", operands swapped";
-  if (config.kernel == Kernel::kSm90Persistent) {
-    out << ", " << (config.tma_store ? "TMA store" : "element-wise store");
+  if (fields.stages > 0) out << ", " << fields.stages << " stages";
+  if (fields.cluster > 1) out << ", clusters of " << fields.cluster;
+  if (fields.splits > 1) out << ", K in " << fields.splits << " parts";
+  if (fields.stream_k) out << ", stream-K";
+  if (fields.swapped) out << ", operands swapped";
+  if (std::holds_alternative<sm90::persistent::Config>(choice.config)) {
+    out << ", " << (fields.tma_store ? "TMA store" : "element-wise store");
   }
-  out << ", " << config.ctas << " CTAs";
-  if (config.shifted) out << ", a read shifted";
-  if (config.copy_a) out << ", a copied first";
-  if (config.copy_b) out << ", b copied first";
-  if (config.workspace_bytes > 0) out << ", workspace of " << config.workspace_bytes << " bytes";
-  out << "\nbecause: " << config.reason << "\n";
+  out << ", " << fields.ctas << " CTAs";
+  if (fields.shifted) out << ", a read shifted";
+  if (fields.copy_a) out << ", a copied first";
+  if (fields.copy_b) out << ", b copied first";
+  if (fields.workspace_bytes > 0) out << ", workspace of " << fields.workspace_bytes << " bytes";
+  out << "\nbecause: " << choice.reason << "\n";
   return out.str();
 }
 
 std::string explain_json(const GemmProblem& problem, const DeviceInfo& device, bool candidates) {
-  choose::Listing<Config> listing;
-  const Config config = select_config(problem, device, candidates ? &listing : nullptr);
-  return choose::choice_json("dense", describe(problem, device), config, &listing,
-                             [&](const Config& c) { return to_json(problem, c); });
+  choose::Listing<Choice> listing;
+  const Choice choice = select_config(problem, device, candidates ? &listing : nullptr);
+  return choose::choice_json("dense", describe(problem, device), choice, &listing,
+                             [&](const Choice& c) { return to_json(fields_of(problem, c)); });
 }
 
 }  // namespace xgemm::cuda::gemm

@@ -33,18 +33,16 @@ int64_t batch_of(const GemmProblem& p) {
   return batch;
 }
 
-Config simt_config(const GemmProblem& p, const DeviceInfo& device, const char* reason) {
-  Config config;
+Choice simt_choice(const GemmProblem& p, const DeviceInfo& device, const char* reason) {
   const int64_t tiles =
-      ceil_div<int64_t>(p.m, config.block_m) * ceil_div<int64_t>(p.n, config.block_n) * batch_of(p);
-  config.ctas = static_cast<int>(std::min<int64_t>(tiles, int64_t{device.sm_count} * 64));
-  config.reason = reason;
-  return config;
+      ceil_div<int64_t>(p.m, simt::kBlock) * ceil_div<int64_t>(p.n, simt::kBlock) * batch_of(p);
+  const int64_t ctas = std::min<int64_t>(tiles, int64_t{device.sm_count} * 64);
+  return {.config = simt::Config{.ctas = static_cast<int>(ctas)}, .reason = reason};
 }
 
 // The faster of two, the first of equals.
-std::optional<Scored<Config>> faster(const std::optional<Scored<Config>>& a,
-                                     const std::optional<Scored<Config>>& b) {
+std::optional<Scored<Choice>> faster(const std::optional<Scored<Choice>>& a,
+                                     const std::optional<Scored<Choice>>& b) {
   return b && (!a || b->estimate.us < a->estimate.us) ? b : a;
 }
 
@@ -68,14 +66,14 @@ bool suits_skinny_kernel(const GemmProblem& p) {
 }
 
 // The kernels that read by TMA, for a problem that it can read.
-std::optional<Scored<Config>> select_tma(const GemmProblem& p, const DeviceInfo& device,
-                                         Listing<Config>* listing) {
+std::optional<Scored<Choice>> select_tma(const GemmProblem& p, const DeviceInfo& device,
+                                         Listing<Choice>* listing) {
   const bool k_major = sm90::single_tile::suits_k_major(p);
   const auto measured = [&](const auto& select, const Measure& measure) {
     const size_t first = choose::size_of(listing);
     auto best = select(p, device, listing);
     choose::adjust(&best, listing, first,
-                   [&](Config&, Estimate& estimate) { estimate.us = measure.of(estimate.us); });
+                   [&](Choice&, Estimate& estimate) { estimate.us = measure.of(estimate.us); });
     return best;
   };
   auto best = measured(sm90::persistent::select, k_major ? kPersistentOfKMajor : kOwn);
@@ -91,39 +89,50 @@ bool skinny_across_k(const GemmProblem& p, int64_t extent, bool k_major) {
   return !k_major && align::is_skinny_side(p, extent);
 }
 
-// The copies come first.
-void add_copies(int64_t bytes, Estimate* estimate) {
-  const double us = kCopyLaunchUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs;
-  estimate->us += us;
-  estimate->parts.copies += us;
-}
+// The problem after copies of A, or B, or both.
+struct Copied {
+  GemmProblem problem;
+  align::Copies copies{};
+
+  Copied(const GemmProblem& p, bool copy_a, bool copy_b) : problem(p) {
+    if (copy_a) copies.a = align::order_of_a(p);
+    if (copy_b) copies.b = align::order_of_b(p);
+    copies.bytes = align::read_copies(&problem, copies, nullptr).bytes;
+  }
+
+  // The copies come first.
+  void add_to(Choice* choice, Estimate* estimate) const {
+    if (!copies.any()) return;
+    choice->copies = copies;
+    choice->workspace_bytes += copies.bytes;
+    const double us = kCopyLaunchUs + 2.0 * static_cast<double>(copies.bytes) / kCopyBytesPerUs;
+    estimate->us += us;
+    estimate->parts.copies += us;
+  }
+};
 
 // The same after copies of the operands that need one, or gain by it.
-std::optional<Scored<Config>> select_copied(const GemmProblem& p, const DeviceInfo& device,
-                                            Listing<Config>* listing) {
+std::optional<Scored<Choice>> select_copied(const GemmProblem& p, const DeviceInfo& device,
+                                            Listing<Choice>* listing) {
   // More dimensions of the batch than a tensor map has may merge in copies.
   const bool many = p.batch_dims > sm90::kMaxTmaBatchDims;
   const bool copy_a = many || !sm90::a_fits_tma(p) || skinny_across_k(p, p.m, sm90::a_k_major(p));
   const bool copy_b = many || !sm90::b_fits_tma(p) || skinny_across_k(p, p.n, sm90::b_k_major(p));
-  const align::AlignedCopy a = align::copy_of_a(p), b = align::copy_of_b(p);
-  const GemmProblem copied = align::with_copies(p, copy_a ? &a : nullptr, copy_b ? &b : nullptr);
-  if (!sm90::extents_fit_tma(copied)) return std::nullopt;
+  const Copied copied(p, copy_a, copy_b);
+  if (!sm90::extents_fit_tma(copied.problem)) return std::nullopt;
   const size_t first = choose::size_of(listing);
-  auto best = select_tma(copied, device, listing);
-  const int64_t bytes = (copy_a ? a.bytes() : 0) + (copy_b ? b.bytes() : 0);
-  choose::adjust(&best, listing, first, [&](Config& config, Estimate& estimate) {
-    config.copy_a = copy_a, config.copy_b = copy_b;
-    config.workspace_bytes += bytes;
-    config.reason = "a copy of what TMA cannot read, or not well, pays";
-    add_copies(bytes, &estimate);
+  auto best = select_tma(copied.problem, device, listing);
+  choose::adjust(&best, listing, first, [&](Choice& choice, Estimate& estimate) {
+    choice.reason = "a copy of what TMA cannot read, or not well, pays";
+    copied.add_to(&choice, &estimate);
   });
   return best;
 }
 
 // As operands lie, or after copies.
-std::optional<Scored<Config>> select_16_bit(const GemmProblem& p, const DeviceInfo& device,
-                                            Listing<Config>* listing) {
-  const auto pays = [](const std::optional<Scored<Config>>& best) {
+std::optional<Scored<Choice>> select_16_bit(const GemmProblem& p, const DeviceInfo& device,
+                                            Listing<Choice>* listing) {
+  const auto pays = [](const std::optional<Scored<Choice>>& best) {
     return !best || best->estimate.us > kHostBoundUs;
   };
   auto best = gemv::select(p, device, listing);
@@ -144,40 +153,34 @@ std::optional<Scored<Config>> select_16_bit(const GemmProblem& p, const DeviceIn
 
 }  // namespace
 
-Config select_config(const GemmProblem& p, const DeviceInfo& device, Listing<Config>* listing) {
+Choice select_config(const GemmProblem& p, const DeviceInfo& device, Listing<Choice>* listing) {
   if (p.m == 0 || p.n == 0 || batch_of(p) == 0) {
-    Config nothing;
-    nothing.reason = "the result is empty";
-    return nothing;
+    return {.config = Nothing{}, .reason = "the result is empty"};
   }
-  std::optional<Scored<Config>> best;
+  std::optional<Scored<Choice>> best;
   if (p.dtype == DType::kF32) {
     best = fp32::select(p, device, listing);
     if (p.precision != Precision::kIeee) best = faster(best, tf32::select(p, device, listing));
   } else if (p.alpha != 1.0f || p.beta != 0.0f) {
-    return simt_config(p, device, "alpha is not 1 or beta is not 0");
+    return simt_choice(p, device, "alpha is not 1 or beta is not 0");
   } else {
     best = select_16_bit(p, device, listing);
   }
-  return best ? best->choice : Config{};
+  return best ? best->choice : simt_choice(p, device, "no other kernel takes it");
 }
 
-std::optional<Scored<Config>> select_shifted(const GemmProblem& p, const DeviceInfo& device,
-                                             Listing<Config>* listing) {
+std::optional<Scored<Choice>> select_shifted(const GemmProblem& p, const DeviceInfo& device,
+                                             Listing<Choice>* listing) {
   const bool copy_b = !sm90::b_fits_tma(p);
-  const align::AlignedCopy b = align::copy_of_b(p);
-  const GemmProblem copied = align::with_copies(p, nullptr, copy_b ? &b : nullptr);
-  if (!sm90::extents_fit_tma(copied) || !sm90::persistent::fits_shifted(copied)) {
+  const Copied copied(p, false, copy_b);
+  if (!sm90::extents_fit_tma(copied.problem) || !sm90::persistent::fits_shifted(copied.problem)) {
     return std::nullopt;
   }
   const size_t first = choose::size_of(listing);
-  auto best = sm90::persistent::select_shifted(copied, device, listing);
-  choose::adjust(&best, listing, first, [&](Config& config, Estimate& estimate) {
-    config.reason = "a has rows that TMA can read shifted, and that pays";
-    if (!copy_b) return;
-    config.copy_b = true;
-    config.workspace_bytes += b.bytes();
-    add_copies(b.bytes(), &estimate);
+  auto best = sm90::persistent::select_shifted(copied.problem, device, listing);
+  choose::adjust(&best, listing, first, [&](Choice& choice, Estimate& estimate) {
+    choice.reason = "a has rows that TMA can read shifted, and that pays";
+    copied.add_to(&choice, &estimate);
   });
   return best;
 }

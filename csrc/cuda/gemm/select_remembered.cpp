@@ -25,7 +25,7 @@ auto members(const Asked& asked) {
 }  // namespace
 
 // A choice costs the host 2 to 8 us, and a model asks for the same few products again and again.
-Config remembered_config(const GemmProblem& p, const DeviceInfo& device) {
+Choice remembered_config(const GemmProblem& p, const DeviceInfo& device) {
   if (p.batch_dims > 0) return select_config(p, device);
   Asked asked{p, device};
   GemmProblem& key = asked.problem;
@@ -35,7 +35,7 @@ Config remembered_config(const GemmProblem& p, const DeviceInfo& device) {
   const uint64_t hash = hash_of({p.m, p.n, p.k, p.a.row_stride, p.b.row_stride, p.b.col_stride,
                                  static_cast<int64_t>(p.dtype)});
   constexpr int kSlots = 64;
-  thread_local Memo<Asked, Config, kSlots> memo;
+  thread_local Memo<Asked, Choice, kSlots> memo;
   return memo(
       hash, asked, [](const Asked& x, const Asked& y) { return members(x) == members(y); },
       [&] { return select_config(asked.problem, device); });

@@ -1,4 +1,4 @@
-// Copies operands into a layout that TMA can read.
+// Copies operands of 16-bit types.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,8 +7,6 @@
 #include "cuda/gemm/align/plan.h"
 
 namespace xgemm::cuda::gemm::align {
-
-inline constexpr int kMaxCopies = 2;  // A and B
 
 // Makes `count` copies in one launch. Extents are below 2^31.
 Status copy(const AlignedCopy* copies, int count, cudaStream_t stream);

@@ -13,33 +13,17 @@ int64_t distance(int64_t extent, int64_t stride) {
   return extent <= 1 || stride == 0 ? kNone : std::abs(stride);
 }
 
-int64_t leading_dimension(int64_t inner) {
+int64_t leading_dimension(int64_t inner, DType dtype) {
   // Rows that begin with a line of the L2 cache take fewer of its sectors, but longer rows. A
   // tensor map needs a multiple of 16 bytes.
-  constexpr int64_t kLine = 64, kVector = 8;
-  return round_up(inner, inner >= 8 * kLine ? kLine : kVector);
+  const int64_t line = 128 / element_size(dtype), vector = 16 / element_size(dtype);
+  return round_up(inner, inner >= 8 * line ? line : vector);
 }
 
-AlignedCopy plan(const GemmProblem& problem, const GemmOperand& operand, int64_t rows,
-                 int64_t columns, bool k_is_columns, int64_t BatchDim::* stride) {
-  const int64_t of_rows = distance(rows, operand.row_stride);
-  const int64_t of_columns = distance(columns, operand.col_stride);
-  AlignedCopy copy;
-  copy.src = operand.data;
+Order order_of(const GemmProblem& problem, int64_t extent, int64_t stride, int64_t k_stride) {
   const bool along_k =
-      is_skinny_side(problem, k_is_columns ? rows : columns) || of_columns == of_rows;
-  copy.inner_is_columns = along_k ? k_is_columns : of_columns < of_rows;
-  copy.outer = copy.inner_is_columns ? rows : columns;
-  copy.inner = copy.inner_is_columns ? columns : rows;
-  copy.outer_stride = copy.inner_is_columns ? operand.row_stride : operand.col_stride;
-  copy.inner_stride = copy.inner_is_columns ? operand.col_stride : operand.row_stride;
-  copy.leading_dimension = leading_dimension(copy.inner);
-  copy.batch_dims = problem.batch_dims;
-  for (int i = 0; i < problem.batch_dims; ++i) {
-    copy.batch_stride[i] = problem.batch[i].*stride;
-    copy.batch_size[i] = copy.batch_stride[i] == 0 ? 1 : problem.batch[i].size;
-  }
-  return copy;
+      is_skinny_side(problem, extent) || distance(problem.k, k_stride) <= distance(extent, stride);
+  return along_k ? Order::kAlongK : Order::kAcrossK;
 }
 
 bool continues(const BatchDim& outer, const BatchDim& inner, bool reads_c) {
@@ -82,20 +66,41 @@ bool is_skinny_side(const GemmProblem& problem, int64_t extent) {
   return extent <= kMaxFew && extent == std::min(problem.m, problem.n);
 }
 
-AlignedCopy copy_of_a(const GemmProblem& problem) {
-  return plan(problem, problem.a, problem.m, problem.k, true, &BatchDim::a);
+Order order_of_a(const GemmProblem& p) { return order_of(p, p.m, p.a.row_stride, p.a.col_stride); }
+
+Order order_of_b(const GemmProblem& p) { return order_of(p, p.n, p.b.col_stride, p.b.row_stride); }
+
+AlignedCopy copy_of(const GemmProblem& problem, bool of_a, Order order) {
+  const GemmOperand& operand = of_a ? problem.a : problem.b;
+  const int64_t rows = of_a ? problem.m : problem.k, columns = of_a ? problem.k : problem.n;
+  AlignedCopy copy;
+  copy.src = operand.data;
+  copy.inner_is_columns = of_a == (order == Order::kAlongK);
+  copy.outer = copy.inner_is_columns ? rows : columns;
+  copy.inner = copy.inner_is_columns ? columns : rows;
+  copy.outer_stride = copy.inner_is_columns ? operand.row_stride : operand.col_stride;
+  copy.inner_stride = copy.inner_is_columns ? operand.col_stride : operand.row_stride;
+  copy.leading_dimension = leading_dimension(copy.inner, problem.dtype);
+  copy.batch_dims = problem.batch_dims;
+  for (int i = 0; i < problem.batch_dims; ++i) {
+    copy.batch_stride[i] = of_a ? problem.batch[i].a : problem.batch[i].b;
+    copy.batch_size[i] = copy.batch_stride[i] == 0 ? 1 : problem.batch[i].size;
+  }
+  return copy;
 }
 
-AlignedCopy copy_of_b(const GemmProblem& problem) {
-  return plan(problem, problem.b, problem.k, problem.n, false, &BatchDim::b);
-}
-
-GemmProblem with_copies(const GemmProblem& problem, const AlignedCopy* a, const AlignedCopy* b) {
-  GemmProblem changed = problem;
-  if (a != nullptr) read_from(changed, changed.a, *a, &BatchDim::a);
-  if (b != nullptr) read_from(changed, changed.b, *b, &BatchDim::b);
-  merge_batch(changed);
-  return changed;
+CopyList read_copies(GemmProblem* problem, const Copies& plan, void* workspace) {
+  CopyList list;
+  for (const bool of_a : {true, false}) {
+    const Order order = of_a ? plan.a : plan.b;
+    if (order == Order::kNone) continue;
+    AlignedCopy& copy = list.copies[list.count++] = copy_of(*problem, of_a, order);
+    copy.dst = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(workspace) + list.bytes);
+    list.bytes += copy.bytes(problem->dtype);
+    read_from(*problem, of_a ? problem->a : problem->b, copy, of_a ? &BatchDim::a : &BatchDim::b);
+  }
+  merge_batch(*problem);
+  return list;
 }
 
 }  // namespace xgemm::cuda::gemm::align

@@ -14,6 +14,15 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32, kLines = 32, kLength = 128;
 constexpr int kLinesOfWarp = kLines / kWarps, kOfLane = kLength / 32;
 
+// A batch of [outer, inner] matrices; strides in elements.
+struct Copy {
+  const float* src;
+  int64_t outer, inner, outer_stride, inner_stride;
+  int64_t batches, batch_stride;
+  float* dst;  // [batches][outer][dst_stride]; what pads a row is not written
+  int64_t dst_stride;
+};
+
 struct CopyParams {
   Copy copy;
   uint32_t tiles_inner, tiles_outer;
@@ -21,7 +30,7 @@ struct CopyParams {
 };
 
 struct AllParams {
-  CopyParams copies[kMaxCopies];
+  CopyParams copies[align::kMaxCopies];
   uint32_t blocks_of_first;
 };
 
@@ -106,7 +115,16 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ 
   }
 }
 
-int64_t make_params(const Copy& copy, CopyParams* params) {
+int64_t make_params(const align::AlignedCopy& given, CopyParams* params) {
+  const Copy copy{.src = static_cast<const float*>(given.src),
+                  .outer = given.outer,
+                  .inner = given.inner,
+                  .outer_stride = given.outer_stride,
+                  .inner_stride = given.inner_stride,
+                  .batches = given.matrices(),
+                  .batch_stride = given.batch_dims > 0 ? given.batch_stride[0] : 0,
+                  .dst = static_cast<float*>(given.dst),
+                  .dst_stride = given.leading_dimension};
   const bool along_inner = std::abs(copy.inner_stride) <= std::abs(copy.outer_stride);
   const int64_t tiles_inner = ceil_div<int64_t>(copy.inner, along_inner ? kLength : kLines);
   const int64_t tiles_outer = ceil_div<int64_t>(copy.outer, along_inner ? kLines : kLength);
@@ -117,8 +135,7 @@ int64_t make_params(const Copy& copy, CopyParams* params) {
 
 }  // namespace
 
-Status launch_copies(const Copy* copies, int count, cudaStream_t stream) {
-  if (count == 0) return {};
+Status copy(const align::AlignedCopy* copies, int count, cudaStream_t stream) {
   AllParams params{};
   int64_t blocks = 0;
   for (int i = 0; i < count; ++i) {

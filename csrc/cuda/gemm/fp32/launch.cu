@@ -1,4 +1,3 @@
-#include "cuda/gemm/fp32/copy.h"
 #include "cuda/gemm/fp32/gemv.cuh"
 #include "cuda/gemm/fp32/kernel.cuh"
 #include "cuda/gemm/fp32/launch.h"
@@ -78,27 +77,10 @@ Status launch_config(const Params& params, const Config& config, cudaStream_t st
 
 }  // namespace
 
-Status launch(const GemmProblem& given, const Config& config, void* workspace,
+Status launch(const GemmProblem& problem, const Config& config, void* workspace,
               cudaStream_t stream) {
-  GemmProblem problem = given;
-  char* free = static_cast<char*>(workspace);
-  Copy copies[kMaxCopies];
-  int count = 0;
-  for (const bool of_a : {true, false}) {
-    if (!(of_a ? config.copy_a : config.copy_b)) continue;
-    copies[count] = plan_copy(&problem, of_a, free);
-    free += copy_bytes(copies[count++]);
-  }
-  if (const Status status = launch_copies(copies, count, stream); !status.ok()) return status;
-  const bool gemv = config.block_m < config.block_n || config.block_m <= kGemvMaxRows;
-  Params params = gemv ? make_gemv_params(problem) : make_params(problem);
-  params.tiles_m = ceil_div<int64_t>(params.m, config.block_m);
-  params.tiles_n = ceil_div<int64_t>(params.n, config.block_n);
-  if (config.kernel == gemm::Kernel::kFp32Sm90) return sm90::launch(params, config, free, stream);
-  if (config.kernel == gemm::Kernel::kTf32SingleTile) {
-    return sm90::launch_tf32(params, config, free, stream);
-  }
-  set_splits(&params, config.splits, free);
+  Params params = make_tile_params(problem, config.block_m, config.block_n);
+  set_splits(&params, config.splits, workspace);
   if (config.cluster > 1) return sm90::launch_gemv(params, config, stream);
   const Status status = launch_config(params, config, stream);
   if (!status.ok() || params.splits == 1) return status;

@@ -1,8 +1,10 @@
 // Host side of the fp32 kernels.
 #pragma once
 
-#include "cuda/gemm/api.h"
-#include "cuda/gemm/fp32/params.h"
+#include <cuda_runtime_api.h>
+
+#include "common/status.h"
+#include "cuda/gemm/fp32/plan.h"
 
 namespace xgemm::cuda::gemm::fp32 {
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/math.h"
+#include "cuda/gemm/align/plan.h"
 
 namespace xgemm::cuda::gemm::fp32 {
 namespace {
@@ -100,6 +101,14 @@ Params make_gemv_params(const GemmProblem& p) {
   return params;
 }
 
+Params make_tile_params(const GemmProblem& problem, int block_m, int block_n) {
+  const bool of_few = block_m < block_n || block_m <= kGemvMaxRows;
+  Params params = of_few ? make_gemv_params(problem) : make_params(problem);
+  params.tiles_m = ceil_div<int64_t>(params.m, block_m);
+  params.tiles_n = ceil_div<int64_t>(params.n, block_n);
+  return params;
+}
+
 int gemv_warps(const Params& p, int columns) {
   constexpr int64_t kStepOfK = 128, kManyCtas = 264, kMinSteps = 2, kLongDepth = 1024;
   const int64_t depth = std::min(p.k_per_split, p.k);
@@ -115,39 +124,18 @@ int gemv_warps(const Params& p, int columns) {
   return static_cast<int>(std::clamp<int64_t>(ceil_div(depth, rows * kMinSteps), 1, most));
 }
 
-Copy plan_copy(GemmProblem* problem, bool of_a, void* dst) {
-  GemmOperand& operand = of_a ? problem->a : problem->b;
-  const int64_t rows = of_a ? problem->m : problem->n;
-  BatchDim& batch = problem->batch[0];
-  int64_t& batch_stride = of_a ? batch.a : batch.b;
-  const bool batched = problem->batch_dims > 0 && batch_stride != 0;
-  const Copy copy{.src = static_cast<const float*>(operand.data),
-                  .outer = problem->k,
-                  .inner = rows,
-                  .outer_stride = of_a ? operand.col_stride : operand.row_stride,
-                  .inner_stride = of_a ? operand.row_stride : operand.col_stride,
-                  .batches = batched ? batch.size : 1,
-                  .batch_stride = batched ? batch_stride : 0,
-                  .dst = static_cast<float*>(dst),
-                  .dst_stride = copy_stride(rows)};
-  operand.data = copy.dst;
-  operand.row_stride = of_a ? 1 : copy.dst_stride;
-  operand.col_stride = of_a ? copy.dst_stride : 1;
-  if (batched) batch_stride = copy.outer * copy.dst_stride;
-  return copy;
-}
-
-int64_t copies_bytes(const GemmProblem& problem, bool a, bool b) {
-  if (problem.batch_dims > 1 && (a || b)) return -1;
-  int64_t bytes = 0;
+bool place_copies(const GemmProblem& problem, align::Copies* copies) {
+  if (problem.batch_dims > 1) return false;
   for (const bool of_a : {true, false}) {
-    if (!(of_a ? a : b)) continue;
-    GemmProblem copied = problem;
-    const Copy copy = plan_copy(&copied, of_a, nullptr);
-    if (copy_tiles(copy.batches, copy.outer, copy.inner) > INT32_MAX) return -1;
-    bytes += copy_bytes(copy);
+    const align::Order order = of_a ? copies->a : copies->b;
+    if (order == align::Order::kNone) continue;
+    const align::AlignedCopy copy = align::copy_of(problem, of_a, order);
+    // At least its CTAs.
+    const int64_t blocks = ceil_div<int64_t>(copy.inner, 32) * ceil_div<int64_t>(copy.outer, 32);
+    if (blocks * copy.matrices() > INT32_MAX) return false;
+    copies->bytes += copy.bytes(problem.dtype);
   }
-  return bytes;
+  return true;
 }
 
 bool fits_tma(const Params& params, const OperandParams& operand, int64_t rows,

@@ -1,8 +1,11 @@
 // From a problem to the fp32 kernels' parameters, without CUDA.
 #pragma once
 
-#include "cuda/gemm/fp32/copy_plan.h"
 #include "cuda/gemm/fp32/params.h"
+
+namespace xgemm::cuda::gemm::align {
+struct Copies;
+}
 
 namespace xgemm::cuda::gemm::fp32 {
 
@@ -15,17 +18,26 @@ inline constexpr int kGemvMaxRows = 4, kGemvMaxColumns = 128, kGemvMaxWarps = 16
 // Groups of threads that share the parts of K of a few tiles, to sum them.
 inline constexpr int kPartsGroups = 8;
 
+// Of the kernels on FP32 cores.
+struct Config {
+  int block_m, block_n;
+  int stages;   // 0: of the kernels for few rows, of which there are block_m
+  int cluster;  // of these: CTAs that share K
+  int splits;   // of K
+  int ctas;     // of the grid
+};
+
 // All but what depends on the Config: splits, partials, tiles.
 Params make_params(const GemmProblem& problem);
 // With D's shorter side as rows, for the kernels that take few of them.
 Params make_gemv_params(const GemmProblem& problem);
+// The one or the other, as a tile wants it, and the tiles.
+Params make_tile_params(const GemmProblem& problem, int block_m, int block_n);
 // The warps of a CTA of the gemv kernels that has so many columns.
 int gemv_warps(const Params& params, int columns);
-// A copy of A (or B) along its rows (columns), as the large tile wants it, to `dst`, a multiple of
-// 16; the problem reads the copy from then on. At most one batch dimension.
-Copy plan_copy(GemmProblem* problem, bool of_a, void* dst);
-// What such copies take; negative where they cannot be made.
-int64_t copies_bytes(const GemmProblem& problem, bool a, bool b);
+// Sets what copies take of a workspace. False where they cannot be made: of more than one batch
+// dimension, or too large.
+bool place_copies(const GemmProblem& problem, align::Copies* copies);
 // Of so many CTAs a kernel that TMA feeds has one for each tile that is not split, and one for
 // each part of the others.
 constexpr int whole_tiles(int64_t tiles, int64_t splits, int64_t ctas) {

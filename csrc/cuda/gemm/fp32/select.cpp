@@ -48,11 +48,8 @@ constexpr const char* kReason = "fp32 products as IEEE has them: the tile that f
 // Which operands the large tile's fast kernel wants copied, and what that takes. (On Hopper TMA
 // feeds it: sm90/select.cpp.)
 struct Copies {
-  bool a = false, b = false;
-  int64_t bytes = 0;
+  align::Copies plan{};
   double us = 0;
-
-  bool any() const { return a || b; }
 };
 
 struct Candidate {
@@ -97,18 +94,18 @@ class Model {
 
   Estimate estimate(const Candidate& c, double) const;
 
-  static Config choice(const Candidate& c) {
+  static Choice choice(const Candidate& c) {
     const Parts parts = parts_of(c);
-    return {.kernel = Kernel::kFp32,
-            .block_m = c.tile->block_m,
-            .block_n = c.tile->block_n,
-            .stages = c.tile->stages,
-            .splits = static_cast<int>(parts.count),
-            .ctas = static_cast<int>(std::min<int64_t>(c.tiles * parts.count, INT32_MAX)),
-            .copy_a = c.copies->a,
-            .copy_b = c.copies->b,
-            .workspace_bytes = parts.workspace_bytes + c.copies->bytes,
-            .reason = kReason};
+    return {
+        .config =
+            Config{.block_m = c.tile->block_m,
+                   .block_n = c.tile->block_n,
+                   .stages = c.tile->stages,
+                   .cluster = 1,
+                   .splits = static_cast<int>(parts.count),
+                   .ctas = static_cast<int>(std::min<int64_t>(c.tiles * parts.count, INT32_MAX))},
+        .copies = c.copies->plan,
+        .workspace_bytes = parts.workspace_bytes + c.copies->plan.bytes};
   }
 
  private:
@@ -157,7 +154,7 @@ Estimate Model::estimate(const Candidate& c, double) const {
   if (last > 0) waves += std::max(static_cast<double>(last) / full, 1 / one);
   // Rows of the tile that are copied 4 bytes at a time.
   const auto slow_rows = [&](const OperandParams& operand, int rows) {
-    return c.copies->any() || operand.access == Access::kRows16 ? 0.0 : rows;
+    return c.copies->plan.any() || operand.access == Access::kRows16 ? 0.0 : rows;
   };
   const double slow =
       (slow_rows(p.a, tile.block_m) + slow_rows(p.b, tile.block_n)) / (tile.block_m + tile.block_n);
@@ -187,13 +184,13 @@ Estimate Model::estimate(const Candidate& c, double) const {
 bool plan_copies(const GemmProblem& problem, const Params& p, Copies* copies) {
   // make_params may have swapped the operands.
   const bool a = p.a.access == Access::kRows16, b = p.b.access == Access::kRows16;
-  copies->a = !(p.transposed ? b : a);
-  copies->b = !(p.transposed ? a : b);
-  if (!copies->any()) return true;
-  const int64_t bytes = copies_bytes(problem, copies->a, copies->b);
-  if (bytes < 0) return false;
-  copies->bytes = bytes;
-  copies->us = kCopyUs + 2.0 * static_cast<double>(bytes) / kCopyBytesPerUs;
+  const auto order = [](bool suits) {
+    return suits ? align::Order::kNone : align::Order::kAcrossK;
+  };
+  copies->plan = {order(p.transposed ? b : a), order(p.transposed ? a : b)};
+  if (!copies->plan.any()) return true;
+  if (!place_copies(problem, &copies->plan)) return false;
+  copies->us = kCopyUs + 2.0 * static_cast<double>(copies->plan.bytes) / kCopyBytesPerUs;
   return true;
 }
 
@@ -227,7 +224,7 @@ int gemv_cluster(const Params& p, int64_t tiles, int sm_count) {
 }
 
 // Few rows of D: a stream over B, in as many CTAs as keep the memory busy.
-std::optional<Scored<Config>> stream_of_few(const Params& p, const DeviceInfo& device) {
+std::optional<Scored<Choice>> stream_of_few(const Params& p, const DeviceInfo& device) {
   if (p.m > kGemvMaxRows) return std::nullopt;
   constexpr int64_t kSplitCtas = 48, kMinKToSplit = 4096, kMinKOfPart = 1024;
   const int sm_count = std::max(device.sm_count, 1);
@@ -261,31 +258,29 @@ std::optional<Scored<Config>> stream_of_few(const Params& p, const DeviceInfo& d
                                     .dram = dram_us,
                                     .issue = ctas_us,
                                     .exchange = reduce_us}};
-  return Scored<Config>{{.kernel = Kernel::kFp32,
-                         .block_m = p.m == 3 ? 4 : static_cast<int>(p.m),
-                         .block_n = block_n,
-                         .stages = 0,
-                         .cluster = cluster,
-                         .splits = static_cast<int>(splits),
-                         .ctas = static_cast<int>(std::min<int64_t>(tiles * splits, INT32_MAX)),
-                         .workspace_bytes = workspace,
-                         .reason = kReason},
+  const Config config{.block_m = p.m == 3 ? 4 : static_cast<int>(p.m),
+                      .block_n = block_n,
+                      .stages = 0,
+                      .cluster = cluster,
+                      .splits = static_cast<int>(splits),
+                      .ctas = static_cast<int>(std::min<int64_t>(tiles * splits, INT32_MAX))};
+  return Scored<Choice>{{.config = config, .workspace_bytes = workspace, .reason = kReason},
                         estimate};
 }
 
 }  // namespace
 
-std::optional<Scored<Config>> select(const GemmProblem& problem, const DeviceInfo& device,
-                                     Listing<Config>* listing) {
+std::optional<Scored<Choice>> select(const GemmProblem& problem, const DeviceInfo& device,
+                                     Listing<Choice>* listing) {
   const Params p = make_params(problem), gemv = make_gemv_params(problem);
   const size_t first = choose::size_of(listing);
   auto best = sm90::select(problem, p, device, listing);
   if (!best) {  // else the FP64 tensor cores are faster
     Copies copies;
     const bool copied = p.k > 0 && device.capability != 90 && plan_copies(problem, p, &copies);
-    best = choose::pick<Config>(Model(p, gemv, copied ? &copies : nullptr, device), listing);
+    best = choose::pick<Choice>(Model(p, gemv, copied ? &copies : nullptr, device), listing);
   }
-  choose::adjust(&best, listing, first, [](Config& config, Estimate&) { config.reason = kReason; });
+  choose::adjust(&best, listing, first, [](Choice& choice, Estimate&) { choice.reason = kReason; });
   const auto few = stream_of_few(gemv, device);
   if (few && listing != nullptr) listing->push_back(*few);
   return few && (!best || few->estimate.us < best->estimate.us) ? few : best;

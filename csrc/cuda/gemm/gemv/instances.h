@@ -1,7 +1,9 @@
 // The compiled kernels, one translation unit for each target.
 #pragma once
 
-#include "cuda/gemm/api.h"
+#include <cuda_runtime_api.h>
+
+#include "common/status.h"
 #include "cuda/gemm/gemv/params.h"
 #include "cuda/gemm/gemv/view.h"
 

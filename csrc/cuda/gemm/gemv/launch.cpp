@@ -9,9 +9,9 @@ namespace xgemm::cuda::gemm::gemv {
 
 Status launch(const GemmProblem& problem, const Config& config, void* workspace,
               cudaStream_t stream) {
-  const std::optional<View> view = view_of(problem, config.block_m, config.block_n);
+  const std::optional<View> view = view_of(problem, config.swapped);
   if (!view) return {cudaErrorInvalidValue, "the matrix-vector kernel's choice"};
-  const Shape& shape = *view->shape;
+  const Shape& shape = *config.shape;
   Params params = view->params;
   params.splits = config.splits;
   params.k_per_split = round_up(ceil_div(params.k, config.splits), shape.step_k);

@@ -1,10 +1,13 @@
+// Host side of the matrix-vector kernels.
 #pragma once
 
-#include "cuda/gemm/api.h"
+#include <cuda_runtime_api.h>
+
+#include "common/status.h"
+#include "cuda/gemm/gemv/view.h"
 
 namespace xgemm::cuda::gemm::gemv {
 
-// For problems that gemv::select takes, with the config it gives.
 Status launch(const GemmProblem& problem, const Config& config, void* workspace,
               cudaStream_t stream);
 

@@ -41,16 +41,24 @@ inline constexpr Shape kShapes[] = {
 };
 inline constexpr int kMaxSplits = 8;  // CTAs of a portable cluster
 
+struct Config {
+  const Shape* shape;  // of kShapes
+  bool swapped;        // W is A
+  int splits;          // of k
+  int cluster;         // CTAs that sum their splits, or 1: through memory
+  int ctas;            // of the grid
+};
+
 // The problem in the kernels' terms; `params` lacks splits, k_per_split, partials and first_batch.
 struct View {
   Params params;
-  const Shape* shape;
+  Layout layout;
   bool aligned;  // every row of W and X starts at a multiple of 16 bytes
-  bool swapped;  // W is A
 };
 
-// Nothing where the problem is not one for these kernels, or not for such tiles; 0: of the tile to
-// choose.
-std::optional<View> view_of(const GemmProblem& problem, int block_m, int block_n);
+// With B, or A, as W. Nothing where that is not for these kernels.
+std::optional<View> view_of(const GemmProblem& problem, bool swapped);
+// Whether the kernel of a shape takes it.
+bool fits(const Shape& shape, const View& view);
 
 }  // namespace xgemm::cuda::gemm::gemv

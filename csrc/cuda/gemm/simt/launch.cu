@@ -9,7 +9,7 @@
 namespace xgemm::cuda::gemm::simt {
 namespace {
 
-constexpr int kBlock = 64, kBlockK = 16, kThreads = 256, kPerThread = 4;
+constexpr int kBlockK = 16, kThreads = 256, kPerThread = 4;
 
 // Element offsets of batch `index` into the operands.
 struct BatchOffset {
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-Status launch(const GemmProblem& problem, const Config& config, cudaStream_t stream) {
+Status launch(const GemmProblem& problem, const Config& config, void*, cudaStream_t stream) {
   const int64_t tiles_m = ceil_div<int64_t>(problem.m, kBlock);
   const int64_t tiles_n = ceil_div<int64_t>(problem.n, kBlock);
   int64_t tiles = tiles_m * tiles_n;

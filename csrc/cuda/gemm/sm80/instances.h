@@ -1,8 +1,10 @@
 // The kernels, a translation unit for each type, so that they build side by side.
 #pragma once
 
-#include "cuda/gemm/api.h"
-#include "cuda/gemm/sm80/params.h"
+#include <cuda_runtime_api.h>
+
+#include "common/status.h"
+#include "cuda/gemm/sm80/plan.h"
 
 namespace xgemm::cuda::gemm::sm80 {
 

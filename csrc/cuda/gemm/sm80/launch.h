@@ -1,11 +1,13 @@
 // Host side of the sm_80 GEMM.
 #pragma once
 
-#include "cuda/gemm/api.h"
+#include <cuda_runtime_api.h>
+
+#include "common/status.h"
+#include "cuda/gemm/sm80/plan.h"
 
 namespace xgemm::cuda::gemm::sm80 {
 
-// `config` is sm80::select's for this problem, which is not empty in m, n and batch.
 Status launch(const GemmProblem& problem, const Config& config, void* workspace,
               cudaStream_t stream);
 

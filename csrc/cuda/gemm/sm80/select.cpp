@@ -108,18 +108,17 @@ class Model {
                       .epilogue = rounds_us}};
   }
 
-  Config choice(const Candidate& c) const {
+  Choice choice(const Candidate& c) const {
     // Where an SM holds one CTA, it takes a tile after another: the next one's copies start before
     // the last one is stored. Two CTAs do so for each other, and share the tiles out more evenly if
     // they are not dealt beforehand: 3 to 5 % at 8192^3 on an H200.
     const int64_t most_ctas = c.tile == &kLarge ? sm_count_ : std::numeric_limits<int32_t>::max();
     const Parts parts = parts_of(p_, c.parts);
-    return {.kernel = Kernel::kSm80,
-            .block_m = c.tile->block_m,
-            .block_n = c.tile->block_n,
-            .stages = c.tile->stages,
-            .splits = static_cast<int>(parts.count),
-            .ctas = static_cast<int>(std::min(c.tiles * parts.count, most_ctas)),
+    return {.config = Config{.block_m = c.tile->block_m,
+                             .block_n = c.tile->block_n,
+                             .stages = c.tile->stages,
+                             .splits = static_cast<int>(parts.count),
+                             .ctas = static_cast<int>(std::min(c.tiles * parts.count, most_ctas))},
             .workspace_bytes = parts.workspace_bytes,
             .reason = aligned_ ? "mma.sync: 16-byte aligned operands"
                                : "mma.sync: an operand is not 16-byte aligned"};
@@ -154,10 +153,10 @@ class Model {
 
 }  // namespace
 
-std::optional<Scored<Config>> select(const GemmProblem& problem, const DeviceInfo& device,
-                                     Listing<Config>* listing) {
+std::optional<Scored<Choice>> select(const GemmProblem& problem, const DeviceInfo& device,
+                                     Listing<Choice>* listing) {
   const Params p = make_params(problem);
-  return choose::pick<Config>(Model(p, device), listing);
+  return choose::pick<Choice>(Model(p, device), listing);
 }
 
 }  // namespace xgemm::cuda::gemm::sm80

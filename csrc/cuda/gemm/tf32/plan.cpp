@@ -36,15 +36,6 @@ bool fits(const GemmProblem& p) {
          (p.batch_dims == 0 || p.batch[0].size <= kMax);
 }
 
-Copies copies(const GemmProblem& p, bool swapped) {
-  const Matrix x = swapped ? b_of(p) : a_of(p), y = swapped ? a_of(p) : b_of(p);
-  return {!x.fits_along_k() && !x.fits_along_rows(p.k), !y.fits_along_k()};
-}
-
 int64_t batches_of(const GemmProblem& p) { return p.batch_dims > 0 ? p.batch[0].size : 1; }
-
-int64_t copied_batches(const GemmProblem& p, const Matrix& matrix) {
-  return matrix.batch_stride != 0 ? batches_of(p) : 1;
-}
 
 }  // namespace xgemm::cuda::gemm::tf32

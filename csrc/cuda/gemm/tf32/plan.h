@@ -35,14 +35,23 @@ Matrix b_of(const GemmProblem& problem);
 // Whether the kernel takes the problem at all.
 bool fits(const GemmProblem& problem);
 
-// What is copied first: an operand that TMA cannot read, or a Y that is not along k. `swapped`: X
-// is B, else A.
-struct Copies {
-  bool x, y;
+struct Config {
+  TileShape tile;
+  bool swapped;  // X is B, else A
+  int cluster;   // CTAs that share Y
+  int splits;    // of K
+  int ctas;      // of the grid
 };
-Copies copies(const GemmProblem& problem, bool swapped);
+
+// The kernel by mma.sync, for any strides.
+namespace sm80 {
+inline constexpr int kTile = 128, kStages = 3;
+struct Config {
+  int splits;  // of K
+  int ctas;    // of all launches
+};
+}  // namespace sm80
 
 int64_t batches_of(const GemmProblem& problem);
-int64_t copied_batches(const GemmProblem& problem, const Matrix& matrix);
 
 }  // namespace xgemm::cuda::gemm::tf32

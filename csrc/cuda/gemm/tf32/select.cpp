@@ -5,7 +5,6 @@
 
 #include "common/math.h"
 #include "cuda/choose/h200.h"
-#include "cuda/gemm/fp32/copy_plan.h"
 #include "cuda/gemm/fp32/plan.h"
 #include "cuda/gemm/tf32/plan.h"
 #include "cuda/gemm/tf32/tiles.h"
@@ -55,9 +54,30 @@ constexpr int64_t kMinKTilesPerSplit = 4, kMaxSplits = 32;
 constexpr int64_t kMaxWorkspace = int64_t{1} << 28;
 constexpr int64_t kMaxUnits = INT32_MAX - (1 << 16);  // a CTA counts them in 32 bits
 
+// X is A or, `swapped`, B. What is copied first: an operand that TMA cannot read, or a Y that is
+// not along k.
+struct Side {
+  bool swapped;
+  Matrix x, y;
+  bool x_copied, y_copied;
+  align::Copies copies{};
+  bool fits;  // can be copied so
+
+  Side(const GemmProblem& p, bool is_swapped)
+      : swapped(is_swapped),
+        x(swapped ? b_of(p) : a_of(p)),
+        y(swapped ? a_of(p) : b_of(p)),
+        x_copied(!x.fits_along_k() && !x.fits_along_rows(p.k)),
+        y_copied(!y.fits_along_k()) {
+    if (swapped ? y_copied : x_copied) copies.a = align::Order::kAlongK;
+    if (swapped ? x_copied : y_copied) copies.b = align::Order::kAlongK;
+    fits = !copies.any() || fp32::place_copies(p, &copies);
+  }
+};
+
 struct Candidate {
   const Tile* tile;
-  bool swapped;
+  const Side* side;
   int64_t parts;  // of K, that it is to have
 };
 
@@ -65,9 +85,6 @@ struct Candidate {
 struct Cut {
   int64_t per_split, splits, units;  // k-tiles of a part; parts of K; parts of all tiles
   int64_t partials;                  // bytes
-  Copies copied;
-  Matrix x, y;
-  int64_t copied_bytes;
 };
 
 // Lines of L2 for 32 k of a row, or 32 rows of a k.
@@ -100,93 +117,84 @@ std::optional<Cut> cut_of(const GemmProblem& p, const Candidate& c) {
   const int64_t batches = batches_of(p);
   const int64_t k_tiles = ceil_div<int64_t>(p.k, kBlockK);
   const int64_t per_split = ceil_div(k_tiles, c.parts), splits = ceil_div(k_tiles, per_split);
-  const int64_t units = tiles_of(p, *c.tile, c.swapped) * splits;
+  const int64_t units = tiles_of(p, *c.tile, c.side->swapped) * splits;
   const int64_t partials =
       splits > 1 ? 4 * splits * batches * round_up<int64_t>(p.m, 4) * round_up<int64_t>(p.n, 4) : 0;
   if (partials > kMaxWorkspace || units > kMaxUnits / c.tile->cluster) return std::nullopt;
-  const Copies copied = copies(p, c.swapped);
-  const Matrix x = c.swapped ? b_of(p) : a_of(p), y = c.swapped ? a_of(p) : b_of(p);
-  int64_t bytes = 0;
-  for (const Matrix* matrix : {copied.x ? &x : nullptr, copied.y ? &y : nullptr}) {
-    if (matrix == nullptr) continue;
-    const int64_t matrices = copied_batches(p, *matrix);
-    if (fp32::copy_tiles(matrices, matrix->rows, p.k) > INT32_MAX) return std::nullopt;
-    bytes += fp32::copy_bytes(matrices, matrix->rows, p.k);
-  }
-  return Cut{per_split, splits, units, partials, copied, x, y, bytes};
+  return Cut{per_split, splits, units, partials};
 }
 
 class Model {
  public:
   using Candidate = tf32::Candidate;
 
-  Model(const GemmProblem& p, int sm_count) : p_(p), sm_count_(sm_count) {}
+  Model(const GemmProblem& p, int sm_count)
+      : p_(p), sides_{{p, false}, {p, true}}, sm_count_(sm_count) {}
 
   template <typename Search>
   void candidates(Search& search) const {
-    for (const bool swapped : {false, true}) {
+    for (const Side& side : sides_) {
+      if (!side.fits) continue;
       if (p_.precision == Precision::kTf32x3) {
-        for (const Tile& tile : kTilesOfThree) of_tile(tile, swapped, search);
+        for (const Tile& tile : kTilesOfThree) of_tile(tile, side, search);
       } else {
-        for (const Tile& tile : kTilesOfOne) of_tile(tile, swapped, search);
+        for (const Tile& tile : kTilesOfOne) of_tile(tile, side, search);
       }
     }
   }
 
   Estimate estimate(const Candidate& c, double) const;
 
-  Config choice(const Candidate& c) const {
-    const TileShape tile = c.tile->shape;
+  Choice choice(const Candidate& c) const {
     const int cluster = c.tile->cluster;
     const Cut cut = *cut_of(p_, c);
     const int64_t most = sm_count_ / cluster;
-    return {.kernel = c.swapped ? Kernel::kTf32Swapped : Kernel::kTf32,
-            .block_m = c.swapped ? tile.y : tile.x,
-            .block_n = c.swapped ? tile.x : tile.y,
-            .stages = stages(p_.precision == Precision::kTf32x3, tile),
-            .cluster = cluster,
-            .splits = static_cast<int>(cut.splits),
-            .ctas = static_cast<int>(std::min(cut.units, most)) * cluster,
-            .copy_a = c.swapped ? cut.copied.y : cut.copied.x,
-            .copy_b = c.swapped ? cut.copied.x : cut.copied.y,
-            .workspace_bytes = cut.partials + cut.copied_bytes,
+    return {.config = Config{.tile = c.tile->shape,
+                             .swapped = c.side->swapped,
+                             .cluster = cluster,
+                             .splits = static_cast<int>(cut.splits),
+                             .ctas = static_cast<int>(std::min(cut.units, most)) * cluster},
+            .copies = c.side->copies,
+            .workspace_bytes = cut.partials + c.side->copies.bytes,
             .reason = "TF32 tensor cores are estimated to be faster than FP32 cores"};
   }
 
  private:
   template <typename Search>
-  void of_tile(const Tile& tile, bool swapped, Search& search) const {
+  void of_tile(const Tile& tile, const Side& side, Search& search) const {
     if (tile.cluster > sm_count_) return;
     const int64_t k_tiles = ceil_div<int64_t>(p_.k, kBlockK);
     const int64_t most = std::clamp<int64_t>(k_tiles / kMinKTilesPerSplit, 1, kMaxSplits);
-    const int64_t tiles = tiles_of(p_, tile, swapped);
-    search.consider({&tile, swapped, 1});
+    const int64_t tiles = tiles_of(p_, tile, side.swapped);
+    search.consider({&tile, &side, 1});
     for (const int waves : {1, 2}) {  // K in as many parts as fill the SMs so often
       const int64_t parts =
           std::min<int64_t>(int64_t{sm_count_ / tile.cluster} * waves / tiles, most);
-      if (parts > 1) search.consider({&tile, swapped, parts});
+      if (parts > 1) search.consider({&tile, &side, parts});
     }
   }
 
   const GemmProblem& p_;
+  Side sides_[2];
   int sm_count_;
 };
 
 Estimate Model::estimate(const Candidate& c, double) const {
   const auto cut = cut_of(p_, c);
   if (!cut) return {};
+  const Side& side = *c.side;
   const TileShape shape = c.tile->shape;
   const int cluster = c.tile->cluster;
   const double products = p_.precision == Precision::kTf32x3 ? 3 : 1;
   const double fma_cycles =
       products * kBlockK * shape.x * shape.y / (kFmasPerCycle * c.tile->efficiency);
   const double line_cycles =
-      (shape.x * lines(cut->x, cut->copied.x) + shape.y * lines(cut->y, cut->copied.y) / cluster) /
+      (shape.x * lines(side.x, side.x_copied) + shape.y * lines(side.y, side.y_copied) / cluster) /
       kLinesPerCycle;
   const auto k_tiles = static_cast<double>(cut->per_split);
   const double k_us = k_tiles * std::max(fma_cycles, line_cycles) / kCyclesPerUs;
   // Eight lanes of a store have rows of X, so X should be what D is contiguous along.
-  const bool along_x = d_along_n(p_) == c.swapped;
+  const bool along_x = d_along_n(p_) == side.swapped;
   double store_us = kElementUs * shape.x * shape.y + (along_x ? 0.0 : kWrongWayUs);
   if (cut->splits == 1 && !d_is_aligned(p_)) {
     const double elements = static_cast<double>(p_.m) * static_cast<double>(p_.n) *
@@ -206,8 +214,8 @@ Estimate Model::estimate(const Candidate& c, double) const {
     reduce_us = kReduceUs + 2.0 * static_cast<double>(cut->partials) / kReduceBytesPerUs;
     us += reduce_us;
   }
-  if (cut->copied_bytes > 0) {
-    copies_us = kCopyUs + 2.0 * static_cast<double>(cut->copied_bytes) / kCopyBytesPerUs;
+  if (side.copies.bytes > 0) {
+    copies_us = kCopyUs + 2.0 * static_cast<double>(side.copies.bytes) / kCopyBytesPerUs;
     us += copies_us;
   }
   return {.us = us,
@@ -222,8 +230,7 @@ Estimate Model::estimate(const Candidate& c, double) const {
 }
 
 // mma.sync: any strides and batches. K is in as many parts as fill the SMs once.
-std::optional<Scored<Config>> select_sm80(const GemmProblem& p, const DeviceInfo& device) {
-  constexpr int kTile = 128;
+std::optional<Scored<Choice>> select_sm80(const GemmProblem& p, const DeviceInfo& device) {
   constexpr int64_t kMaxKPerSplit = int64_t{1} << 30;  // a CTA counts its part in 32 bits
   constexpr int64_t kMinKPerSplit = 256;
   constexpr double kMmaEfficiency = 0.6;
@@ -236,7 +243,7 @@ std::optional<Scored<Config>> select_sm80(const GemmProblem& p, const DeviceInfo
   const int sm_count = std::max(device.sm_count, 1);
   const fp32::Params shape = fp32::make_params(p);
   const int64_t tiles =
-      ceil_div<int64_t>(p.m, kTile) * ceil_div<int64_t>(p.n, kTile) * shape.batches;
+      ceil_div<int64_t>(p.m, sm80::kTile) * ceil_div<int64_t>(p.n, sm80::kTile) * shape.batches;
   const int64_t least = ceil_div(p.k, kMaxKPerSplit);
   const int64_t most = std::max(least, std::min<int64_t>(p.k / kMinKPerSplit, kMaxSplits));
   const int64_t parts = std::clamp<int64_t>(int64_t{sm_count} / tiles, least, most);
@@ -248,18 +255,16 @@ std::optional<Scored<Config>> select_sm80(const GemmProblem& p, const DeviceInfo
   // FMAs a cycle, one SM; Hopper and Blackwell keep more for wgmma and tcgen05.
   const double peak = !large ? 128 : capability == 80 ? 512 : 660;
   const double rate = peak * kMmaEfficiency;
-  const double fmas = static_cast<double>(k_per_split) * kTile * kTile * (three ? 3 : 1);
+  const double fmas =
+      static_cast<double>(k_per_split) * sm80::kTile * sm80::kTile * (three ? 3 : 1);
   const int64_t waves = ceil_div<int64_t>(tiles * splits, sm_count);
   const double mma_us = static_cast<double>(waves) * (fmas / rate / kMmaCyclesPerUs);
   const double reduce_us =
       splits > 1 ? kReduceUs + 2.0 * static_cast<double>(partials) / kReduceBytesPerUs : 0;
-  return Scored<Config>{
-      {.kernel = Kernel::kTf32Sm80,
-       .block_m = kTile,
-       .block_n = kTile,
-       .stages = 3,
-       .splits = static_cast<int>(splits),
-       .ctas = static_cast<int>(std::min<int64_t>(tiles * splits, INT32_MAX)),
+  return Scored<Choice>{
+      {.config =
+           sm80::Config{.splits = static_cast<int>(splits),
+                        .ctas = static_cast<int>(std::min<int64_t>(tiles * splits, INT32_MAX))},
        .workspace_bytes = partials,
        .reason = "TF32 by mma.sync is estimated to be faster than FP32 cores"},
       {.us = kLaunchUs + mma_us + kMmaWaveUs + reduce_us,
@@ -269,11 +274,11 @@ std::optional<Scored<Config>> select_sm80(const GemmProblem& p, const DeviceInfo
 
 }  // namespace
 
-std::optional<Scored<Config>> select(const GemmProblem& p, const DeviceInfo& device,
-                                     Listing<Config>* listing) {
+std::optional<Scored<Choice>> select(const GemmProblem& p, const DeviceInfo& device,
+                                     Listing<Choice>* listing) {
   if (device.capability < 80 || p.k == 0) return std::nullopt;
   if (device.capability == 90 && fits(p)) {
-    return choose::pick<Config>(Model(p, std::max(device.sm_count, 1)), listing);
+    return choose::pick<Choice>(Model(p, std::max(device.sm_count, 1)), listing);
   }
   const auto sm80 = select_sm80(p, device);
   if (sm80 && listing != nullptr) listing->push_back(*sm80);

@@ -5,7 +5,6 @@
 
 #include "common/current_device.h"
 #include "common/math.h"
-#include "cuda/gemm/fp32/plan.h"
 #include "cuda/gemm/sm90/tensor_map.h"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
@@ -32,11 +31,6 @@ bool encode(TmaOperand* to, const OperandParams& x, const OperandShape& shape, b
 }
 
 }  // namespace
-
-bool tma_reads(const Params& params) {
-  return fits_tma(params, params.a, params.m, &BatchDim::a) &&
-         fits_tma(params, params.b, params.n, &BatchDim::b);
-}
 
 bool encode_operands(TmaParams* params, bool round_to_tf32) {
   const Params& p = params->problem;

@@ -99,20 +99,18 @@ Status launch_tile(Params p, const Config& config, void* workspace, cudaStream_t
 template <bool kTma>
 Status launch_config(const Params& params, const Config& config, void* workspace,
                      cudaStream_t stream) {
-  const auto is = [&](const TileShape& tile) {
-    return config.block_m == tile.block_m && config.block_n == tile.block_n &&
-           config.stages == tile.stages;
-  };
+  const auto is = [&](const TileShape& tile) { return config.shape == &tile; };
   constexpr Precision kIeee = Precision::kIeee;
   const auto run = is(kTile64x64)    ? launch_tile<Tile<kTile64x64, kIeee, kTma>>
                    : is(kTile32x128) ? launch_tile<Tile<kTile32x128, kIeee, kTma>>
                    : is(kTileSliced) ? launch_tile<Tile<kTileSliced, kIeee, kTma>>
+                   : is(kTileOfTf32) ? launch_tile<Tile<kTileOfTf32, Precision::kTf32, kTma>>
                                      : launch_tile<Tile<kTileOfWarp, kIeee, kTma>>;
   return run(params, config, workspace, stream);
 }
 
 template <int kRows>
-Status launch_rows(Params params, const Config& config, cudaStream_t stream) {
+Status launch_rows(Params params, const fp32::Config& config, cudaStream_t stream) {
   params.gemv_columns = config.block_n;
   const int64_t ctas = params.tiles_n * params.batches * params.splits;
   return launch_grid("the fp32 GEMM",
@@ -125,16 +123,10 @@ Status launch_rows(Params params, const Config& config, cudaStream_t stream) {
 
 }  // namespace
 
-Status launch(const Params& params, const Config& config, void* workspace, cudaStream_t stream) {
-  const auto run = tma_reads(params) ? launch_config<true> : launch_config<false>;
-  return run(params, config, workspace, stream);
-}
-
-Status launch_tf32(const Params& params, const Config& config, void* workspace,
-                   cudaStream_t stream) {
-  constexpr Precision kTf32 = Precision::kTf32;
-  const auto run = tma_reads(params) ? launch_tile<Tile<kTileOfTf32, kTf32, true>>
-                                     : launch_tile<Tile<kTileOfTf32, kTf32, false>>;
+Status launch(const GemmProblem& problem, const Config& config, void* workspace,
+              cudaStream_t stream) {
+  const Params params = make_tile_params(problem, config.shape->block_m, config.shape->block_n);
+  const auto run = config.by_threads ? launch_config<false> : launch_config<true>;
   return run(params, config, workspace, stream);
 }
 
@@ -146,7 +138,7 @@ Status launch_parts(const Params& params, const TileShape& shape, int split_tile
   return run(params, split_tiles, stream);
 }
 
-Status launch_gemv(const Params& params, const Config& config, cudaStream_t stream) {
+Status launch_gemv(const Params& params, const fp32::Config& config, cudaStream_t stream) {
   const auto run = config.block_m == 1   ? launch_rows<1>
                    : config.block_m == 2 ? launch_rows<2>
                                          : launch_rows<4>;

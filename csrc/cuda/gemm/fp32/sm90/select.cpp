@@ -17,19 +17,17 @@ using choose::Scored;
 
 // A tile and the rates that its CTAs reach.
 struct Tile {
-  TileShape shape;
-  Kernel kernel;
+  const TileShape* shape;
   // The share of the FP64 tensor cores' rate that four, eight ... warps of an SM reach in their
   // main loops, where TMA loads and where threads copy.
   double of_tma[4], of_copies[3];
   double bytes_per_us;  // of all that is read and stored
 };
-constexpr Tile kTiles[] = {
-    {kTile64x64, Kernel::kFp32Sm90, {0.744, 0.873, 0.892, 0.975}, {0.57, 0.66, 0.68}, 3.9e6},
-    {kTile32x128, Kernel::kFp32Sm90, {0.631, 0.740, 0.756}, {0.538, 0.593, 0.593}, 3.9e6},
-    {kTileOfWarp, Kernel::kFp32Sm90, {0.744, 0.873, 0.892}, {0.635, 0.70, 0.70}, 3.0e6},
-    {kTileSliced, Kernel::kFp32Sm90, {0.6, 0.78, 0.8, 0.87}, {0.39, 0.47, 0.47}, 2.7e6},
-    {kTileOfTf32, Kernel::kTf32SingleTile, {0.66, 1.16, 1.48}, {0.333, 0.495, 0.523}, 1.9e6}};
+constexpr Tile kTiles[] = {{&kTile64x64, {0.744, 0.873, 0.892, 0.975}, {0.57, 0.66, 0.68}, 3.9e6},
+                           {&kTile32x128, {0.631, 0.740, 0.756}, {0.538, 0.593, 0.593}, 3.9e6},
+                           {&kTileOfWarp, {0.744, 0.873, 0.892}, {0.635, 0.70, 0.70}, 3.0e6},
+                           {&kTileSliced, {0.6, 0.78, 0.8, 0.87}, {0.39, 0.47, 0.47}, 2.7e6},
+                           {&kTileOfTf32, {0.66, 1.16, 1.48}, {0.333, 0.495, 0.523}, 1.9e6}};
 constexpr int64_t kMaxRowsOfFlat = 96;
 constexpr int64_t kMaxRowsOfWarp = 32, kMaxColumnsOfWarp = 128;  // its sides, or the other way
 // Few rows by a large matrix, which the flat tile reads in longer runs.
@@ -53,9 +51,8 @@ constexpr int64_t kMaxParts = 12, kMaxPartsOfFew = 264;
 
 // How operands get to the kernel.
 struct Operands {
-  bool copy_a = false, copy_b = false;  // the kernel's
-  int64_t bytes = 0;                    // of the copies
-  double us = 0;
+  align::Copies copies{};
+  double us = 0;            // of the copies
   bool by_threads = false;  // else by TMA
 };
 
@@ -72,7 +69,7 @@ class Side {
   Side(const Params& p, const Tile& tile, int sm_count, const Operands& operands)
       : p_(p),
         tile_(tile),
-        shape_(tile.shape),
+        shape_(*tile.shape),
         operands_(operands),
         sm_count_(sm_count),
         per_sm_(operands.by_threads ? shape_.ctas_of_copies : shape_.ctas_of_tma),
@@ -135,17 +132,13 @@ class Side {
                       .copies = operands_.us}};
   }
 
-  Config config(const Candidate& c) const {
-    const bool copy_a = operands_.copy_a, copy_b = operands_.copy_b;
-    return {.kernel = tile_.kernel,
-            .block_m = shape_.block_m,
-            .block_n = shape_.block_n,
-            .stages = shape_.stages,
-            .splits = static_cast<int>(c.splits),
-            .ctas = static_cast<int>(c.whole + parts_of(c)),
-            .copy_a = p_.transposed ? copy_b : copy_a,
-            .copy_b = p_.transposed ? copy_a : copy_b,
-            .workspace_bytes = parts_bytes(c) + operands_.bytes};
+  Choice choice(const Candidate& c) const {
+    return {.config = Config{.shape = tile_.shape,
+                             .by_threads = operands_.by_threads,
+                             .splits = static_cast<int>(c.splits),
+                             .ctas = static_cast<int>(c.whole + parts_of(c))},
+            .copies = operands_.copies,
+            .workspace_bytes = parts_bytes(c) + operands_.copies.bytes};
   }
 
  private:
@@ -198,12 +191,12 @@ bool fits_int32(const Params& p) {
 
 // Copies of the operands that TMA cannot read. False where they cannot be made.
 bool plan_copies(const GemmProblem& problem, const Params& p, Operands* operands) {
-  operands->copy_a = !fits_tma(p, p.a, p.m, &BatchDim::a);
-  operands->copy_b = !fits_tma(p, p.b, p.n, &BatchDim::b);
-  if (!operands->copy_a && !operands->copy_b) return true;
+  const auto order = [](bool fits) { return fits ? align::Order::kNone : align::Order::kAcrossK; };
+  const bool a_fits = fits_tma(p, p.a, p.m, &BatchDim::a);
+  const bool b_fits = fits_tma(p, p.b, p.n, &BatchDim::b);
+  if (a_fits && b_fits) return true;
   // make_params may have swapped the problem's operands.
-  operands->bytes = copies_bytes(problem, p.transposed ? operands->copy_b : operands->copy_a,
-                                 p.transposed ? operands->copy_a : operands->copy_b);
+  operands->copies = {order(p.transposed ? b_fits : a_fits), order(p.transposed ? a_fits : b_fits)};
   // A block of the copy has so many rows, whether they exist or not.
   const auto copied_bytes = [&](const OperandParams& operand, int64_t rows,
                                 int64_t BatchDim::* batch) {
@@ -213,10 +206,10 @@ bool plan_copies(const GemmProblem& problem, const Params& p, Operands* operands
            static_cast<double>(batches);
   };
   double bytes = 0;
-  if (operands->copy_a) bytes += copied_bytes(p.a, p.m, &BatchDim::a);
-  if (operands->copy_b) bytes += copied_bytes(p.b, p.n, &BatchDim::b);
+  if (!a_fits) bytes += copied_bytes(p.a, p.m, &BatchDim::a);
+  if (!b_fits) bytes += copied_bytes(p.b, p.n, &BatchDim::b);
   operands->us = kCopyUs + 2.0 * bytes / kCopyBytesPerUs;
-  return operands->bytes >= 0;
+  return place_copies(problem, &operands->copies);
 }
 
 // All tiles that suit the problem, each as its operands may get to the kernel.
@@ -231,7 +224,7 @@ class Model {
       if (!suits(problem, q, tile)) continue;
       Operands operands;
       if (plan_copies(problem, q, &operands)) sides_.emplace_back(q, tile, sm_count, operands);
-      if ((operands.copy_a || operands.copy_b) && q.a.unit_stride && q.b.unit_stride) {
+      if (operands.copies.any() && q.a.unit_stride && q.b.unit_stride) {
         sides_.emplace_back(q, tile, sm_count, Operands{.by_threads = true});
       }
     }
@@ -242,14 +235,14 @@ class Model {
     for (const Side& side : sides_) side.candidates(search);
   }
   static Estimate estimate(const Candidate& c, double) { return c.side->estimate(c); }
-  static Config choice(const Candidate& c) { return c.side->config(c); }
+  static Choice choice(const Candidate& c) { return c.side->choice(c); }
 
  private:
-  static bool is_flat(const Tile& tile) { return tile.shape.block_m < tile.shape.block_n; }
+  static bool is_flat(const Tile& tile) { return tile.shape->block_m < tile.shape->block_n; }
   static bool suits(const GemmProblem& problem, const Params& q, const Tile& tile) {
-    const TileShape& shape = tile.shape;
+    const TileShape& shape = *tile.shape;
     if (is_flat(tile) && q.m > kMaxRowsOfFlat) return false;
-    if (tile.kernel == Kernel::kTf32SingleTile && problem.precision != Precision::kTf32) {
+    if (tile.shape == &kTileOfTf32 && problem.precision != Precision::kTf32) {
       return false;
     }
     const int64_t shorter = std::min(q.m, q.n), longer = std::max(q.m, q.n);
@@ -264,13 +257,13 @@ class Model {
 
 }  // namespace
 
-std::optional<Scored<Config>> select(const GemmProblem& problem, const Params& p,
-                                     const DeviceInfo& device, Listing<Config>* listing) {
+std::optional<Scored<Choice>> select(const GemmProblem& problem, const Params& p,
+                                     const DeviceInfo& device, Listing<Choice>* listing) {
   if (device.capability != 90 || p.batch_dims > 1 || p.k == 0 || !fits_int32(p)) {
     return std::nullopt;
   }
   const Params gemv = make_gemv_params(problem);
-  return choose::pick<Config>(Model(problem, p, gemv, std::max(device.sm_count, 1)), listing);
+  return choose::pick<Choice>(Model(problem, p, gemv, std::max(device.sm_count, 1)), listing);
 }
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

@@ -32,4 +32,13 @@ inline constexpr TileShape kTileSliced{32, 32, 4, 3, 4, 3};
 // The same, of TF32.
 inline constexpr TileShape kTileOfTf32{32, 32, 4, 4, 3, 3};
 
+struct Config {
+  const TileShape* shape;  // of these
+  bool by_threads;         // operands are copied by threads, else by TMA
+  int splits;              // parts of K of the tiles that are split, the last ones
+  int ctas;                // of the grid
+
+  bool tf32() const { return shape == &kTileOfTf32; }
+};
+
 }  // namespace xgemm::cuda::gemm::fp32::sm90

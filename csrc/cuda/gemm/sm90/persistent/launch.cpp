@@ -138,7 +138,7 @@ Status launch(const GemmProblem& given, const Config& config, void* workspace,
           ? encode_shifted(&params, whole, problem, workspace)
           : encode_operand(&params.a, problem,
                            {problem.a.data, problem.m, problem.a.row_stride, problem.a.col_stride,
-                            a_batch, a_mn, params.a_chunked, config.block_m, 1});
+                            a_batch, a_mn, params.a_chunked, kBlockM, 1});
   encoded &= encode_operand(
       &params.b, problem,
       {problem.b.data, problem.n, problem.b.col_stride, problem.b.row_stride, b_batch, b_mn,

@@ -1,11 +1,14 @@
 // Host side of the sm_90a GEMM.
 #pragma once
 
-#include "cuda/gemm/api.h"
+#include <cuda_runtime_api.h>
+
+#include "common/gemm_problem.h"
+#include "common/status.h"
+#include "cuda/gemm/sm90/persistent/tiles.h"
 
 namespace xgemm::cuda::gemm::sm90::persistent {
 
-// Launches the kernel of `config`; the problem fits it (select_config has seen to that).
 Status launch(const GemmProblem& problem, const Config& config, void* workspace,
               cudaStream_t stream);
 

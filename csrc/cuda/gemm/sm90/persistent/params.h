@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cuda.h>
+#include <cuda_runtime_api.h>
 
+#include "common/activation.h"
 #include "common/fast_divisor.h"
 #include "common/math.h"
-#include "cuda/gemm/api.h"
+#include "common/status.h"
 #include "cuda/gemm/sm90/persistent/tiles.h"
 
 namespace xgemm::cuda::gemm::sm90::persistent {

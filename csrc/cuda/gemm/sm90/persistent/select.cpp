@@ -164,19 +164,18 @@ class Side {
     }
   }
 
-  Config config(const Candidate& c) const {
+  Choice choice(const Candidate& c) const {
     const auto ctas = static_cast<int>(c.walk.clusters) * c.tile.cluster;
     return {
-        .kernel = Kernel::kSm90Persistent,
-        .block_m = kBlockM,
-        .block_n = c.tile.block_n,
-        .stages = c.tile.stages,
-        .cluster = c.tile.cluster,
-        .splits = c.walk.splits,
-        .stream_k = c.walk.stream_k,
-        .swapped = swapped_,
-        .ctas = ctas,
-        .tma_store = tma_store_,
+        .config = Config{.block_n = c.tile.block_n,
+                         .stages = c.tile.stages,
+                         .cluster = c.tile.cluster,
+                         .splits = c.walk.splits,
+                         .ctas = ctas,
+                         .stream_k = c.walk.stream_k,
+                         .shifted = false,
+                         .swapped = swapped_,
+                         .tma_store = tma_store_},
         .workspace_bytes = c.walk.stream_k ? stream_k_workspace(c.tile.block_n, ctas).bytes() : 0,
         .reason = c.walk.reason};
   }
@@ -343,7 +342,7 @@ class Model {
     if (other_ != nullptr) other_->candidates(search);
   }
   static Estimate estimate(const Candidate& c, double) { return c.side->estimate(c); }
-  static Config choice(const Candidate& c) { return c.side->config(c); }
+  static Choice choice(const Candidate& c) { return c.side->choice(c); }
 
  private:
   const Side& side_;
@@ -352,30 +351,30 @@ class Model {
 
 }  // namespace
 
-std::optional<Scored<Config>> select(const GemmProblem& p, const DeviceInfo& device,
-                                     Listing<Config>* listing) {
+std::optional<Scored<Choice>> select(const GemmProblem& p, const DeviceInfo& device,
+                                     Listing<Choice>* listing) {
   const GemmProblem other = swapped(p);
   const Side side(p, device, false), other_side(other, device, true);
   const size_t first = choose::size_of(listing);
-  auto best = choose::pick<Config>(Model(side, &other_side), listing);
+  auto best = choose::pick<Choice>(Model(side, &other_side), listing);
   if (takes_33_to_128_costs(p)) {
     const double factor = is_large_33_to_128(p) ? kLarge33To128 : k33To128;
-    choose::adjust(&best, listing, first, [&](Config&, Estimate& estimate) {
+    choose::adjust(&best, listing, first, [&](Choice&, Estimate& estimate) {
       estimate.us = k33To128Us + factor * estimate.us;
     });
   }
   return best;
 }
 
-std::optional<Scored<Config>> select_shifted(const GemmProblem& p, const DeviceInfo& device,
-                                             Listing<Config>* listing) {
+std::optional<Scored<Choice>> select_shifted(const GemmProblem& p, const DeviceInfo& device,
+                                             Listing<Choice>* listing) {
   const GemmProblem problem = by_residues(p);
   const Side side(problem, device, false);
   const size_t first = choose::size_of(listing);
-  auto best = choose::pick<Config>(Model(side, nullptr), listing);
-  choose::adjust(&best, listing, first, [&](Config& config, Estimate& estimate) {
-    config.shifted = true;
-    config.workspace_bytes += head_bytes(p);
+  auto best = choose::pick<Choice>(Model(side, nullptr), listing);
+  choose::adjust(&best, listing, first, [&](Choice& choice, Estimate& estimate) {
+    std::get<Config>(choice.config).shifted = true;
+    choice.workspace_bytes += head_bytes(p);
     estimate.us += kHeadsUs;
     estimate.parts.copies += kHeadsUs;
   });

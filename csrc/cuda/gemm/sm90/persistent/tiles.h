@@ -29,6 +29,18 @@ constexpr int64_t shared_tiles_of(int64_t tiles, int64_t clusters) {
   return tiles <= clusters ? tiles : clusters + tiles % clusters;
 }
 
+// Tiles of kBlockM rows, and how clusters share them out.
+struct Config {
+  int block_n, stages;
+  int cluster;    // CTAs
+  int splits;     // of the K of the last wave's tiles, by the CTAs of a cluster; else these share B
+  int ctas;       // of the grid
+  bool stream_k;  // clusters take equal shares of K over several tiles
+  bool shifted;   // A is read without a copy, though it is not aligned (shifted.h)
+  bool swapped;   // D^T = B^T A^T is computed, its rows the columns of D
+  bool tma_store;  // else D is written element by element
+};
+
 }  // namespace xgemm::cuda::gemm::sm90::persistent
 
 // The tiles that the kernel is compiled for: columns of D, stages of the ring. Its rows are always

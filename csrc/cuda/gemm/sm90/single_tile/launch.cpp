@@ -9,7 +9,7 @@
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
 
-Status launch(const GemmProblem& given, const Config& config, cudaStream_t stream) {
+Status launch(const GemmProblem& given, const Config& config, void*, cudaStream_t stream) {
   const GemmProblem p = config.swapped ? swapped(given) : given;
   const Batch a_batch = batch_of(p, &BatchDim::a), b_batch = batch_of(p, &BatchDim::b);
   const Batch d_batch = batch_of(p, &BatchDim::d);
@@ -17,7 +17,7 @@ Status launch(const GemmProblem& given, const Config& config, cudaStream_t strea
   Params params{};
   params.m = static_cast<int>(p.m), params.n = static_cast<int>(p.n);
   params.k = static_cast<int>(p.k);
-  params.tile_m = config.block_m, params.tile_n = config.block_n;
+  params.tile_m = config.tile_m, params.tile_n = config.tile_n;
   params.batch = static_cast<int>(d_batch.extent[0] * d_batch.extent[1]);
   params.batched = params.batch > 1;
   params.batch_inner = FastDivisor(static_cast<uint32_t>(d_batch.extent[0]));
@@ -33,26 +33,24 @@ Status launch(const GemmProblem& given, const Config& config, cudaStream_t strea
   params.activation = p.activation;
   params.plain_end = params.vector_store && p.bias == nullptr && p.activation == Activation::kNone;
   params.a_chunked = a_mn && p.m % kSwizzleElements == 0;
-  params.b_chunked = b_mn && p.n % kSwizzleElements == 0 && config.block_n % kSwizzleElements == 0;
-  params.cluster = clusters_of(ceil_div<int64_t>(p.m, config.block_m),
-                               ceil_div<int64_t>(p.n, config.block_n), config.cluster);
-  params.share_rows = params.cluster.along_n > 1 ? config.block_m / params.cluster.along_n
-                                                 : config.block_n / params.cluster.along_m;
+  params.b_chunked = b_mn && p.n % kSwizzleElements == 0 && config.tile_n % kSwizzleElements == 0;
+  params.cluster = config.clusters;
+  params.share_rows = params.cluster.along_n > 1 ? config.tile_m / params.cluster.along_n
+                                                 : config.tile_n / params.cluster.along_m;
   params.rows_first = p.m < p.n;  // those of the larger operand
   params.halves = config.splits == 2;
   params.plain = !params.batched && params.cluster.size() == 1 && !params.halves;
   const bool encoded = encode_operand(&params.a, p,
                                       {p.a.data, p.m, p.a.row_stride, p.a.col_stride, a_batch, a_mn,
-                                       params.a_chunked, config.block_m, params.cluster.along_n}) &&
+                                       params.a_chunked, config.tile_m, params.cluster.along_n}) &&
                        encode_operand(&params.b, p,
                                       {p.b.data, p.n, p.b.col_stride, p.b.row_stride, b_batch, b_mn,
-                                       params.b_chunked, config.block_n, params.cluster.along_m});
+                                       params.b_chunked, config.tile_n, params.cluster.along_m});
   if (!encoded) {
     return {cudaErrorInvalidValue, "encoding a tensor map of the sm_90a GEMM for small products"};
   }
   const auto run = p.dtype == DType::kF16 ? launch_f16 : launch_bf16;
-  const Shape& shape = shape_of(config.block_m, config.block_n, !a_mn && !b_mn);
-  return run(params, {shape.block_m, shape.block_n, a_mn, b_mn}, stream);
+  return run(params, {config.shape->block_m, config.shape->block_n, a_mn, b_mn}, stream);
 }
 
 }  // namespace xgemm::cuda::gemm::sm90::single_tile

@@ -204,15 +204,14 @@ class Side {
     }
   }
 
-  Config config(const Candidate& c) const {
-    return {.kernel = Kernel::kSm90SingleTile,
-            .block_m = c.tile_m,
-            .block_n = c.tile_n,
-            .stages = shape_of(c.tile_m, c.tile_n, !a_mn_ && !b_mn_).stages,
-            .cluster = c.cluster,
-            .splits = c.splits,
-            .swapped = swapped_,
-            .ctas = static_cast<int>(c.ctas),
+  Choice choice(const Candidate& c) const {
+    return {.config = Config{.shape = &shape_of(c.tile_m, c.tile_n, !a_mn_ && !b_mn_),
+                             .tile_m = c.tile_m,
+                             .tile_n = c.tile_n,
+                             .clusters = c.clusters,
+                             .splits = c.splits,
+                             .ctas = static_cast<int>(c.ctas),
+                             .swapped = swapped_},
             .reason = "few tiles: a CTA for each of them, soon started and soon stored"};
   }
 
@@ -423,7 +422,7 @@ class Model {
     other_.candidates(search);
   }
   static Estimate estimate(const Candidate& c, double) { return c.side->estimate(c); }
-  static Config choice(const Candidate& c) { return c.side->config(c); }
+  static Choice choice(const Candidate& c) { return c.side->choice(c); }
 
  private:
   const Side &side_, &other_;  // the latter swapped
@@ -431,8 +430,8 @@ class Model {
 
 }  // namespace
 
-std::optional<Scored<Config>> select(const GemmProblem& p, const DeviceInfo& device,
-                                     Listing<Config>* listing) {
+std::optional<Scored<Choice>> select(const GemmProblem& p, const DeviceInfo& device,
+                                     Listing<Choice>* listing) {
   if (device.capability != 90 || p.dtype == DType::kF32 || p.k == 0) return std::nullopt;
   if (p.alpha != 1.0f || p.beta != 0.0f) return std::nullopt;
   if (!extents_fit_tma(p) || !a_fits_tma(p) || !b_fits_tma(p)) return std::nullopt;
@@ -440,7 +439,7 @@ std::optional<Scored<Config>> select(const GemmProblem& p, const DeviceInfo& dev
   const GemmProblem other = swapped(p);
   const Side side(p, device, false), other_side(other, device, true);
   const size_t first = choose::size_of(listing);
-  auto best = choose::pick<Config>(Model(side, other_side), listing);
+  auto best = choose::pick<Choice>(Model(side, other_side), listing);
   const int64_t skinny = std::min(p.m, p.n);
   const bool skinny_k_major = p.m < p.n ? a_k_major(p) : b_k_major(p);
   double factor = 1;
@@ -452,7 +451,7 @@ std::optional<Scored<Config>> select(const GemmProblem& p, const DeviceInfo& dev
     }
   }
   choose::adjust(&best, listing, first,
-                 [&](Config&, Estimate& estimate) { estimate.us *= factor; });
+                 [&](Choice&, Estimate& estimate) { estimate.us *= factor; });
   return best;
 }
 

@@ -99,15 +99,14 @@ class Side {
     }
   }
 
-  Config config(const KMajorCandidate& c) const {
-    return {.kernel = Kernel::kSm90SingleTile,
-            .block_m = c.tile_m,
-            .block_n = c.tile_n,
-            .stages = c.shape->stages,
-            .cluster = c.cluster,
-            .splits = c.splits,
-            .swapped = swapped_,
-            .ctas = static_cast<int>(c.ctas),
+  Choice choice(const KMajorCandidate& c) const {
+    return {.config = Config{.shape = c.shape,
+                             .tile_m = c.tile_m,
+                             .tile_n = c.tile_n,
+                             .clusters = c.clusters,
+                             .splits = c.splits,
+                             .ctas = static_cast<int>(c.ctas),
+                             .swapped = swapped_},
             .reason = "tiles that fill whole waves, one for each CTA"};
   }
 
@@ -190,7 +189,7 @@ class KMajorModel {
     other_.candidates(search);
   }
   static Estimate estimate(const Candidate& c, double) { return c.side->estimate(c); }
-  static Config choice(const Candidate& c) { return c.side->config(c); }
+  static Choice choice(const Candidate& c) { return c.side->choice(c); }
 
  private:
   const Side &side_, &other_;  // the latter swapped
@@ -207,11 +206,11 @@ bool suits_k_major(const GemmProblem& p) {
          (d_fits_tma(p) || d_fits_tma(swapped(p)));
 }
 
-std::optional<Scored<Config>> select_k_major(const GemmProblem& p, const DeviceInfo& device,
-                                             Listing<Config>* listing) {
+std::optional<Scored<Choice>> select_k_major(const GemmProblem& p, const DeviceInfo& device,
+                                             Listing<Choice>* listing) {
   const GemmProblem other = swapped(p);
   const Side side(p, device, false), other_side(other, device, true);
-  return choose::pick<Config>(KMajorModel(side, other_side), listing);
+  return choose::pick<Choice>(KMajorModel(side, other_side), listing);
 }
 
 }  // namespace xgemm::cuda::gemm::sm90::single_tile

@@ -7,7 +7,7 @@
 #include "common/device.h"
 #include "common/gemm_problem.h"
 #include "cuda/choose/engine.h"
-#include "cuda/gemm/config.h"
+#include "cuda/gemm/choice.h"
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
 
@@ -17,7 +17,7 @@ namespace xgemm::cuda::gemm::sm90::single_tile {
 bool suits_k_major(const GemmProblem& p);
 
 // The candidate with the least estimate. Nothing where there is none.
-std::optional<choose::Scored<Config>> select_k_major(const GemmProblem& p, const DeviceInfo& device,
-                                                     choose::Listing<Config>* listing);
+std::optional<choose::Scored<Choice>> select_k_major(const GemmProblem& p, const DeviceInfo& device,
+                                                     choose::Listing<Choice>* listing);
 
 }  // namespace xgemm::cuda::gemm::sm90::single_tile

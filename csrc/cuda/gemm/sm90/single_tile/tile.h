@@ -93,6 +93,15 @@ constexpr Clusters clusters_of(int64_t rows, int64_t columns, int cluster) {
   return by_rows < by_columns ? Clusters{cluster, 1} : Clusters{1, cluster};
 }
 
+struct Config {
+  const Shape* shape;  // of kShapes
+  int tile_m, tile_n;  // the part of it that a tile has
+  Clusters clusters;
+  int splits;    // of K, by two CTAs: 1 or 2
+  int ctas;      // of the grid
+  bool swapped;  // D^T = B^T A^T is computed, its rows the columns of D
+};
+
 // Whether two CTAs may have half of K each, one of the tile's two warpgroups' rows to finish (wider
 // tiles seldom gain by it), and whether K is long enough for that: every stage is used.
 constexpr bool takes_halves(int block_m, int block_n) { return block_m == 128 && block_n <= 128; }

@@ -37,9 +37,9 @@ Params params_of(const GemmProblem& p, const View& view, const Config& config) {
   params.batch = static_cast<int>(view.batch);
   params.wide_batched = view.wide.batch_stride != 0;
   params.narrow_batched = view.narrow.batch_stride != 0;
-  params.rows = config.block_m, params.stages = config.stages;
-  params.wide_tiles = ceil_div(params.wide_extent, config.block_m);
-  params.narrow_tiles = ceil_div(params.narrow_extent, config.block_n);
+  params.rows = config.rows, params.stages = config.stages;
+  params.wide_tiles = ceil_div(params.wide_extent, config.rows);
+  params.narrow_tiles = ceil_div(params.narrow_extent, config.columns);
   params.tiles = params.wide_tiles * params.narrow_tiles * params.batch;
   params.splits = config.splits;
   while (1 << params.split_shift < config.splits) ++params.split_shift;
@@ -62,14 +62,14 @@ Params params_of(const GemmProblem& p, const View& view, const Config& config) {
 
 }  // namespace
 
-Status launch(const GemmProblem& problem, const Config& config, cudaStream_t stream) {
+Status launch(const GemmProblem& problem, const Config& config, void*, cudaStream_t stream) {
   const View view = view_of(problem);
   Params params = params_of(problem, view, config);
-  if (!encode(&params.wide, view.wide, problem, view.batch, config.block_m) ||
-      !encode(&params.narrow, view.narrow, problem, view.batch, config.block_n)) {
+  if (!encode(&params.wide, view.wide, problem, view.batch, config.rows) ||
+      !encode(&params.narrow, view.narrow, problem, view.batch, config.columns)) {
     return {cudaErrorInvalidValue, "encoding a tensor map of the skinny sm_90a GEMM"};
   }
-  const Variant variant{config.block_n, !view.wide.k_major, !view.narrow.k_major};
+  const Variant variant{config.columns, !view.wide.k_major, !view.narrow.k_major};
   const auto run = problem.dtype == DType::kF16 ? launch_f16 : launch_bf16;
   return run(params, variant, config.ctas, stream);
 }

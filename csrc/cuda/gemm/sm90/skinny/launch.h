@@ -5,11 +5,11 @@
 
 #include "common/gemm_problem.h"
 #include "common/status.h"
-#include "cuda/gemm/config.h"
+#include "cuda/gemm/sm90/skinny/tile.h"
 
 namespace xgemm::cuda::gemm::sm90::skinny {
 
-// Launches the kernel of `config`, which is select's for this problem.
-Status launch(const GemmProblem& problem, const Config& config, cudaStream_t stream);
+Status launch(const GemmProblem& problem, const Config& config, void* workspace,
+              cudaStream_t stream);
 
 }  // namespace xgemm::cuda::gemm::sm90::skinny

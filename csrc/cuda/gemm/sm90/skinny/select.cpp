@@ -158,7 +158,7 @@ class Model {
   }
 
   Estimate estimate(const Candidate& c, double limit) const;
-  Config choice(const Candidate& c) const { return config_of(c); }
+  Choice choice(const Candidate& c) const;
 
  private:
   // One tile over all of a small narrow side; else the widths that read W the fewest times.
@@ -238,23 +238,6 @@ class Model {
     return sm90::row_begins(x.k_major ? x.stride : x.k_stride);
   }
 
-  Config config_of(const Candidate& c) const {
-    const int stage = stage_bytes(c.rows, c.columns);
-    const int most =
-        (kMaxSmemBytes - beside_ring_bytes(c.rows, c.columns, c.splitting.splits)) / stage;
-    const int enough =
-        c.columns <= 16 ? std::max(kEnoughStages, kEnoughBytes / stage) : kMaxRingBytes / stage;
-    const int64_t clusters = std::min(tiles_of(c), clusters_of(device_, c.splitting));
-    return {.kernel = Kernel::kSm90Skinny,
-            .block_m = c.rows,
-            .block_n = c.columns,
-            .stages = std::min({most, enough, kMaxStages}),
-            .cluster = c.splitting.splits,
-            .splits = c.splitting.splits,
-            .ctas = static_cast<int>(clusters) * c.splitting.splits,
-            .reason = "a stream over the wide operand, the same share of it for every SM"};
-  }
-
   const GemmProblem& problem_;
   const DeviceInfo& device_;
   View view_;
@@ -262,6 +245,21 @@ class Model {
   const Costs& costs_;
   bool vector_store_;
 };
+
+Choice Model::choice(const Candidate& c) const {
+  const int stage = stage_bytes(c.rows, c.columns);
+  const int most =
+      (kMaxSmemBytes - beside_ring_bytes(c.rows, c.columns, c.splitting.splits)) / stage;
+  const int enough =
+      c.columns <= 16 ? std::max(kEnoughStages, kEnoughBytes / stage) : kMaxRingBytes / stage;
+  const int64_t clusters = std::min(tiles_of(c), clusters_of(device_, c.splitting));
+  return {.config = Config{.rows = c.rows,
+                           .columns = c.columns,
+                           .stages = std::min({most, enough, kMaxStages}),
+                           .splits = c.splitting.splits,
+                           .ctas = static_cast<int>(clusters) * c.splitting.splits},
+          .reason = "a stream over the wide operand, the same share of it for every SM"};
+}
 
 Estimate Model::estimate(const Candidate& c, double) const {
   const auto tiles = static_cast<double>(tiles_of(c));
@@ -315,8 +313,8 @@ Estimate Model::estimate(const Candidate& c, double) const {
 
 }  // namespace
 
-std::optional<Scored<Config>> select(const GemmProblem& p, const DeviceInfo& device,
-                                     Listing<Config>* listing) {
+std::optional<Scored<Choice>> select(const GemmProblem& p, const DeviceInfo& device,
+                                     Listing<Choice>* listing) {
   // Beyond this many rows and columns the kernel has nothing over that of sm90/ (measured: 900 rows
   // take 1.3x to 1.5x the time).
   constexpr int64_t kMaxNarrow = 640, kMaxTiles = int64_t{1} << 30;
@@ -327,7 +325,7 @@ std::optional<Scored<Config>> select(const GemmProblem& p, const DeviceInfo& dev
   if (std::min(p.m, p.n) > kMaxNarrow) return std::nullopt;
   if (ceil_div<int64_t>(p.m, 32) * ceil_div<int64_t>(p.n, 8) * batch > kMaxTiles)
     return std::nullopt;
-  return choose::pick<Config>(Model(p, device), listing);
+  return choose::pick<Choice>(Model(p, device), listing);
 }
 
 }  // namespace xgemm::cuda::gemm::sm90::skinny

@@ -17,6 +17,13 @@ inline constexpr int kMaxSmemBytes = 227 * 1024;
 // The columns of D' that a tile has, wgmma's N. X that is not K-major is loaded 64 columns at once.
 inline constexpr int kColumns[] = {8, 16, 24, 32, 48, 64, 96, 128};
 
+struct Config {
+  int rows, columns;  // of D' that a tile has
+  int stages;
+  int splits;  // of K, by the CTAs of a cluster
+  int ctas;    // of the grid
+};
+
 constexpr int warpgroups_of(int rows) { return (rows + kWarpgroupRows - 1) / kWarpgroupRows; }
 // Boxes of 64 k in a stage: two where a stage of one would be small (measured: 128 contiguous bytes
 // a row at once are slower than 256).

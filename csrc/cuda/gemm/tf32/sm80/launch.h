@@ -1,7 +1,9 @@
 // Host side of the mma.sync kernel.
 #pragma once
 
-#include "cuda/gemm/api.h"
+#include <cuda_runtime_api.h>
+
+#include "common/status.h"
 #include "cuda/gemm/fp32/params.h"
 
 namespace xgemm::cuda::gemm::tf32::sm80 {

@@ -95,10 +95,10 @@ void set_result(Params* params, const GemmProblem& p, bool swapped, const fp32::
 
 }  // namespace
 
-Status launch(const GemmProblem& p, const Config& config, const Matrix& x, const Matrix& y,
-              bool swapped, const fp32::Params& partials, cudaStream_t stream) {
-  const TileShape tile = swapped ? TileShape{config.block_n, config.block_m}
-                                 : TileShape{config.block_m, config.block_n};
+Status launch(const GemmProblem& p, const Config& config, const fp32::Params& partials,
+              cudaStream_t stream) {
+  const TileShape tile = config.tile;
+  const Matrix x = config.swapped ? b_of(p) : a_of(p), y = config.swapped ? a_of(p) : b_of(p);
   const bool three = p.precision == Precision::kTf32x3;
   Params params{};
   params.x_rows = static_cast<int>(x.rows), params.y_rows = static_cast<int>(y.rows);
@@ -110,7 +110,7 @@ Status launch(const GemmProblem& p, const Config& config, const Matrix& x, const
   params.tiles_x = static_cast<int>(ceil_div<int64_t>(x.rows, tile.x * config.cluster));
   params.tiles_y = static_cast<int>(ceil_div<int64_t>(y.rows, tile.y));
   params.work_tiles = params.tiles_x * params.tiles_y * params.batch * params.splits;
-  set_result(&params, p, swapped, partials);
+  set_result(&params, p, config.swapped, partials);
   const auto batches = [&](bool batched) { return batched ? params.batch : 1; };
   if (!encode(&params.x, x, p.k, batches(params.x_batched), tile.x, !three) ||
       !encode(&params.y, y, p.k, batches(params.y_batched), tile.y / config.cluster, !three)) {
