@@ -287,6 +287,15 @@ def test_a_report_without_a_place_is_refused_first(run, tmp_path, option):
     assert not (tmp_path / "target").exists()
 
 
+def test_a_target_that_cannot_be_written_is_refused_first(run, tmp_path, monkeypatch):
+    source, target = tiny("BertForMaskedLM", tmp_path / "source"), tmp_path / "target"
+    target.mkdir()
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != target)
+    code, _, err = run("quantize", source, target)
+    assert code == 1
+    assert f"quantize: DST: {target} may not be written" in err.replace("\n", " ")
+
+
 def test_gptq_by_the_command_line(run, tmp_path):
     """A text calibrates; the directory loads, and the report has errors of outputs."""
     source, text = save_llama(tmp_path / "source", layers=2), tmp_path / "text.txt"

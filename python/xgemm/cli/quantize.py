@@ -139,9 +139,11 @@ def _check_arguments(source: Source, destination: Path, recipe: Recipe) -> None:
         )
     if destination.exists() and any(destination.iterdir()):
         raise FileExistsError(f"quantize: DST must be new or empty, got {destination}")
-    parent = next(p for p in destination.resolve().parents if p.exists())
-    if not os.access(parent, os.W_OK):
-        raise PermissionError(f"quantize: DST: {parent} may not be written")
+    folder = destination.resolve()
+    parent = next(p for p in folder.parents if p.exists())
+    for path in (folder, parent) if folder.exists() else (parent,):
+        if not os.access(path, os.W_OK):
+            raise PermissionError(f"quantize: DST: {path} may not be written")
     if source.gguf:
         if source.path.suffix != ".gguf":
             raise ValueError(
