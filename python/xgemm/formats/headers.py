@@ -60,24 +60,24 @@ def checkpoint_files(path: Path, names: re.Pattern[str] = SHARD_NAME) -> list[st
     if not present(path / INDEX_FILE):
         if not present(path / _ONE_FILE):
             for file in sorted(path.glob("*.*")):
-                _refuse_pickle(file)
+                if file.suffix in _PICKLES:
+                    raise pickle_error(file)
         return [_ONE_FILE]
     weight_map = read_json(path / INDEX_FILE).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ValueError(f"load: {path / INDEX_FILE}: weight_map must name the files of tensors")
     for name in set(map(str, weight_map.values())):
         if not names.fullmatch(name):  # it could be a path to anywhere
-            if "/" not in name:
-                _refuse_pickle(path / name)
+            if "/" not in name and Path(name).suffix in _PICKLES:
+                raise pickle_error(path / name)
             raise ValueError(
                 f"load: {path / INDEX_FILE}: {name!r} is not the name of a checkpoint file"
             )
     return sorted(set(map(str, weight_map.values())))
 
 
-def _refuse_pickle(file: Path) -> None:
-    if file.suffix in _PICKLES:
-        raise ValueError(
-            f"load: {file} must be a .safetensors file: a pickle can run code, so nothing is "
-            "unpickled. save_pretrained of the tool that made it writes safetensors"
-        )
+def pickle_error(file: Path) -> ValueError:
+    return ValueError(
+        f"load: {file} must be a .safetensors file: a pickle can run code, so nothing is "
+        "unpickled. save_pretrained of the tool that made it writes safetensors"
+    )

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from transformers.integrations.accelerate import get_device
 
 from xgemm.formats.foreign import Quantizer, Shards, foreign_format
-from xgemm.formats.headers import FOREIGN_FILE, checkpoint_files
+from xgemm.formats.headers import FOREIGN_FILE, checkpoint_files, pickle_error
 from xgemm.formats.manifest import CONFIG_FILE, RECIPE
 from xgemm.hf.config import XgemmConfig
 from xgemm.hf.foreign_module import check_shapes, packed_module
@@ -75,10 +75,7 @@ class ForeignLoading:
         directory = paths[0].parent if paths else Path()
         for path in paths:
             if path.suffix != ".safetensors":
-                raise ValueError(
-                    f"load: {path} must be a .safetensors file: a pickle can run code, so nothing "
-                    "is unpickled"
-                )
+                raise pickle_error(path)
             if path.parent != directory or path.name.startswith("."):
                 raise ValueError(f"load: {path} must be a file of {directory}")
         form = foreign_format(
