@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -203,3 +204,30 @@ def test_a_recipe_in_a_config_does_not_make_a_float_model(tmp_path: Path) -> Non
         config.quantization_config = section
         with pytest.raises(ValueError, match=r"holds a recipe.*pass it as quantization_config="):
             transformers.AutoModelForCausalLM.from_pretrained(tmp_path, config=config)
+
+
+def test_what_is_pushed_to_the_hub_is_a_model_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Hub itself is not asked: what would be uploaded to it is kept."""
+    from transformers.utils import hub
+
+    class Card:
+        def save(self, path: str) -> None:
+            Path(path).write_text("a card")
+
+    class Api:
+        def create_repo(self, repo_id: str, **_: Any) -> Any:
+            return type("Repository", (), {"repo_id": repo_id})
+
+    def upload(self: Any, folder: str, repo_id: str, *_: Any, **__: Any) -> None:
+        shutil.copytree(folder, tmp_path / repo_id)
+
+    monkeypatch.setattr(hub, "hf_api", Api)
+    monkeypatch.setattr(hub, "create_and_tag_model_card", lambda *_, **__: Card())
+    monkeypatch.setattr(hub.PushToHubMixin, "_upload_modified_files", upload)
+    model = make("Llama")
+    model.push_to_hub("somebody/a-model")
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "somebody" / "a-model")
+    assert isinstance(loaded.model.layers[0].mlp.up_proj, QuantLinear)
+    assert torch.equal(logits(loaded), logits(model))
