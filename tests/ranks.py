@@ -1,4 +1,4 @@
-"""Checks that several processes run together, over gloo on the CPU."""
+"""Checks that several processes run together: over gloo on the CPU, or each on its own GPU."""
 
 from __future__ import annotations
 
@@ -11,16 +11,31 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 Checks = dict[str, Callable[[Path], None]]
 
 
-def run_on(ranks: int, checks: Checks, path: Path) -> None:
-    """Each check on each rank, one after the other; `outcome` says what came of it."""
+def device() -> str:
+    """Where this process computes: its own GPU in a group over NCCL, else the CPU."""
+    on_gpus = dist.is_initialized() and dist.get_backend() == "nccl"
+    return f"cuda:{dist.get_rank()}" if on_gpus else "cpu"
+
+
+def mesh_of_all() -> DeviceMesh:
+    """All ranks in one dimension, on the devices that they compute on."""
+    return init_device_mesh(device().partition(":")[0], (dist.get_world_size(),))
+
+
+def run_on(ranks: int, checks: Checks, path: Path, backend: str = "gloo") -> None:
+    """Each check on each rank, one after the other; `outcome` says what came of it.
+
+    backend: "gloo", on the CPU; "nccl", a GPU for each rank.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(_run, args=(ranks, port, checks, path), nprocs=ranks, join=True)
+    mp.spawn(_run, args=(ranks, port, checks, path, backend), nprocs=ranks, join=True)
 
 
 def outcome(path: Path, check: str, ranks: int) -> list[str]:
@@ -29,13 +44,15 @@ def outcome(path: Path, check: str, ranks: int) -> list[str]:
     return [file.read_text() if file.exists() else "" for file in files]
 
 
-def _run(rank: int, ranks: int, port: int, checks: Checks, path: Path) -> None:
+def _run(rank: int, ranks: int, port: int, checks: Checks, path: Path, backend: str) -> None:
     torch.set_num_threads(1)
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo",
     )  # fmt: skip
-    dist.init_process_group("gloo")
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(backend)
     for name, check in checks.items():
         try:
             check(path)

@@ -14,10 +14,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import training_checks
-from ranks import Checks, outcome, run_on
+from ranks import Checks, device, mesh_of_all, outcome, run_on
 from test_tensor_parallel import FORMATS, inputs, layer, nbytes
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 
 import xgemm
 from xgemm.distributed import parallelize
@@ -62,7 +61,8 @@ def llama(**more: Any) -> Any:
 
     torch.manual_seed(0)
     config = transformers.LlamaConfig(**{**SIZES, "tie_word_embeddings": True, **more})
-    return xgemm.quantize(transformers.LlamaForCausalLM(config).eval(), group_size=32)
+    model = xgemm.quantize(transformers.LlamaForCausalLM(config).eval(), group_size=32)
+    return model.to(device())
 
 
 def mixtral() -> Any:
@@ -72,10 +72,12 @@ def mixtral() -> Any:
     config = transformers.MixtralConfig(
         **{**SIZES, "num_local_experts": 5, "num_experts_per_tok": 2}, tie_word_embeddings=False
     )
-    return xgemm.quantize(transformers.MixtralForCausalLM(config).eval(), group_size=64)
+    model = xgemm.quantize(transformers.MixtralForCausalLM(config).eval(), group_size=64)
+    return model.to(device())
 
 
-TOKENS = torch.arange(12).view(2, 6)
+def some_tokens() -> torch.Tensor:
+    return torch.arange(12, device=device()).view(2, 6)
 
 
 @contextmanager
@@ -139,17 +141,19 @@ def whole_bytes(model: nn.Module) -> int:
 
 def check_pairs(path: Path) -> None:
     """What is loaded is, bit by bit, what parallelize leaves of the whole model."""
-    mesh = init_device_mesh("cpu", (WORLD,))
-    whole, expected = Pairs(), parallelize(Pairs(), mesh, PLAN_OF_PAIRS)
+    mesh = mesh_of_all()
+    whole = Pairs().to(device())
+    expected = parallelize(Pairs().to(device()), mesh, PLAN_OF_PAIRS)
     with packed_bytes_read() as count:
-        found = xgemm.load(path / "pairs", float_pairs(), mesh=mesh, plan=PLAN_OF_PAIRS)
+        options: Any = dict(mesh=mesh, plan=PLAN_OF_PAIRS, device=device())
+        found = xgemm.load(path / "pairs", float_pairs(), **options)
     assert count[0] < whole_bytes(whole) * 0.7  # a middle unit of 128 channels is read by both
     state, other = expected.state_dict(), found.state_dict()
     assert state.keys() == other.keys()
     for name, tensor in state.items():
         assert torch.equal(other[name], tensor), name
     assert nbytes(found) == nbytes(expected)
-    x = inputs(96)
+    x = inputs(96).to(device())
     torch.testing.assert_close(found(x), whole(x), rtol=1e-4, atol=1e-3)
     text = "is split over 2 ranks: save the whole model"
     with pytest.raises(ValueError, match=text):
@@ -157,24 +161,24 @@ def check_pairs(path: Path) -> None:
 
 
 def check_llama(path: Path) -> None:
-    mesh = init_device_mesh("cpu", (WORLD,))
+    mesh = mesh_of_all()
     whole = llama()
     with packed_bytes_read() as count:
-        found = xgemm.load(path / "llama", mesh=mesh)
+        found = xgemm.load(path / "llama", mesh=mesh, device=device())
     assert count[0] < whole_bytes(whole) * 0.6
     assert found.lm_head.weight is found.model.embed_tokens.weight
     same(found, whole)
-    half = xgemm.load(path / "llama", mesh=mesh, dtype=torch.bfloat16)
+    half = xgemm.load(path / "llama", mesh=mesh, dtype=torch.bfloat16, device=device())
     assert half.model.layers[0].mlp.up_proj.compute_dtype == torch.bfloat16
-    assert half(TOKENS).logits.dtype == torch.bfloat16
+    assert half(some_tokens()).logits.dtype == torch.bfloat16
 
 
 def check_experts(path: Path) -> None:
     """Five experts over two ranks; both ways of loading."""
-    mesh = init_device_mesh("cpu", (WORLD,))
+    mesh = mesh_of_all()
     whole = mixtral()
     with packed_bytes_read() as count:
-        found = xgemm.load(path / "mixtral", mesh=mesh)
+        found = xgemm.load(path / "mixtral", mesh=mesh, device=device())
     assert count[0] < whole_bytes(whole) * 0.65
     assert found.model.layers[0].mlp.experts.num_experts == 2 + mesh.get_local_rank()
     same(found, whole)
@@ -201,7 +205,7 @@ def check_recipes(path: Path) -> None:
         pretrained(path / "float", quantization_config=xgemm.hf.XgemmConfig(group_size=32))
     with pytest.raises(ValueError, match="num_key_value_heads must give each of 2 ranks"):
         pretrained(path / "one-head")
-    mesh = init_device_mesh("cpu", (WORLD,))
+    mesh = mesh_of_all()
     with pytest.raises(ValueError, match="was written by save_pretrained: from_pretrained of"):
         xgemm.load(path / "llama-hf", mesh=mesh)
     with pytest.raises(ValueError, match="load: plan is for a mesh, got none"):
@@ -227,12 +231,12 @@ def pretrained(path: Path, **options: Any) -> Any:
 
 def same(found: Any, whole: Any) -> None:
     with torch.no_grad():
-        logits, expected = found(TOKENS).logits, whole(TOKENS).logits
+        logits, expected = found(some_tokens()).logits, whole(some_tokens()).logits
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
     options = dict(max_new_tokens=4, do_sample=False, pad_token_id=0)
-    mask = torch.ones_like(TOKENS)
-    tokens = found.generate(TOKENS, attention_mask=mask, **options)
-    assert torch.equal(tokens, whole.generate(TOKENS, attention_mask=mask, **options))
+    mask = torch.ones_like(some_tokens())
+    tokens = found.generate(some_tokens(), attention_mask=mask, **options)
+    assert torch.equal(tokens, whole.generate(some_tokens(), attention_mask=mask, **options))
 
 
 CHECKS: Checks = {
@@ -245,12 +249,11 @@ CHECKS: Checks = {
 }
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_checks(path: Path, backend: str) -> Path:
+    """Each check on two ranks, of models that are written into `path` before."""
     pytest.importorskip("peft")
     import transformers
 
-    path = tmp_path_factory.mktemp("two_ranks")
     xgemm.save(Pairs(), path / "pairs")
     xgemm.save(llama(), path / "llama")
     xgemm.save(mixtral(), path / "mixtral")
@@ -258,11 +261,29 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     training_checks.llama().save_pretrained(path / "untied")
     llama(num_key_value_heads=1).save_pretrained(path / "one-head")
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).save_pretrained(path / "float")
-    run_on(WORLD, CHECKS, path)
+    run_on(WORLD, CHECKS, path, backend)
     return path
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_checks(tmp_path_factory.mktemp("two_ranks"), "gloo")
+
+
+@pytest.fixture(scope="module")
+def results_on_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_checks(tmp_path_factory.mktemp("two_gpus"), "nccl")
 
 
 @pytest.mark.skipif(not dist.is_gloo_available(), reason="this torch has no gloo")
 @pytest.mark.parametrize("check", CHECKS)
 def test_ranks(check: str, results: Path) -> None:
     assert outcome(results, check, WORLD) == ["passed"] * WORLD
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < WORLD, reason="needs two GPUs")
+@pytest.mark.parametrize("check", CHECKS)
+def test_gpus(check: str, results_on_gpus: Path) -> None:
+    """The same over NCCL, each rank on a GPU of its own."""
+    assert outcome(results_on_gpus, check, WORLD) == ["passed"] * WORLD

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ranks import Checks
+from ranks import Checks, device, mesh_of_all
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -20,7 +19,10 @@ SIZES = dict(
     hidden_size=256, intermediate_size=448, num_hidden_layers=2, num_attention_heads=4,
     num_key_value_heads=2, head_dim=64, vocab_size=130,
 )  # fmt: skip
-TOKENS = torch.arange(4 * 6).view(4, 6) % 130
+
+
+def some_tokens() -> torch.Tensor:
+    return torch.arange(4 * 6, device=device()).view(4, 6) % 130
 
 
 def llama(**more: Any) -> Any:
@@ -28,7 +30,7 @@ def llama(**more: Any) -> Any:
 
     torch.manual_seed(0)
     config = transformers.LlamaConfig(**{**SIZES, **more})
-    return xgemm.quantize(transformers.LlamaForCausalLM(config), group_size=64)
+    return xgemm.quantize(transformers.LlamaForCausalLM(config), group_size=64).to(device())
 
 
 def with_lora() -> Any:
@@ -61,7 +63,7 @@ def check_lora(path: Path) -> None:
     """Sharded bytes, sharded adapters: the step is that of one process with the whole batch."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     expected, model = with_lora(), with_lora()
-    mesh = init_device_mesh("cpu", (ranks,))
+    mesh = mesh_of_all()
     for layer in model.base_model.model.model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -70,9 +72,9 @@ def check_lora(path: Path) -> None:
     assert qweight.to_local().shape[0] == 4 - rank  # of 7 rows
     losses = []
     for _ in range(2):
-        own = step(model, TOKENS.chunk(ranks)[rank])
+        own = step(model, some_tokens().chunk(ranks)[rank])
         dist.all_reduce(own)
-        losses.append((own / ranks, step(expected, TOKENS)))
+        losses.append((own / ranks, step(expected, some_tokens())))
     for found, loss in losses:
         torch.testing.assert_close(found, loss, rtol=1e-4, atol=1e-5)
     trained = 0
@@ -91,7 +93,7 @@ def check_checkpoint(path: Path) -> None:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = mesh_of_all()
     original = llama()
     model = fully_shard(llama(), mesh=mesh)
     dcp.save(get_model_state_dict(model), checkpoint_id=str(path / "dcp"))
@@ -107,7 +109,7 @@ def check_checkpoint(path: Path) -> None:
     ):
         assert torch.equal(whole(mine), expected), name
     with torch.no_grad():
-        torch.testing.assert_close(other(TOKENS).logits, original(TOKENS).logits)
+        torch.testing.assert_close(other(some_tokens()).logits, original(some_tokens()).logits)
 
 
 def check_transformers_fsdp(path: Path) -> None:
@@ -122,30 +124,30 @@ def check_transformers_fsdp(path: Path) -> None:
     assert isinstance(qweight, DTensor)
     assert qweight.to_local().shape[0] < qweight.shape[0]
     with torch.no_grad():
-        torch.testing.assert_close(model(TOKENS).logits, llama()(TOKENS).logits)
+        torch.testing.assert_close(model(some_tokens()).logits, llama()(some_tokens()).logits)
 
 
 def check_fused(path: Path) -> None:
     """Siblings are joined before the model is split, or after."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    expected = llama()(TOKENS).logits
+    mesh = mesh_of_all()
+    expected = llama()(some_tokens()).logits
     after = xgemm.fuse(parallelize(llama(), mesh))
     with torch.no_grad():
-        torch.testing.assert_close(after(TOKENS).logits, expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(after(some_tokens()).logits, expected, rtol=1e-4, atol=1e-4)
     before = parallelize(xgemm.fuse(llama()), mesh)
     with torch.no_grad():
-        torch.testing.assert_close(before(TOKENS).logits, expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(before(some_tokens()).logits, expected, rtol=1e-4, atol=1e-4)
 
 
 def check_tied_head(path: Path) -> None:
     """A float head that is the embedding: both stay whole, and one."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = mesh_of_all()
     model = llama(tie_word_embeddings=True)
-    expected = model(TOKENS).logits
+    expected = model(some_tokens()).logits
     parallelize(model, mesh)
     assert model.lm_head.weight is model.model.embed_tokens.weight
     with torch.no_grad():
-        torch.testing.assert_close(model(TOKENS).logits, expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(model(some_tokens()).logits, expected, rtol=1e-4, atol=1e-4)
 
 
 CHECKS: Checks = {
