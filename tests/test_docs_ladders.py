@@ -47,6 +47,9 @@ def test_a_command_of_the_pages(command: str, tmp_path: Path, monkeypatch: pytes
             arguments[arguments.index("--size") + 1] = "16"
         else:
             arguments += ["--size", "16"]
+    if "--from" in arguments:  # what the command before it wrote
+        written = arguments[arguments.index("--from") + 1]
+        CliRunner().invoke(app, [group, arguments[0], "--output", written], catch_exceptions=False)
     result = CliRunner().invoke(app, [group, *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert result.stdout

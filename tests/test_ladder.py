@@ -102,6 +102,9 @@ def test_a_climb_has_every_column_and_writes_json_and_a_plot(tmp_path: Path):
     assert list(records) == [*(f"rung {n}" for n in range(5)), "torch", "xgemm"]
     assert all(record["error_of_bound"] <= 1 for record in records.values())
     assert report["peak"]["bandwidth"] > 0
+    # Two FMAs of 8 floats a cycle, or one: clocks are between 1 and 7 GHz.
+    assert 12 < report["peak"]["rate"] / report["peak"]["clock_mhz"] * 1e3 < 40
+    assert 1000 < report["peak"]["clock_mhz"] < 7000
     assert records["torch"]["intensity"] == pytest.approx(2 * 64**3 / (3 * 4 * 64**2))
     one, four = records["rung 1"], records["rung 4"]
     assert one["gain"] == pytest.approx(records["rung 0"]["seconds"] / one["seconds"])
@@ -109,6 +112,21 @@ def test_a_climb_has_every_column_and_writes_json_and_a_plot(tmp_path: Path):
     assert four["published"] == 35.4
     assert four["published_gain"] is None  # rung 3 has no published number
     assert 0 < four["of_peak"] < 1
+
+
+def test_what_was_measured_elsewhere_is_shown_and_drawn(tmp_path: Path):
+    out, picture = tmp_path / "cpu.json", tmp_path / "cpu.png"
+    text = command("cpu", "--size", "16", "--rungs", "3", "--output", str(out))
+    assert command("cpu", "--from", str(out), "--plot", str(picture)) == text
+    assert picture.stat().st_size > 1000
+    for name, other, message in [
+        ("sgemm", out, "is of cpu, not of sgemm"),
+        ("cpu", tmp_path / "none.json", "is no JSON that --output wrote"),
+        ("cpu", picture, "is no JSON that --output wrote"),
+    ]:
+        result = CliRunner().invoke(app, ["ladder", name, "--from", str(other)])
+        assert result.exit_code != 0
+        assert message in f"{result.output}{result.exception}"
 
 
 def test_a_roofline_is_the_bandwidth_and_then_the_peak():
@@ -123,7 +141,7 @@ def test_a_ladder_of_bytes_is_drawn_too(tmp_path: Path):
     ladder = LADDERS["w4a16"]
     records = [
         {"size": size, "rung": rung, "name": name, "rate": 1e3 + i, "published": published}
-        for size in ladder.sizes[:2]
+        for size in ladder.sizes
         for i, (rung, name, published) in enumerate(
             [(4, "rung 4", None), (5, "rung 5", 646.8), (None, "torch", None)]
         )
@@ -131,7 +149,7 @@ def test_a_ladder_of_bytes_is_drawn_too(tmp_path: Path):
     report = {
         **{"ladder": "w4a16", "unit": "GB/s", "published_on": ladder.published_on},
         **{"device": "a GPU", "torch": "2.13", "records": records},
-        "peak": {"rate": 3129.0, "of": "a plain read", "clock_mhz": None, "bandwidth": None},
+        "peak": {"rate": 3129.0, "of": "a plain read", "clock_mhz": 1980.0, "bandwidth": None},
     }
     plot.plot_ladder(report, tmp_path / "w4a16.png")
     assert (tmp_path / "w4a16.png").stat().st_size > 1000

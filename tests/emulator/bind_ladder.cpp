@@ -80,17 +80,17 @@ void run_w4a16(int rung, Address x, Address codes, Address scales, Address y, Ad
 
 // Returns the work.
 double run_peak(int instruction, Address x, int64_t count, Address out, int steps) {
-  int64_t cycles = 0;
+  int64_t clocks[2] = {};
   const ladder::Peak peak{reinterpret_cast<const float*>(x),
                           count,
                           reinterpret_cast<float*>(out),
-                          &cycles,
+                          clocks,
                           steps,
                           1,
                           nullptr};
   const auto which = static_cast<ladder::Instruction>(instruction);
   require_ok(ladder::run_peak(which, peak));
-  if (cycles <= 0) throw std::runtime_error("the clock was not read");
+  if (clocks[0] <= 0 || clocks[1] <= 0) throw std::runtime_error("a clock was not read");
   return ladder::peak_work(which, peak);
 }
 

@@ -23,7 +23,12 @@ std::span<const Rung> rungs();
 void sgemm(bool transa, bool transb, int64_t m, int64_t n, int64_t k, float alpha, const float* a,
            int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
 
-// FLOP/s of independent FMAs in registers, for about the given time: the peak of one core.
-double peak_flops(double seconds);
+// What one core does at the most, and its clock meanwhile.
+struct Peak {
+  double flops;  // a second, of independent FMAs in registers
+  double hertz;  // by a chain of multiplications, of 3 cycles each
+};
+
+Peak measure_peak(double seconds);  // takes about as long
 
 }  // namespace xgemm::cpu::ladder

@@ -91,7 +91,7 @@ struct Peak {
   const float* x;  // [count], 16-byte aligned, a multiple of 4: what is read
   int64_t count;
   float* out;       // [peak_threads(sm_count)]
-  int64_t* cycles;  // [1]: of the first block
+  int64_t* clocks;  // [2]: the first block adds its cycles, and its nanoseconds
   int steps;        // of the loop
   int sm_count;
   cudaStream_t stream;

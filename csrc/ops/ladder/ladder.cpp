@@ -7,6 +7,7 @@
 #include <iterator>
 #include <span>
 #include <string_view>
+#include <tuple>
 
 #include "cpu/isa/isa.h"
 #include "cpu/ladder/api.h"
@@ -69,9 +70,11 @@ void cpu_blas(const Tensor& c, const Tensor& a, const Tensor& b, bool transa, bo
                      static_cast<float>(beta), static_cast<float*>(view_c.mutable_data()), m);
 }
 
-double cpu_peak(double seconds) {
+// FLOP/s of a core, and its clock in Hz.
+std::tuple<double, double> cpu_peak(double seconds) {
   require_avx2("cpu_peak");
-  return cpu::ladder::peak_flops(seconds);
+  const cpu::ladder::Peak peak = cpu::ladder::measure_peak(seconds);
+  return {peak.flops, peak.hertz};
 }
 
 #ifdef XGEMM_WITH_CUDA
@@ -151,20 +154,20 @@ Tensor hopper(const Tensor& a, const Tensor& b, int64_t rung) {
   return product({"hopper", DType::kBF16, true, gpu::hopper_rungs()}, a, b, rung);
 }
 
-// Runs `steps` of an instruction, or reads x; returns the FLOP, or the bytes. `cycles` gets those
-// of a multiprocessor.
-double peak(const Tensor& cycles, const Tensor& x, const StringArg& instruction, int64_t steps) {
+// Runs `steps` of an instruction, or reads x; returns the FLOP, or the bytes. To `clocks` are added
+// the cycles and the nanoseconds of a multiprocessor.
+double peak(const Tensor& clocks, const Tensor& x, const StringArg& instruction, int64_t steps) {
   constexpr std::string_view kNames[] = {"ffma", "mma", "read", "wgmma"};
-  const TensorView view("peak", "x", x), view_cycles("peak", "cycles", cycles);
+  const TensorView view("peak", "x", x), view_clocks("peak", "clocks", clocks);
   const auto* name = std::find(std::begin(kNames), std::end(kNames), instruction.text);
   if (name == std::end(kNames)) {
     value_error("peak: instruction must be ffma, mma, read or wgmma, got ",
                 printable(instruction.text));
   }
   require_dtype("peak", "x", view, {DType::kF32});
-  require_dtype("peak", "cycles", view_cycles, {DType::kI64});
+  require_dtype("peak", "clocks", view_clocks, {DType::kI64});
   require_contiguous("peak", "x", view, 1);
-  require_shape("peak", "cycles", view_cycles, {1});
+  require_shape("peak", "clocks", view_clocks, {2});
   require_multiple("peak", 0, "the number of elements", view.size(0), 4);
   const CurrentDevice device("peak", view.device_index);
   const int sm_count = device_info(view.device_index).sm_count;
@@ -173,7 +176,7 @@ double peak(const Tensor& cycles, const Tensor& x, const StringArg& instruction,
       .x = static_cast<const float*>(view.data()),
       .count = view.size(0),
       .out = static_cast<float*>(out.mutable_data_ptr()),
-      .cycles = static_cast<int64_t*>(view_cycles.mutable_data()),
+      .clocks = static_cast<int64_t*>(view_clocks.mutable_data()),
       .steps = static_cast<int>(steps),
       .sm_count = sm_count,
       .stream = current_stream(view.device_index),
@@ -193,10 +196,10 @@ STABLE_TORCH_LIBRARY(xgemm_ladder, m) {
   m.def(
       "cpu_blas(Tensor(a!) c, Tensor a, Tensor b, bool transa, bool transb, float alpha, "
       "float beta) -> ()");
-  m.def("cpu_peak(float seconds) -> float");
+  m.def("cpu_peak(float seconds) -> (float, float)");
   m.def("reduce(Tensor x, int rung) -> Tensor");
   m.def("sgemm(Tensor a, Tensor b, int rung) -> Tensor");
-  m.def("peak(Tensor(a!) cycles, Tensor x, str instruction, int steps) -> float");
+  m.def("peak(Tensor(a!) clocks, Tensor x, str instruction, int steps) -> float");
   m.def("hgemm(Tensor a, Tensor b, int rung) -> Tensor");
   m.def("hopper(Tensor a, Tensor b, int rung) -> Tensor");
   m.def(

@@ -396,10 +396,14 @@ def ladder(
     seed: Annotated[int, typer.Option(help="Of the operands.")] = 0,
     json: Json = False,
     output: Annotated[Path | None, typer.Option(dir_okay=False, help="Write JSON here.")] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option("--from", dir_okay=False, help="Measure nothing: show what --output wrote."),
+    ] = None,
     plot: Plot = None,
 ) -> None:
     """Climb from the plainest kernel to the product's, one optimisation step a rung."""
-    from xgemm.cli.ladder import Output, list_ladders, run, run_probes
+    from xgemm.cli.ladder import Output, list_ladders, replay, run, run_probes
     from xgemm.cli.ladder import show as show_rung
 
     if listed:
@@ -407,11 +411,15 @@ def ladder(
     elif name is None:
         raise typer.BadParameter("name a ladder; --list shows them")
     elif name == "probes":
-        if size or rungs or show is not None:
-            raise typer.BadParameter("probes have no sizes and no rungs")
+        if size or rungs or show is not None or measured is not None:
+            raise typer.BadParameter("probes have no sizes and no rungs, and no --from")
         run_probes(Output(json, output, plot))
     elif show is not None:
         show_rung(name, show)
+    elif measured is not None:
+        if size or rungs or output is not None:
+            raise typer.BadParameter("--from measures nothing: no --size, --rungs or --output")
+        replay(name, measured, Output(json, output, plot))
     else:
         run(name, size, rungs, seed, Output(json, output, plot))
 

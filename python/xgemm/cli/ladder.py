@@ -27,26 +27,49 @@ class Output:
 def run(name: str, size: str, rungs: str, seed: int, output: Output) -> None:
     ladder = find_ladder(name)
     asked = Climb(ladder, parse_sizes(ladder, size), parse_rungs(ladder, rungs), seed)
-    # What cannot be written is told now, and not after the last rung.
-    if output.output is not None:
-        check_writable("ladder: --output", output.output)
-    if output.plot is not None:
-        check_writable("ladder: --plot", output.plot)
-        load_pyplot()
+    _check_files(output)
     steps = 1 + len(asked.sizes) * (len(asked.rungs) + 1)
     with step(f"ladder {name}", steps) as shown:
         report = climb(asked, lambda text: shown.update(shown.done + 1, text=text))
     if output.output is not None:
         output.output.write_text(json.dumps(report, indent=2) + "\n")
+    _present(report, output)
+
+
+def replay(name: str, measured: Path, output: Output) -> None:
+    """What --output wrote, as tables and a plot: the GPU's machine may have no matplotlib."""
+    find_ladder(name)
+    try:
+        report = json.loads(measured.read_text())
+        found = report["ladder"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"ladder: --from: {measured} is no JSON that --output wrote") from error
+    if found != name:
+        raise ValueError(f"ladder: --from: {measured} is of {found}, not of {name}")
+    _check_files(output)
+    _present(report, output)
+
+
+def _check_files(output: Output) -> None:
+    """What cannot be written is told now, and not after the last rung."""
+    if output.output is not None:
+        check_writable("ladder: --output", output.output)
+    if output.plot is not None:
+        check_writable("ladder: --plot", output.plot)
+        load_pyplot()
+
+
+def _present(report: dict[str, Any], output: Output) -> None:
     if output.plot is not None and report["skipped"] is None:
         plot_ladder(report, output.plot)
     if output.as_json:
         print_json(report)
     elif report["skipped"] is not None:
-        for number in asked.rungs:
-            out.print(f"{name} rung {number}: skipped: {report['skipped']}", soft_wrap=True)
+        for number in report["rungs"]:
+            text = f"{report['ladder']} rung {number}: skipped: {report['skipped']}"
+            out.print(text, soft_wrap=True)
     else:
-        for one in asked.sizes:
+        for one in dict.fromkeys(record["size"] for record in report["records"]):
             _print_size(report, one)
 
 

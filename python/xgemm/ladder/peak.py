@@ -24,38 +24,38 @@ INSTRUCTIONS = {
 
 
 def measure_peak(ladder: Ladder) -> dict[str, Any]:
-    """`rate` in the ladder's unit, of what, and the clock of a GPU's multiprocessors meanwhile.
+    """`rate` in the ladder's unit, of what, and the clock meanwhile: the core's, or the SMs'.
 
     `bandwidth`: GB/s of a plain read, the roofline's other half; None where it is the rate itself.
     """
     if ladder.device == "cpu":
-        rate = ops().cpu_peak(CPU_SECONDS) * 1e-9
+        flops, hertz = ops().cpu_peak(CPU_SECONDS)
         return {
-            "rate": rate,
+            "rate": flops * 1e-9,
             "of": "independent AVX2 FMAs in registers",
-            "clock_mhz": None,
+            "clock_mhz": hertz * 1e-6,
             "bandwidth": _read_rate(ladder.device),
         }
     instruction, steps, of = INSTRUCTIONS[ladder.name]
-    x = torch.ones(READ_ELEMENTS, device="cuda")
-    cycles = torch.zeros(1, dtype=torch.int64, device="cuda")
-    work = ops().peak(cycles, x, instruction, steps)
-    call = {"peak": lambda: ops().peak(cycles, x, instruction, steps)}
-    seconds = time_cuda(call)["peak"]
-    unit = 1e12 if ladder.unit == "TFLOP/s" else 1e9
-    # The lifetime of the only block of a multiprocessor is the kernel's, but for what starts and
-    # ends it. Where there are several the first is preferred, and done long before the others.
-    clock = float(cycles.item()) / seconds * 1e-6 if instruction == "wgmma" else None
+    per_second, clock = _loop(instruction, steps)
     bandwidth = None if instruction == "read" else _read_rate(ladder.device)
-    rate = work / seconds / unit
-    return {"rate": rate, "of": of, "clock_mhz": clock, "bandwidth": bandwidth}
+    unit = 1e12 if ladder.unit == "TFLOP/s" else 1e9
+    return {"rate": per_second / unit, "of": of, "clock_mhz": clock, "bandwidth": bandwidth}
+
+
+def _loop(instruction: str, steps: int) -> tuple[float, float]:
+    """FLOP or bytes a second, and the clock in MHz, a mean of all launches."""
+    x = torch.ones(READ_ELEMENTS, device="cuda")
+    clocks = torch.zeros(2, dtype=torch.int64, device="cuda")
+    work = ops().peak(clocks, x, instruction, steps)
+    seconds = time_cuda({"peak": lambda: ops().peak(clocks, x, instruction, steps)})["peak"]
+    cycles, nanoseconds = clocks.tolist()
+    return work / seconds, cycles / nanoseconds * 1e3
 
 
 def _read_rate(device: str) -> float:
     """GB/s of a read of 128 MiB: on a CPU by one thread's sum."""
+    if device == "cuda":
+        return _loop("read", 0)[0] * 1e-9
     x = torch.ones(READ_ELEMENTS, device=device)
-    if device == "cpu":
-        return x.nbytes / time_calls({"read": x.sum}, device)["read"] * 1e-9
-    cycles = torch.zeros(1, dtype=torch.int64, device=device)
-    work = ops().peak(cycles, x, "read", 0)
-    return work / time_cuda({"read": lambda: ops().peak(cycles, x, "read", 0)})["read"] * 1e-9
+    return x.nbytes / time_calls({"read": x.sum}, device)["read"] * 1e-9

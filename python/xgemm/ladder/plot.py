@@ -7,17 +7,23 @@ from typing import Any
 
 from xgemm.bench.plot import label_decades, load_pyplot
 
+ONE_ROW, PANELS_WIDE = 3, 3  # more panels than the first are laid out by rows of the second
+
 
 def plot_ladder(report: dict[str, Any], path: Path) -> None:
     pyplot = load_pyplot()
     sizes = list(dict.fromkeys(record["size"] for record in report["records"]))
     bandwidth = report["peak"]["bandwidth"]
     panels = len(sizes) + (bandwidth is not None)
+    wide = panels if panels <= ONE_ROW else PANELS_WIDE
+    high = -(-panels // wide)
     figure, axes = pyplot.subplots(
-        1, panels, figsize=(5.2 * panels, 4.2), squeeze=False, sharey=True
+        high, wide, figsize=(5.2 * wide, 4.2 * high), squeeze=False, sharey=True
     )
+    for axis in axes.flat[panels:]:
+        axis.remove()
     if bandwidth is not None:
-        _draw_roofline(axes.flat[-1], report)
+        _draw_roofline(axes.flat[panels - 1], report)
     for axis, size in zip(axes.flat[: len(sizes)], sizes, strict=True):
         records = [record for record in report["records"] if record["size"] == size]
         rungs = [record for record in records if record["rung"] is not None]
@@ -34,7 +40,9 @@ def plot_ladder(report: dict[str, Any], path: Path) -> None:
                 style = ":" if record["name"] == "torch" else "-."
                 axis.axhline(record["rate"], color="grey", linestyle=style, label=record["name"])
         if report["peak"]["rate"] is not None:
-            label = f"{'roof' if bandwidth is None else 'peak'}: {report['peak']['of']}"
+            peak = report["peak"]
+            kind = "roof" if bandwidth is None else "peak"
+            label = f"{kind}: {peak['of']}, {peak['clock_mhz']:.0f} MHz"
             axis.axhline(report["peak"]["rate"], color="black", linewidth=0.8, label=label)
         axis.set_yscale("log")
         label_decades(axis.yaxis, *axis.get_ylim())

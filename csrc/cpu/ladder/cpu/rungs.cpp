@@ -2,7 +2,9 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 
 namespace xgemm::cpu::ladder {
 
@@ -13,7 +15,8 @@ std::span<const Rung> rungs() {
 
 namespace {
 
-constexpr int kSums = 12, kSteps = 1000;
+constexpr int kSums = 12, kSteps = 1000, kRepeats = 20;
+constexpr int kCycles = 3, kChain = 20'000;  // of a 32-bit integer multiplication; a chain's length
 
 // 12 independent chains of vector FMAs.
 XGEMM_TARGET_AVX2 float multiply_registers(float x) {
@@ -29,21 +32,36 @@ XGEMM_TARGET_AVX2 float multiply_registers(float x) {
   return _mm256_cvtss_f32(total);
 }
 
+// Each waits for the one before.
+uint32_t multiply_chain(uint32_t x) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kChain; ++i) x *= x;
+  return x;
+}
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 }  // namespace
 
-double peak_flops(double seconds) {
-  using Clock = std::chrono::steady_clock;
-  using Seconds = std::chrono::duration<double>;
+Peak measure_peak(double seconds) {
   volatile float kept = 0.5f;  // neither known to the compiler nor unused
-  double least = seconds;
+  volatile uint32_t chain = 3;
+  double fmas = seconds, multiplications = seconds;
   const auto begin = Clock::now();
-  while (Seconds(Clock::now() - begin).count() < seconds) {
-    const auto start = Clock::now();
-    for (int i = 0; i < 20; ++i) kept = multiply_registers(kept) * 0.0f + 0.5f;
-    const double elapsed = Seconds(Clock::now() - start).count();
-    if (elapsed < least) least = elapsed;
+  while (seconds_since(begin) < seconds) {  // by turns: both at one clock
+    const auto first = Clock::now();
+    for (int i = 0; i < kRepeats; ++i) kept = multiply_registers(kept) * 0.0f + 0.5f;
+    fmas = std::min(fmas, seconds_since(first));
+    const auto second = Clock::now();
+    chain = multiply_chain(chain);
+    multiplications = std::min(multiplications, seconds_since(second));
   }
-  return 20.0 * kSteps * kSums * 8 * 2 / least;
+  return {.flops = double{kRepeats} * kSteps * kSums * 8 * 2 / fmas,
+          .hertz = double{kChain} * kCycles / multiplications};
 }
 
 }  // namespace xgemm::cpu::ladder

@@ -2,8 +2,8 @@
 #include <cuda_bf16.h>
 
 #include "cuda/ladder/api.h"
+#include "cuda/ladder/peak/stopwatch.h"
 #include "cuda/launch.h"
-#include "cuda/ptx/clock.h"
 #include "cuda/ptx/wgmma.h"
 #include "cuda/shared_memory.h"
 
@@ -19,7 +19,7 @@ struct Tiles {
 // Random numbers of both signs below 1: zeros would need less power, and the clock would stay
 // higher than in a product.
 __global__ void __launch_bounds__(kThreads, 1)
-    wgmma_kernel(float* out, int64_t* cycles, int steps) {
+    wgmma_kernel(float* out, int64_t* clocks, int steps) {
   XGEMM_DYNAMIC_SHARED(uint8_t, raw, 16);
   auto& tiles = *reinterpret_cast<Tiles*>(raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
   auto* pairs = reinterpret_cast<uint32_t*>(&tiles);
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint64_t a = ptx::wgmma_descriptor(tiles.a + warpgroup * 64 * 64, 16, 1024);
   const uint64_t b = ptx::wgmma_descriptor(tiles.b, 16, 1024);
   float sums[kN / 2] = {};
-  const int64_t begin = ptx::clock();
+  const Stopwatch watch;
   for (int step = 0; step < steps; ++step) {
     ptx::wgmma_fence();
 #pragma unroll
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
   }
-  if (blockIdx.x == 0 && threadIdx.x == 0) *cycles = ptx::clock() - begin;
+  if (blockIdx.x == 0 && threadIdx.x == 0) watch.add(clocks);
   float total = 0.0f;
 #pragma unroll
   for (float sum : sums) total += sum;
@@ -67,7 +67,7 @@ Status run_wgmma_peak(const Peak& peak) {
                   .threads = kThreads,
                   .shared_bytes = kSmemBytes,
                   .stream = peak.stream};
-  return launch_grid("ladder: the peak of wgmma", grid, wgmma_kernel, peak.out, peak.cycles,
+  return launch_grid("ladder: the peak of wgmma", grid, wgmma_kernel, peak.out, peak.clocks,
                      peak.steps);
 }
 
