@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import randn, random_weight, w4a16_args, w4a16_form
+from moe import mixture
 
 import xgemm
 
@@ -99,6 +100,21 @@ def _dequantize_samples():
         yield name, args, {**options, "dtype": "float16"}
 
 
+def _moe_sort_samples():
+    yield "int32", (torch.randint(-1, 5, (6, 2), dtype=torch.int32), 4), {}
+    yield "int64", (torch.randint(0, 4, (0, 2)), 4), {}
+
+
+def _moe_samples():
+    for name, m in {
+        "plain": mixture(4, 2, 3, 48, 100, F32, 32),
+        "weights": mixture(4, 2, 3, 48, 100, BF16, 64, "real", bias=True, weights=F32),
+        "perm": mixture(4, 2, 3, 48, 100, F16, 32, act_order=True, rows="slots"),
+        "gate": mixture(4, 2, 3, 48, 100, F16, -1, activation="silu_and_mul"),
+    }.items():
+        yield name, m.args(torch.ops.xgemm.moe_sort(m.ids, 3)), m.options()
+
+
 OPS = {
     "mul.default": _mul_samples,
     "mul.w4a16": _w4a16_samples,
@@ -110,6 +126,8 @@ OPS = {
     "pack_w4.default": _pack_samples,
     "unpack_w4.default": _unpack_samples,
     "dequantize_w4.default": _dequantize_samples,
+    "moe_sort.default": _moe_sort_samples,
+    "moe.w4a16": _moe_samples,
 }
 
 

@@ -22,6 +22,12 @@ STABLE_TORCH_LIBRARY(xgemm, m) {
       "w4a16_grad_a(Tensor grad, Tensor qweight, int n, int k, int group_size, "
       "Tensor? perm=None, *, bool bf16_scales=False, bool zeros=False) -> Tensor");
 
+  m.def("moe_sort(Tensor ids, int experts) -> Tensor");
+  m.def(
+      "moe.w4a16(Tensor a, Tensor qweight, Tensor sorted, int top_k, int n, int k, "
+      "int group_size, Tensor? bias=None, Tensor? perm=None, Tensor? weights=None, *, "
+      "bool bf16_scales=False, bool zeros=False, str activation=\"none\") -> Tensor");
+
   m.def(
       "sgemm(Tensor a, Tensor b, Tensor? c=None, *, bool transa=False, bool transb=False, "
       "float alpha=1.0, float beta=0.0, str precision=\"ieee\") -> Tensor");

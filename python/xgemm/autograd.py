@@ -449,6 +449,21 @@ def _register_into(library: torch.library.Library, op: Any) -> None:
     library.impl(full_name, negated, "Negative")
 
 
+def _register_without_gradient(library: torch.library.Library, name: str, op: Any) -> None:
+    """Refuse operands that would silently get no gradient."""
+
+    def kernel(keys: Any, *args: Any, **options: Any) -> Tensor:
+        for argument, value in zip(op._schema.arguments, args, strict=False):
+            if isinstance(value, Tensor) and needs_derivative(value):
+                raise ValueError(
+                    f"{name}: {argument.name} must not require a gradient, as the op has none: "
+                    "call it under torch.no_grad(), or use xgemm.nn.QuantExperts"
+                )
+        return op.redispatch(keys & BELOW_AUTOGRAD, *args, **options)
+
+    library.impl(name, kernel, "Autograd", with_keyset=True)
+
+
 _library = torch.library.Library("xgemm", "IMPL")
 _register(_library, "mul", _mul, _mul_formula)
 _register(_library, "mul.w4a16", _mul_w4a16, _mul_w4a16_formula)
@@ -456,3 +471,4 @@ _register(_library, "w4a16_grad_a", _w4a16_grad_a, _w4a16_grad_a_formula)
 _register(_library, "sgemm", _sgemm, _sgemm_formula)
 for _op in (_mul_into, _mul_into_w4a16, _sgemm_into):
     _register_into(_library, _op)
+_register_without_gradient(_library, "moe.w4a16", torch.ops.xgemm.moe.w4a16)

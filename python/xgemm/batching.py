@@ -196,7 +196,8 @@ def _sgemm_rule(
 
 
 def _register_loop(name: str) -> None:
-    op = getattr(torch.ops.xgemm, name).default
+    packet, _, overload = name.partition(".")
+    op = getattr(getattr(torch.ops.xgemm, packet), overload or "default")
 
     def rule(info: Any, in_dims: InDims, *args: Any, **options: Any) -> Batched:
         return _each(op, info, in_dims, args, options)
@@ -218,3 +219,5 @@ for _name in ("pack_w4", "unpack_w4", "dequantize_w4"):
     _register_loop(_name)
 for _name in ("mul_into", "mul_into.w4a16", "sgemm_into"):
     _register_refusal(_name)
+for _name in ("moe.w4a16", "moe_sort"):
+    _register_loop(_name)

@@ -29,7 +29,7 @@ from .direct import PLAIN_TENSORS, seen
 # The ops that have kernels of the Autograd key, and do not write what they are given; and the rest.
 _DIFFERENTIABLE = ("mul", "sgemm", "w4a16_grad_a", "sum", "mean", "prod", "amax", "amin", "norm")
 _OTHERS = (
-    *("argmax", "argmin", "mul_into", "sgemm_into"),
+    *("argmax", "argmin", "mul_into", "sgemm_into", "moe", "moe_sort"),
     *("pack_w4", "unpack_w4", "dequantize_w4", "explain", "explain_reduce"),
 )
 
@@ -200,10 +200,11 @@ def install() -> None:
         for overload in overloads:
             overload._op = wrap(overload._op, [overload])
         packet._op = wrap(packet._op, overloads)
-        for each in (packet, packet.default):
-            if name == "mul":
-                each._op = _mul_directly(each._op)
-            elif name in direct.REDUCTIONS:
-                each._op = _reduced_directly(each._op, direct.REDUCTIONS.index(name))
+        if name == "mul" or name in direct.REDUCTIONS:
+            for each in (packet, packet.default):
+                if name == "mul":
+                    each._op = _mul_directly(each._op)
+                else:
+                    each._op = _reduced_directly(each._op, direct.REDUCTIONS.index(name))
         # TorchScript finds an op by its callable.
         torch.jit._builtins._register_builtin(packet._op, packet._qualified_op_name)

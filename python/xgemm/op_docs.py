@@ -137,6 +137,51 @@ Errors: ValueError, naming the argument, what was expected and what it got.
 Source: csrc/ops/dequantize.cpp; csrc/cpu/w4a16/dequantize.cpp, csrc/cuda/w4a16/dequantize.cu.
 """
 
+_MOE_SORT = """The slots of a router, ordered by expert: what moe.w4a16 is given.
+
+moe_sort(ids, experts) -> Tensor
+
+    ids: int32 or int64 [T, k], the expert of each slot s = t k + j, token t's j-th; below 0 or
+        `experts` and more stands for no expert.
+    experts: how many there are.
+    Returns int32 [experts + 1 + T k]: bounds, so that expert e has bounds[e + 1] - bounds[e] slots
+        from bounds[e] on, then the slots ordered by expert, and by number within an expert. Those
+        of no expert come last.
+
+The host waits for nothing: a CUDA graph can capture it. Errors: ValueError, naming the argument,
+what was expected and what it got. Gradients: none, as for any integers.
+Source: csrc/ops/moe.cpp, csrc/cuda/w4a16/grouped.
+"""
+
+_MOE = """The product of a mixture of experts: each slot's row times its expert's 4-bit weight.
+
+moe.w4a16(a, qweight, sorted, top_k, n, k, group_size, bias=None, perm=None, weights=None, *,
+          bf16_scales=False, zeros=False, activation="none") -> Tensor
+    y[s] = activation(a[row of s] W_e^T + bias[e]), e the expert of slot s = t top_k + j.
+
+    a: [T, K], where slot s reads row s // top_k, or [T top_k, K], a row for each slot; float16,
+        bfloat16 or float32 (on CUDA by a general path).
+    qweight: uint8 [E, rows, row_bytes], the packed bytes of each expert's W [N, K], contiguous.
+    sorted: moe_sort's result for E experts. top_k: slots of a token.
+    n, k, group_size, bf16_scales, zeros: as in mul.w4a16.
+    bias: [E, N], a's dtype. perm: int32 [E, K], act-order. Both may be None.
+    weights: [T, top_k], of any float dtype: the result is the sum over j of weights[t, j]
+        y[t top_k + j], in the order of j.
+    activation: none, relu, gelu, gelu_tanh, silu; silu_and_mul and gelu_tanh_and_mul take the first
+        N / 2 columns as a gate: y has N / 2 columns, act(gate) times the rest.
+    Returns y [T top_k, N or N / 2] in a's dtype, 0 in the slots of no expert; with weights the
+        sums, [T, N or N / 2].
+
+Numbers: float32 accumulation, bias and activation in float32, one rounding to a's dtype, and one
+more of the sum; the CPU also rounds a gate and what it multiplies. On CUDA a slot's bits do not
+depend on the other slots, nor on how many there are. The host waits for nothing: a CUDA graph can
+capture the op, and be replayed with other experts.
+Gradients: none; ValueError where an operand requires one in grad mode (xgemm.nn.QuantExperts has
+them). torch.vmap: one call for each sample.
+Errors: ValueError, naming the argument, what was expected and what it got.
+Source: csrc/ops/moe.cpp, csrc/ops/moe_cpu.cpp; kernels in csrc/cpu/w4a16, csrc/cuda/w4a16/grouped.
+"""
+
 _EXPLAIN = """Which kernel a problem gets, and why; for people, not for torch.compile.
 
 explain(op, m, n, k, *, dtype="float32", group_size=128, zeros=False, bf16_scales=False,
@@ -206,6 +251,8 @@ DOCS = {
     "pack_w4": _PACK,
     "unpack_w4": _UNPACK,
     "dequantize_w4": _DEQUANTIZE,
+    "moe_sort": _MOE_SORT,
+    "moe": _MOE,
     "explain": _EXPLAIN,
     "explain_reduce": _EXPLAIN_REDUCE,
     "sum": _reduction(
