@@ -25,6 +25,10 @@
 // panels would be used by 512 rows or fewer; a whole tile goes from its registers to C, which
 // nobody clears first.
 //
+// Large ones wait for memory where addresses jump: the next column of C or A is mostly in another
+// page, where no hardware looks ahead. So a tile asks for its lines of C before its FMAs, and
+// packing for those of A eight columns on.
+//
 // What is left. Other packing is scalar, and blocks are of fixed sizes. The product's kernel
 // (csrc/cpu/sgemm) vectorizes all of it, chooses blocks by the caches, uses AVX-512 where there is
 // some, and runs on all cores.
@@ -41,6 +45,10 @@ namespace {
 constexpr int64_t kTileM = 16, kTileN = 6;      // of C, in registers
 constexpr int64_t kBlockM = 64, kBlockK = 256;  // of A, packed
 constexpr int64_t kFewRows = 512;               // for which B is not packed
+constexpr int64_t kAhead = 8;                   // steps of k that packing asks for ahead
+
+// Beyond the operand, too: nothing is read then.
+void prefetch(const float* from) { _mm_prefetch(reinterpret_cast<const char*>(from), _MM_HINT_T0); }
 
 // An operand as packing reads it: element (row, column) lies at data[row * down + column * right].
 struct Strided {
@@ -64,6 +72,8 @@ struct Output {
 template <bool kPacked>
 XGEMM_TARGET_AVX2 void multiply_tile(const float* a, const Strided& b, int64_t depth,
                                      const Output& out) {
+#pragma GCC unroll 6
+  for (int64_t j = 0; j < kTileN; ++j) prefetch(out.c + j * out.ldc);
   __m256 sums[kTileN][2];
 #pragma GCC unroll 6
   for (int64_t j = 0; j < kTileN; ++j) sums[j][0] = sums[j][1] = _mm256_setzero_ps();
@@ -109,6 +119,7 @@ void pack(const Strided& x, int64_t count, int64_t depth, float* panels) {
     for (int64_t p = 0; p < depth; ++p, panels += kTile) {
       const float* from = x.data + first * x.down + p * x.right;
       if (x.down == 1 && inside == kTile) {
+        prefetch(from + kAhead * x.right);
         std::copy_n(from, kTile, panels);
         continue;
       }
