@@ -21,22 +21,9 @@ struct RowFloats {
   }
 };
 
-int64_t padded_k(const W4Problem& problem) { return problem.weight.layout.units() * w4::kUnitK; }
-
-// A row of X as fp32, padded; gives the largest magnitude, or an infinity or NaN.
-float load_values(const W4Problem& problem, int64_t row, float* values) {
-  const void* x = static_cast<const char*>(problem.x) +
-                  row * problem.x_row_stride * element_size(problem.dtype);
-  if (problem.perm == nullptr && problem.x_col_stride == 1) {
-    return load_floats_avx512(x, problem.dtype, problem.weight.layout.k, values);
-  }
-  load_row(problem, row, values);
-  return load_floats_avx512(values, DType::kF32, padded_k(problem), values);
-}
-
 bool has_outlier(const W4Problem& problem, int64_t row) {
   const Buffer scratch(Slot::kPartial, padded_k(problem));
-  load_values(problem, row, scratch.data());
+  load_row_avx512(problem, row, scratch.data());
   const int64_t size = w4::kUnitK / digit_groups(problem.weight.layout);
   return has_outlier_avx512(scratch.data(), padded_k(problem), size,
                             max_digit_spread(problem.dtype));
@@ -62,7 +49,7 @@ void arrange(const W4Problem& problem, int64_t row, int slot, DigitBlock& block)
   const w4::Layout& layout = problem.weight.layout;
   const Buffer scratch(Slot::kPartial, padded_k(problem));
   float* values = scratch.data();
-  const float largest = load_values(problem, row, values);
+  const float largest = load_row_avx512(problem, row, values);
   block.finite[slot] = std::isfinite(largest);
   if (!block.finite[slot]) std::fill(values, values + padded_k(problem), 0.0f);
   const float power = safe_power(largest);

@@ -66,9 +66,6 @@ class RowDigits {
   std::vector<DigitBlock> blocks_;
 };
 
-// values[0 .. count) = x as fp32, and 0 to the next multiple of 128; gives the largest magnitude,
-// or an infinity or NaN where there is one.
-float load_floats_avx512(const void* x, DType dtype, int64_t count, float* values);
 // Whether one of values, `count` of them in groups of `size`, both multiples of 16, is more than
 // `spread` times the mean magnitude of the others of its group.
 bool has_outlier_avx512(const float* values, int64_t count, int64_t size, float spread);

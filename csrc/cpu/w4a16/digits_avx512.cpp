@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "cpu/isa/avx512.h"
-#include "cpu/w4a16/dequant.h"
+#include "cpu/w4a16/codes_avx512.h"
 #include "cpu/w4a16/digits.h"
 
 namespace xgemm::cpu::w4a16 {
@@ -12,8 +12,6 @@ namespace {
 
 constexpr int kVectors = 32;  // of a strip's unit: 16 columns of 4 channels each
 constexpr int kTileRows = 4;  // rows whose sums are in registers
-// The hardware's prefetcher stops at the end of a 4 KiB page.
-constexpr int64_t kPrefetchBytes = 4096;
 
 // -- X to digits --
 
@@ -83,44 +81,7 @@ XGEMM_TARGET_VNNI void arrange(const w4::Layout& layout, const float* values, fl
   block.total[slot] = total;
 }
 
-template <DType kType>
-XGEMM_TARGET_AVX512 float load_floats(const void* x, int64_t count, float* values) {
-  const auto* from = static_cast<const typename avx512::Element<kType>::Type*>(x);
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  __m512i largest = _mm512_setzero_si512();
-  int64_t i = 0;
-  for (; i < count; i += 16) {
-    const __m512 v = count - i >= 16 ? avx512::load16<kType>(from + i)
-                                     : avx512::load_some<kType>(from + i, count - i);
-    largest = _mm512_max_epi32(largest, _mm512_and_si512(_mm512_castps_si512(v), magnitude));
-    _mm512_storeu_ps(values + i, v);
-  }
-  for (; i % w4::kUnitK != 0; i += 16) _mm512_storeu_ps(values + i, _mm512_setzero_ps());
-  return std::bit_cast<float>(_mm512_reduce_max_epi32(largest));
-}
-
 // -- codes to bytes --
-
-// Half a strip with its lanes in order: words[j][0 or 1: gids 0 .. 3 or 4 .. 7], a 128-bit lane for
-// each tig.
-XGEMM_INLINE_VNNI void load_half(const uint8_t* codes, __m512i words[4][2]) {
-  __m512i rows[8];
-#pragma GCC unroll 8
-  for (int gid = 0; gid < 8; ++gid) {
-    _mm_prefetch(codes + gid * 64 + kPrefetchBytes, _MM_HINT_T0);
-    rows[gid] = _mm512_loadu_si512(codes + gid * 64);
-  }
-#pragma GCC unroll 2
-  for (int upper = 0; upper < 2; ++upper) {
-    const __m512i* r = rows + 4 * upper;
-    const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpacklo_epi32(r[2], r[3]);
-    const __m512i c = _mm512_unpackhi_epi32(r[0], r[1]), d = _mm512_unpackhi_epi32(r[2], r[3]);
-    words[0][upper] = _mm512_unpacklo_epi64(a, b);
-    words[1][upper] = _mm512_unpackhi_epi64(a, b);
-    words[2][upper] = _mm512_unpacklo_epi64(c, d);
-    words[3][upper] = _mm512_unpackhi_epi64(c, d);
-  }
-}
 
 // out[tig]: 16 columns of 4 channels each, from the words of one j.
 XGEMM_INLINE_VNNI void decode(const __m512i words[2], __m512i out[4]) {
@@ -153,11 +114,6 @@ XGEMM_INLINE_VNNI void decode_unit(const uint8_t* strip, __m512i* out) {
 struct Affine {
   __m512 scale, zero;
 };
-
-XGEMM_INLINE_VNNI __m512 load_16(const uint8_t* bytes, bool bf16) {
-  const auto* bits = reinterpret_cast<const uint16_t*>(bytes);
-  return bf16 ? avx512::load16<DType::kBF16>(bits) : avx512::load16<DType::kF16>(bits);
-}
 
 // Rows of digits of one group, and where their sums go.
 struct GroupRows {
@@ -408,17 +364,6 @@ XGEMM_TARGET_VNNI void finish_per_channel(const DigitTask& task) {
 }
 
 }  // namespace
-
-float load_floats_avx512(const void* x, DType dtype, int64_t count, float* values) {
-  switch (dtype) {
-    case DType::kF16:
-      return load_floats<DType::kF16>(x, count, values);
-    case DType::kBF16:
-      return load_floats<DType::kBF16>(x, count, values);
-    default:
-      return load_floats<DType::kF32>(x, count, values);
-  }
-}
 
 XGEMM_TARGET_VNNI bool has_outlier_avx512(const float* values, int64_t count, int64_t size,
                                           float spread) {

@@ -36,8 +36,6 @@ void gather_row(const W4Problem& problem, int64_t row, Load load, float* values)
   }
 }
 
-int64_t padded_k(const W4Problem& problem) { return problem.weight.layout.units() * w4::kUnitK; }
-
 // Inf or NaN where one of the values is. Magnitudes compare as integers.
 float largest_magnitude(const float* values, int64_t count) {
   uint32_t largest = 0;

@@ -28,6 +28,12 @@ void multiply_non_finite(const W4Problem& problem, int64_t row, int64_t column, 
 
 // Row `row` of X in fp32, channels in the weight's order, 0 from K to the end of the last unit.
 void load_row(const W4Problem& problem, int64_t row, float* values);
+// The same by AVX-512; gives the largest magnitude, or an infinity or NaN where there is one.
+float load_row_avx512(const W4Problem& problem, int64_t row, float* values);
+// K to the end of the last unit.
+inline int64_t padded_k(const W4Problem& problem) {
+  return problem.weight.layout.units() * w4::kUnitK;
+}
 
 // The power of two that brings a row of very large or very small finite values into a range where
 // no product with a code overflows or underflows; 1 for all others. `largest`: its magnitude.

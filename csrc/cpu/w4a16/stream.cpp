@@ -13,12 +13,14 @@
 #include "cpu/w4a16/dequant.h"
 #include "cpu/w4a16/digits.h"
 #include "cpu/w4a16/rows.h"
+#include "cpu/w4a16/tiles.h"
 
 namespace xgemm::cpu {
 namespace {
 
 using w4a16::DigitBlock;
 using w4a16::kColumns;
+using w4a16::PartBlock;
 using w4a16::RowBlock;
 
 // From here on the blocked driver, which dequantizes once for all rows, is faster.
@@ -66,6 +68,19 @@ bool by_digits() { return isa() >= Isa::kAvx512Vnni; }
 // 1.4 in bf16, of 128x128 1.0 to 1.1 and 0.8, of 256x256 0.9 to 1.0 and 0.7.)
 int64_t min_digit_weights(DType dtype) { return dtype == DType::kF32 ? 256 * 256 : 128 * 128; }
 
+// Rows from which tiles are faster than digits.
+constexpr int64_t kMinTileRows = 5;
+// A batch-invariant product is one of digits at any number of rows.
+bool by_tiles(const W4Problem& problem) {
+  return isa() == Isa::kAmx && problem.m >= kMinTileRows && !problem.batch_invariant;
+}
+// Bytes of parts of X that a core's L2 cache holds beside the weights.
+constexpr int64_t kPartBytes = int64_t{5} << 18;
+int64_t part_chunk(const W4Problem& problem) {
+  const int64_t row = 2 * w4a16::parts_of(problem.dtype) * w4a16::padded_k(problem);
+  return std::clamp<int64_t>(kPartBytes / row / w4a16::kPartRows, 1, 4) * w4a16::kPartRows;
+}
+
 void multiply(const W4Problem& problem, const RowBlock& block, int64_t column, int64_t strips,
               float* out) {
   const w4a16::StreamTask task{&problem.weight, &block, column, strips, out};
@@ -75,6 +90,11 @@ void multiply(const W4Problem& problem, const RowBlock& block, int64_t column, i
 void multiply(const W4Problem& problem, const DigitBlock& block, int64_t column, int64_t strips,
               float* out) {
   w4a16::stream_digits_avx512({&problem.weight, &block, column, strips, out});
+}
+
+void multiply(const W4Problem& problem, const PartBlock& block, int64_t column, int64_t strips,
+              float* out) {
+  w4a16::stream_tiles_amx({&problem.weight, &block, column, strips, out});
 }
 
 // Strips [first, last), all in one row of qweight, times the rows of X from `row` on.
@@ -129,7 +149,7 @@ void stream_rows(const W4Problem& problem, const std::vector<Block>& blocks, int
 bool w4a16_streams(const W4Problem& problem) {
   // The streaming kernel sums every row in one order for every m; the blocked driver need not agree
   // with it bit for bit, so a batch-invariant product always streams.
-  if (problem.batch_invariant || problem.m <= kStreamMaxRows) return true;
+  if (problem.batch_invariant || problem.m <= kStreamMaxRows || by_tiles(problem)) return true;
   const w4::Layout& layout = problem.weight.layout;
   return by_digits() && layout.n * layout.k >= min_digit_weights(problem.dtype);
 }
@@ -143,6 +163,15 @@ void w4a16_stream(const W4Problem& problem, const Parallel& parallel) {
     stream_rows<RowBlock, w4a16::kMaxRows>(problem, rows.blocks(), 0, problem.m, parallel);
     return;
   }
+  if (by_tiles(problem)) {
+    const int64_t chunk = part_chunk(problem);
+    for (int64_t row = 0; row < problem.m; row += chunk) {
+      const int64_t count = std::min(chunk, problem.m - row);
+      const w4a16::RowParts rows(problem, row, count, parallel);
+      stream_rows<PartBlock, w4a16::kPartRows>(problem, rows.blocks(), row, count, parallel);
+    }
+    return;
+  }
   for (int64_t row = 0; row < problem.m; row += kDigitChunk) {
     const int64_t count = std::min(kDigitChunk, problem.m - row);
     const w4a16::RowDigits rows(problem, row, count, parallel);
@@ -154,6 +183,7 @@ namespace {
 
 std::string why(const W4Problem& problem) {
   const bool streams = w4a16_streams(problem);
+  if (by_tiles(problem)) return "the CPU has amx and m >= " + std::to_string(kMinTileRows);
   if (by_digits() && streams) {
     return "the CPU has avx512_vnni: 64 products of a digit are one instruction";
   }
@@ -177,7 +207,10 @@ std::string explain_w4a16(const W4Problem& problem, int num_threads) {
       << " scales=" << (problem.weight.bf16_scales ? "bfloat16" : "float16")
       << " x=" << name_of(problem.dtype) << " threads=" << num_threads << "\n";
   const bool streams = w4a16_streams(problem);
-  if (streams && by_digits()) {
+  if (by_tiles(problem)) {
+    out << "kernel: tiles of bf16 (amx), x as " << w4a16::parts_of(problem.dtype)
+        << " parts of bf16, up to " << w4a16::kPartRows << " rows share a decoding; ";
+  } else if (streams && by_digits()) {
     out << "kernel: 8-bit dot products (" << name_of(isa()) << "), x as " << digits
         << " digits of 8 bits, up to " << w4a16::kDigitRows << " rows share a decoding; ";
   } else if (streams) {
@@ -206,9 +239,11 @@ std::string explain_w4a16_json(const W4Problem& problem, int num_threads) {
       .add("threads", num_threads);
   const char* instructions = isa() != Isa::kGeneric ? "avx2" : "generic";
   const bool streams = w4a16_streams(problem), digits = streams && by_digits();
-  choice.add("kernel", digits    ? "8-bit dot products"
-                       : streams ? "stream"
-                                 : "blocked")
+  choice
+      .add("kernel", by_tiles(problem) ? "tiles of bf16"
+                     : digits          ? "8-bit dot products"
+                     : streams         ? "stream"
+                                       : "blocked")
       .add("isa", digits ? name_of(isa()) : instructions)
       .add("reason", why(problem));
   return rule_json("w4a16", size, choice);
