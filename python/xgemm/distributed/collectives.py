@@ -14,13 +14,22 @@ def replicated(x: torch.Tensor, placement: Placement, mesh: DeviceMesh) -> torch
 
     x: a DTensor, or this rank's part of one with `placement`.
     """
+    if isinstance(placement, Replicate) and _is_plain(x):
+        return x
     parts = _exchangeable(x, placement, mesh)
     whole = parts.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
     return whole.to(x.device)
 
 
 def summed(y: torch.Tensor, placement: Placement, mesh: DeviceMesh) -> torch.Tensor:
-    """The sum of the ranks' `y`, all of it (Replicate) or this rank's part of it (Shard)."""
+    """The sum of the ranks' `y`, all of it (Replicate) or this rank's part of it (Shard).
+
+    Without a gradient the whole sum is made in the place of `y`.
+    """
+    if isinstance(placement, Replicate) and _is_plain(y) and _carrier(mesh) is mesh:
+        y = y.contiguous()
+        dist.all_reduce(y, group=mesh.get_group())
+        return y
     partial = _exchangeable(y, Partial(), mesh)
     return partial.redistribute(placements=[placement]).to_local().to(y.device)
 
@@ -44,6 +53,11 @@ def gathered(
         return whole
     slices = whole.split(width, dim=-1)
     return torch.cat([s[..., : len(part)] for s, part in zip(slices, parts, strict=True)], dim=-1)
+
+
+def _is_plain(x: torch.Tensor) -> bool:
+    """Whether `x` is no DTensor and has no gradient: DTensor's ways cost 0.3 ms a call."""
+    return not isinstance(x, DTensor) and not (x.requires_grad and torch.is_grad_enabled())
 
 
 def _exchangeable(x: torch.Tensor, placement: Placement, mesh: DeviceMesh) -> DTensor:
