@@ -38,10 +38,11 @@ def test_each_ladder_has_its_rungs_sources(site: Path):
 
 def test_operators_and_live_pages_are_there(site: Path):
     assert "xgemm::mul(Tensor a, Tensor b" in (site / "reference" / "ops.html").read_text()
-    index = (site / "live" / "index.html").read_text()
-    pages = [page.name for page in (site / "live").glob("*.html") if page.name != "index.html"]
+    layouts = (site / "layouts.html").read_text()
+    pages = [page.name for page in (site / "live").glob("*.html")]
     assert len(pages) >= 10
-    assert all(f'href="{page}"' in index for page in pages)
+    assert all(f'href="live/{page}"' in layouts for page in pages)
+    assert '<iframe src="live/ldmatrix-128.html"' in layouts
 
 
 def test_it_can_be_searched_without_a_network(site: Path):

@@ -291,7 +291,7 @@ def test_a_picture_as_png(tmp_path: Path):
 
 def test_the_guides_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    guide = Path(__file__).parents[1] / "docs" / "guide" / "layouts.md"
+    guide = Path(__file__).parents[1] / "docs" / "layouts.md"
     commands = re.findall(r"^\$ xgemm layout (.*)$", guide.read_text(), re.MULTILINE)
     assert len(commands) >= 10
     for text in commands:
@@ -299,17 +299,42 @@ def test_the_guides_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "headless_shell")
+BROWSERS += ("chromium-headless-shell", "chrome-headless-shell")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+with_browser = pytest.mark.skipif(BROWSER is None, reason=f"no browser here: {', '.join(BROWSERS)}")
 
 
-@pytest.mark.skipif(BROWSER is None, reason=f"no browser here: {', '.join(BROWSERS)}")
-@pytest.mark.parametrize(("swizzle", "extra"), [("none", 28), ("128", 0)])
-def test_a_browser_counts_the_same_turns(swizzle: str, extra: int, tmp_path: Path):
-    page = tmp_path / "x.html"
-    command("ldmatrix", "4", "128", "0", swizzle, "--html", str(page))
+def seen(page: Path, does: str = "") -> str:
+    """What a browser shows of the page once a reader has done something; not its scripts."""
+    page.write_text(page.read_text().replace("</body>", f"<script>{does}</script></body>"))
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
     found = subprocess.run(
         [str(BROWSER), *options, page.as_uri()], capture_output=True, text=True, timeout=60
     )
-    assert f"{extra} more than needed" in found.stdout
-    assert found.stdout.count("<table>") == 4  # phases
+    return re.sub(r"<script>.*?</script>", "", found.stdout, flags=re.DOTALL)
+
+
+@with_browser
+@pytest.mark.parametrize(("swizzle", "extra"), [("none", 28), ("128", 0)])
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_browser_counts_the_same_turns(swizzle: str, extra: int, chosen: bool, tmp_path: Path):
+    """With the swizzle that the page was made with, and with one that is chosen in it."""
+    page = tmp_path / "x.html"
+    command("ldmatrix", "4", "128", "0", "64" if chosen else swizzle, "--html", str(page))
+    choose = f"""
+        const list = document.getElementById('swizzle');
+        list.value = '{swizzle}';
+        list.dispatchEvent(new Event('change'));"""
+    shown = seen(page, choose if chosen else "")
+    assert f"{extra} more than needed" in shown
+    assert shown.count("<table>") == 4  # phases
+
+
+@with_browser
+def test_a_browser_lights_up_what_a_lane_holds(tmp_path: Path):
+    page = tmp_path / "x.html"
+    command("mma", "m16n8k16", "a", "--html", str(page))
+    assert "cell lit" not in seen(page)
+    hover = """
+        document.querySelector('[data-group="5"]').dispatchEvent(new MouseEvent('mouseenter'));"""
+    assert seen(page, hover).count('class="cell lit"') == 8  # elements of A in a lane

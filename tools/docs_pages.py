@@ -2,7 +2,7 @@
 
 - reference/: the ops' and the package's docstrings, with the ops' schemas;
 - ladders/: for each ladder, its rungs' sources beside the differences to the rung before;
-- live/: pages of `xgemm layout --html`;
+- live/: pages of `xgemm layout --html`, which layouts.md lists, the first one open;
 - repository/: files of the checkout that a page links to, outside of docs/.
 """
 
@@ -56,15 +56,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         add(f"ladders/{ladder.name}-rungs.md", _rungs(ladder))
     for name, (_, arguments) in LIVE.items():
         add(f"live/{name}.html", _live(arguments))
-    add("live/index.md", _live_index())
     for path in sorted(_linked_from(files)):
         add(_repository_page(path), _repository_text(path))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links that leave docs/ lead to the pages of repository/."""
+    """Links that leave docs/ lead to the pages of repository/; layouts.md lists live pages."""
     source = page.file.src_uri
+    if source == "layouts.md":
+        markdown += _live_list()
     folder = (ROOT / "docs" / source).parent
     up = "../" * source.count("/")
 
@@ -170,13 +171,13 @@ def _live(arguments: str) -> str:
     return drawn.page or grid_page(drawn.grid)
 
 
-def _live_index() -> str:
+def _live_list() -> str:
     parts = [
-        "# Layouts, live\n",
-        "Each page works alone: move the mouse over a cell, or change the",
+        "\n## Live\n",
+        "Each page works alone: move the mouse over a cell, or change the swizzle.\n",
+        f'<iframe src="live/{next(iter(LIVE))}.html" width="100%" height="420"></iframe>\n',
     ]
-    parts.append("swizzle. [What they show](../guide/layouts.md).\n")
     for name, (title, arguments) in LIVE.items():
         command = " ".join(f'"{part}"' if " " in part else part for part in arguments.split("|"))
-        parts.append(f"- [{title}]({name}.html): `xgemm layout {command} --html {name}.html`")
+        parts.append(f"- [{title}](live/{name}.html): `xgemm layout {command} --html {name}.html`")
     return "\n".join(parts) + "\n"
