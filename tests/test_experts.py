@@ -272,7 +272,7 @@ def test_on_a_gpu(name: str) -> None:
         assert torch.equal(on_gpu, again)
         assert float((on_gpu - on_cpu).norm()) <= 1e-4 * float(on_cpu.norm())
     graph = torch.cuda.CUDAGraph()
-    x = randn((33, HIDDEN), torch.float32).cuda()
+    x = randn((33, HIDDEN), torch.float32).cuda().requires_grad_()
     arguments = (x, index.cuda(), weights.cuda())
     with pytest.raises(RuntimeError, match="cannot be captured"), torch.cuda.graph(graph):
         experts(*arguments)

@@ -10,10 +10,12 @@ import torch
 from torch import nn
 from torch.compiler import is_compiling
 
+from xgemm.derivatives import needs_derivative
 from xgemm.formats.guard import add_guards, drop_guards, is_guard
 from xgemm.formats.packed import Layout, PackedWeight, check_permutation, pack
 from xgemm.formats.packed_format import PackedFormat
-from xgemm.nn.experts_linear import expert_bounds, experts_linear
+from xgemm.nn.experts_linear import FLOATS, expert_bounds, experts_linear
+from xgemm.nn.mixture import Projection, fused_gate, mixture, takes
 from xgemm.nn.parameter import PackedParameter, has_values
 from xgemm.nn.weight import ReadOnlyWeight, is_made_by, refuse_assignment
 
@@ -123,7 +125,8 @@ class QuantExperts(nn.Module):
     forward(hidden_states [T, H], top_k_index [T, k], top_k_weights [T, k]) -> [T, H], as in
     transformers: token t gets the sum over j of top_k_weights[t, j] times expert top_k_index[t, j]
     of it. An id of num_experts or more stands for no expert. Without an index (Llama 4's form)
-    hidden_states is [E * T, H], T rows for each expert, and so is the result.
+    hidden_states is [E * T, H], T rows for each expert, and so is the result. With an index and
+    without a gradient a CUDA graph can capture it.
 
     It takes over the attributes, submodules (act_fn, post_expert_norm) and other parameters of the
     module that it is made from, and computes the gate by that module's `_apply_gate`. The experts
@@ -354,6 +357,8 @@ class QuantExperts(nn.Module):
                 f"QuantExperts: hidden_states must be [tokens, channels] with {tokens} tokens, "
                 f"got {list(hidden_states.shape)}"
             )
+        if self._captures(hidden_states, top_k_index, top_k_weights):
+            return self._mixture(hidden_states, top_k_index, top_k_weights)
         ids, order = top_k_index.reshape(-1).sort(stable=True)
         # A copy for each use of a token, so that a gradient's sum over them has one order.
         spread = hidden_states[:, None].expand(tokens, k, hidden_states.shape[1])
@@ -379,11 +384,26 @@ class QuantExperts(nn.Module):
         y = self._compute(hidden_states.index_select(0, order), ids)
         return torch.zeros_like(y).index_copy(0, order, y).to(hidden_states.dtype)
 
+    def _captures(self, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> bool:
+        """Whether the forward is the calls that a CUDA graph can hold: without a gradient."""
+        if not takes(x, index, self.num_experts) or x.dtype not in FLOATS:
+            return False
+        tensors = (x, weights, *(getattr(self, f"{name}_bias", None) for name in self.formats))
+        if is_compiling():
+            asked = (tensor.requires_grad for tensor in tensors if tensor is not None)
+            return not (torch.is_grad_enabled() and any(asked))
+        return not needs_derivative(*tensors)
+
+    def _mixture(self, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        dtype, x = x.dtype, _autocast(x)
+        up, down = (self._projection(name, x.dtype) for name in self.formats)
+        gate = self._gate() if "gate_up_proj" in self.formats else self.act_fn
+        norm: Any = getattr(self, "post_expert_norm", None)
+        return mixture(x, index, weights, up, down, gate, norm).to(dtype)
+
     def _compute(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """[S, H] of rows x sorted by their expert `ids`; 0 where the id is num_experts or more."""
-        device = x.device.type  # of "meta" torch knows no autocast
-        if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
-            x = x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(device))
+        x = _autocast(x)
         bounds = expert_bounds(ids, self.num_experts)
         up_name, down_name = self.formats
         x = self._linear(up_name, x, bounds)
@@ -393,11 +413,21 @@ class QuantExperts(nn.Module):
         return x if norm is None else norm(x)
 
     def _linear(self, name: str, x: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
+        own = self._projection(name, x.dtype)
+        return experts_linear(x, own.qweight, bounds, own.bias, own.perm, own.form)
+
+    def _projection(self, name: str, dtype: torch.dtype) -> Projection:
         bias: torch.Tensor | None = getattr(self, f"{name}_bias", None)
-        if bias is not None and bias.dtype != x.dtype:
-            bias = bias.to(x.dtype)
+        if bias is not None and bias.dtype != dtype:
+            bias = bias.to(dtype)
         qweight, perm = getattr(self, f"{name}_qweight"), getattr(self, f"{name}_perm")
-        return experts_linear(x, qweight, bounds, bias, perm, self.formats[name])
+        return Projection(self.formats[name], qweight, bias, perm)
+
+    def _gate(self) -> str | Callable[[torch.Tensor], torch.Tensor]:
+        """The gate's name where moe.w4a16 has it, else the module's own function of rows."""
+        own = getattr(self._source_type, "_apply_gate", None)
+        plain = own is None or own.__name__ == "_default_apply_gate"  # transformers'
+        return (fused_gate(self.act_fn) if plain else None) or self._apply_gate
 
     def _apply_gate(self, gate_up: torch.Tensor) -> torch.Tensor:
         own: Callable[..., torch.Tensor] | None = getattr(self._source_type, "_apply_gate", None)
@@ -482,6 +512,14 @@ class QuantExperts(nn.Module):
                 f"zeros={form.zeros}"
             )
         return ", ".join(parts)
+
+
+def _autocast(x: torch.Tensor) -> torch.Tensor:
+    """x in autocast's dtype, where that is on."""
+    device = x.device.type  # of "meta" torch knows no autocast
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
+        return x
+    return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(device))
 
 
 def _projections(module: nn.Module) -> dict[str, tuple[int, int]] | None:

@@ -18,7 +18,7 @@ Tensor = torch.Tensor
 
 _mul_into = torch.ops.xgemm.mul_into.w4a16
 _grad_a = torch.ops.xgemm.w4a16_grad_a.default
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 _library = torch.library.Library("xgemm_experts", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.cudagraph_unsafe)
@@ -76,7 +76,7 @@ def _check(
     op: str, a: Tensor, channels: int, qweight: Tensor, bounds: Tensor, n: int, k: int,
     group_size: int, zeros: bool,
 ) -> None:  # fmt: skip
-    if a.dim() != 2 or a.dtype not in _FLOATS:
+    if a.dim() != 2 or a.dtype not in FLOATS:
         raise ValueError(
             f"{op}: the activations must be fp16, bf16 or fp32 [rows, channels], "
             f"got {a.dtype} {list(a.shape)}"
@@ -103,8 +103,8 @@ def _slices(bounds: Tensor) -> list[tuple[int, int, int]]:
 def _bounds_kernel(ids: Tensor, experts: int) -> Tensor:
     if ids.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
-            "QuantExperts: which experts are active is read from the GPU: it cannot be captured in "
-            "a CUDA graph"
+            "QuantExperts: with a gradient, or without top_k_index, which experts are active is "
+            "read from the GPU: it cannot be captured in a CUDA graph"
         )
     edges = torch.arange(experts + 1, device=ids.device, dtype=ids.dtype)
     bounds = torch.searchsorted(ids, edges).to("cpu")
