@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import vllm_experts_standin as experts_standin
 import vllm_standin as standin
 from test_vllm import COLUMNS, K, random_weight, refused, register, vllm  # noqa: F401
 
@@ -145,7 +146,7 @@ def test_what_is_not_served_is_named():
     with refused("lm_head: an output head is not served from GPTQ's files"):
         config.get_quant_method(object.__new__(standin.ParallelLMHead), "lm_head")
     with refused("mlp.experts: vLLM cannot serve experts of GPTQ with act-order"):
-        config.get_quant_method(standin.RoutedExperts(), "mlp.experts")
+        config.get_quant_method(object.__new__(experts_standin.RoutedExperts), "mlp.experts")
     layer = standin.LinearBase(K, [192], config, "attn.o_proj")
     state = state_of(weight(192, order=1))
     layer.load_state({**state, "g_idx": torch.zeros(K, dtype=torch.int32)})

@@ -8,6 +8,7 @@ are; tools/vllm_interface.py reads that from a wheel of vLLM.
 from __future__ import annotations
 
 import enum
+import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -193,9 +194,6 @@ class LinearBase(torch.nn.Module):
 class ParallelLMHead(LinearBase): ...
 
 
-class RoutedExperts(torch.nn.Module): ...
-
-
 class QuantizationConfig(ABC):
     def __init__(self) -> None:
         self.packed_modules_mapping: dict[str, list[str]] = {}
@@ -268,17 +266,29 @@ def register_weight_loader_v2_supported_method(cls: type) -> type:
     return cls
 
 
+def init_logger(name: str) -> Any:
+    """vLLM's loggers say a thing once; these say it each time."""
+    logger: Any = logging.getLogger(name)
+    logger.info_once = logger.info
+    return logger
+
+
 def modules(kernels: list[str]) -> dict[str, ModuleType]:
     """The stand-ins by the names of vLLM's modules; CUDA's kernels are classes of these names."""
     executor = "vllm.model_executor"
     own = sys.modules[__name__]
     possible = {PlatformEnum.CUDA: [type(name, (), {}) for name in kernels]}
+    import vllm_experts_standin as experts  # which is made of this module's classes
+
+    experts.op_registry_oot.clear()
     contents: dict[str, dict[str, Any]] = {
-        "vllm": {"envs": SimpleNamespace(VLLM_BATCH_INVARIANT=False)},
+        "vllm": {"envs": SimpleNamespace(VLLM_BATCH_INVARIANT=False, VLLM_DISABLED_KERNELS=[])},
         "vllm.platforms": {"PlatformEnum": PlatformEnum},
         "vllm.scalar_type": {"scalar_types": SimpleNamespace(uint4="uint4", uint4b8="uint4b8")},
         f"{executor}.kernels.linear": {"_POSSIBLE_KERNELS": possible},
-        f"{executor}.layers.fused_moe": {},
+        "vllm.logger": {"init_logger": init_logger},
+        f"{executor}.custom_op": {"op_registry_oot": experts.op_registry_oot},
+        f"{executor}.layers.fused_moe": vars(experts),
         f"{executor}.layers.linear": {},
         f"{executor}.layers.quantization": {},
         f"{executor}.layers.quantization.base_config": {},

@@ -56,9 +56,29 @@ USED = {
         "QuantizationConfig.get_checkpoint_weight_mapper",
         "QuantizeMethodBase.process_weights_after_loading",
     ],
+    "vllm/model_executor/custom_op.py": ["PluggableLayer.register_oot"],
+    f"{LAYERS}/fused_moe/activation.py": ["MoEActivation"],
+    f"{LAYERS}/fused_moe/config.py": ["FusedMoEConfig", "FusedMoEParallelConfig"],
+    f"{LAYERS}/fused_moe/fused_moe_method_base.py": [
+        "FusedMoEMethodBase.__init__",
+        "FusedMoEMethodBase.create_weights",
+        "FusedMoEMethodBase.apply",
+        "FusedMoEMethodBase.get_fused_moe_quant_config",
+    ],
+    f"{LAYERS}/fused_moe/routed_experts.py": [
+        "RoutedExperts._get_quant_method",
+        "RoutedExperts.load_weights",
+    ],
     "vllm/model_executor/models/utils.py": ["WeightsMapper"],
     "vllm/platforms/interface.py": ["PlatformEnum"],
     "vllm/transformers_utils/config.py": ["get_safetensors_params_metadata"],
+}
+# File -> the method of a format's experts; its parameters are what create_weights registers.
+_COMPRESSED = f"{LAYERS}/quantization/compressed_tensors/compressed_tensors_moe"
+EXPERTS = {
+    f"{_COMPRESSED}/compressed_tensors_moe_wna16.py": "CompressedTensorsWNA16MoEMethod",
+    f"{LAYERS}/quantization/auto_gptq.py": "AutoGPTQMoEMethod",
+    f"{LAYERS}/quantization/auto_awq.py": "AutoAWQMoEMethod",
 }
 
 
@@ -67,9 +87,13 @@ def read(wheel: str) -> dict[str, object]:
     with zipfile.ZipFile(wheel) as opened:
         trees = {file: ast.parse(opened.read(file)) for file in USED}
         kernels = ast.parse(opened.read(f"{KERNELS}/__init__.py"))
+        experts = {name: _registered(opened.read(file), name) for file, name in EXPERTS.items()}
     names = {name: describe(trees[file], name) for file, used in USED.items() for name in used}
     version = wheel.rsplit("/", 1)[-1].split("-")[1]
-    return {"vllm": version, "names": names, "cuda_kernels": _cuda_kernels(kernels)}
+    return {
+        "vllm": version, "names": names, "cuda_kernels": _cuda_kernels(kernels),
+        "experts": experts,
+    }  # fmt: skip
 
 
 def describe(tree: ast.Module, name: str) -> list[str] | None:
@@ -116,14 +140,32 @@ def _cuda_kernels(tree: ast.Module) -> list[str]:
     raise ValueError("vllm_interface: no _POSSIBLE_KERNELS[PlatformEnum.CUDA]")
 
 
+def _registered(source: bytes, name: str) -> list[str]:
+    """The parameters that the class's create_weights gives a layer, sorted."""
+    made = [
+        node
+        for one in ast.parse(source).body
+        if isinstance(one, ast.ClassDef) and one.name == name
+        for node in one.body
+        if isinstance(node, ast.FunctionDef) and node.name == "create_weights"
+    ]
+    return sorted(
+        str(ast.literal_eval(call.args[0]))
+        for function in made
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(".register_parameter")
+    )
+
+
 def differences(old: dict, new: dict) -> list[str]:
     found = []
     for name in sorted(old["names"].keys() | new["names"].keys()):
         before, after = old["names"].get(name), new["names"].get(name)
         if before != after:
             found.append(f"{name}: {before} -> {after}")
-    if old.get("cuda_kernels") != new.get("cuda_kernels"):
-        found.append(f"kernels: {old['cuda_kernels']} -> {new['cuda_kernels']}")
+    for key in ("cuda_kernels", "experts"):
+        if old.get(key) != new.get(key):
+            found.append(f"{key}: {old[key]} -> {new[key]}")
     return found
 
 

@@ -36,6 +36,7 @@ from xgemm.formats.manifest import (
 from xgemm.formats.packed import GROUP_SIZES, ROW_COLUMNS, Layout
 from xgemm.formats.packed_format import FIELDS, PackedFormat
 from xgemm.formats.split import channels
+from xgemm.vllm.interface import check_experts
 from xgemm.vllm.parts import check_parts, join, load_order, members, multiply, shard_index
 
 FINEST_GROUP = min(size for size in GROUP_SIZES if size > 0)
@@ -79,14 +80,12 @@ class XgemmConfig(QuantizationConfig):
         from vllm.model_executor.models.utils import WeightsMapper
 
         packed = "|".join(re.escape(name) for name in self.names)
-        guards = re.compile(rf"^(?:{packed})\.weight$")
+        guards = re.compile(rf"^(?:{packed})\.(?:weight|gate_up_proj|up_proj|down_proj)$")
         return WeightsMapper(orig_to_new_regex={guards: None, re.compile(re.escape(HINT)): None})
 
     def get_quant_method(self, layer: Any, prefix: str) -> Any:
-        if isinstance(layer, RoutedExperts) and any(
-            isinstance(spec, ExpertsSpec) for spec in self.modules.values()
-        ):
-            raise ValueError(f"xgemm: {prefix}: vLLM cannot serve packed experts of xgemm's yet")
+        if isinstance(layer, RoutedExperts):
+            return self._method_of_experts(layer, prefix)
         if not isinstance(layer, LinearBase | ParallelLMHead):
             return None
         specs = self._specs(prefix)
@@ -98,6 +97,16 @@ class XgemmConfig(QuantizationConfig):
         if specs:
             return XgemmLinearMethod(prefix, specs)
         return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
+
+    def _method_of_experts(self, layer: Any, prefix: str) -> Any:
+        """None where the layer's experts are float."""
+        spec = self.modules.get(prefix)
+        if not isinstance(spec, ExpertsSpec):
+            return None
+        check_experts()
+        from xgemm.vllm.own_experts import XgemmPackedExpertsMethod  # of the vLLM that is expected
+
+        return XgemmPackedExpertsMethod(prefix, spec, layer)
 
     def _specs(self, prefix: str) -> list[ModuleSpec]:
         """Of the packed linears that vLLM's layer `prefix` is made of; none where it is float."""

@@ -16,7 +16,7 @@ SWITCH = "XGEMM_VLLM"
 
 
 def register() -> None:
-    """Put XgemmLinearKernel in front of vLLM's own int4 kernels. A second call changes nothing.
+    """Put xgemm in front of vLLM's own int4 kernels, of linears and of experts, once.
 
     With `XGEMM_VLLM=0` in the environment nothing is done. A vLLM whose interface differs from the
     one that xgemm was written for gets one warning with the versions, and keeps its own kernels. So
@@ -39,15 +39,28 @@ def register() -> None:
         import xgemm.vllm.method  # noqa: F401  (they register the quantization methods)
         from xgemm.vllm.kernel import install
     except (ImportError, AttributeError, TypeError) as error:
-        logger.warning(
-            "vLLM %s with torch %s is not what xgemm's plugin was written for (%s): vLLM goes on "
-            "with its own kernels",
-            _version("vllm"),
-            torch.__version__,
-            error,
-        )
+        _warn("vLLM goes on with its own kernels", error)
         return
     install()
+    try:
+        from xgemm.vllm.interface import check_experts
+
+        check_experts()
+        from xgemm.vllm.experts import install as install_experts
+
+        install_experts()
+    except (ImportError, AttributeError, TypeError) as error:
+        _warn("vLLM's experts stay with its own kernels", error)
+
+
+def _warn(what_follows: str, error: Exception) -> None:
+    logger.warning(
+        "vLLM %s with torch %s is not what xgemm's plugin was written for (%s): %s",
+        _version("vllm"),
+        torch.__version__,
+        error,
+        what_follows,
+    )
 
 
 def _version(package: str) -> str:

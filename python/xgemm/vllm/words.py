@@ -20,13 +20,13 @@ def pack_words(
     scales: fp16 or bf16 [groups, N].
     zeros: int32 [groups, N / 8] with the zero point of column 8 c + i in nibble i, or None: 8.
     """
-    codes = _nibbles(words.t())
-    points = None if zeros is None else _nibbles(zeros).to(torch.float16)
+    codes = nibbles(words.t())
+    points = None if zeros is None else nibbles(zeros).to(torch.float16)
     return pack(QuantizedWeight(codes, scales.contiguous(), points, None, group_size))
 
 
-def _nibbles(words: torch.Tensor) -> torch.Tensor:
-    """uint8 [rows, 8 columns] of int32 [rows, columns], lowest nibble first."""
+def nibbles(words: torch.Tensor) -> torch.Tensor:
+    """uint8 [..., 8 C] of int32 [..., C], lowest nibble first."""
     # A word's bytes lie lowest first on every machine that xgemm runs on.
     pairs = words.contiguous().view(torch.uint8)
-    return torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(1)
+    return torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(-2)
