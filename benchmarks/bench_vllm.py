@@ -1,15 +1,19 @@
 """vLLM's engine with xgemm's kernels beside its own: tokens/s, time to the first token, start-up.
 
     python benchmarks/bench_vllm.py --shapes 8b,70b:12 --kernels machete,xgemm,marlin,humming
+    python benchmarks/bench_vllm.py --shapes qwen3moe:16 --kernels marlin,xgemm,humming
 
-Needs vLLM and a GPU. The model is a Llama of the shape (8b or 70b, with a number of layers if not
-all), with random 4-bit weights (compressed-tensors, symmetric, groups of 128), made in --folder.
-Each kernel is an engine of its own, with torch.compile and CUDA graphs as vLLM has them by default.
-"machete" is vLLM's own choice on Hopper. Engines run one after the other; with --together they
-start side by side and are measured one after the other, when all have started, which takes less
-time and tells nothing of start-up. Tokens/s are of decoding alone: what `--tokens` new tokens take
-longer than one. Log probabilities of the first new token are compared with those of the first
-engine. After `--limit` seconds what is running is ended, and the table has the engines before it.
+Needs vLLM and a GPU. The model is a Llama or a Qwen3-MoE of the shape (with a number of layers if
+not all), with random 4-bit weights (compressed-tensors, symmetric, groups of 128), made in
+--folder. With --dummy no file is made: weights are what vLLM's dummy loader draws, which is soon
+done for all layers of 70B, and what the engines say is not compared. Each kernel is an engine of
+its own, with torch.compile and CUDA graphs as vLLM has them by default. "machete" is vLLM's own
+choice of linears on Hopper, with Marlin for experts; "marlin" and "humming" are for both. Engines
+run one after the other; with --together they start side by side and are measured one after the
+other, when all have started, which takes less time and tells nothing of start-up. Tokens/s are of
+decoding alone: what `--tokens` new tokens take longer than one. Log probabilities of the first new
+token are compared with those of the first engine. After `--limit` seconds what is running is ended,
+and the table has the engines before it.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vllm_models import SHAPES, Shape
+from vllm_models import SHAPES, Shape, Variant, write_config
 
 _BEGIN = time.monotonic()
 _SHOWN = ("tokens_per_s", "first_token_s", "start_s", "loading")
@@ -33,7 +37,7 @@ _SHOWN = ("tokens_per_s", "first_token_s", "start_s", "loading")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shapes", default="8b", help="8b, 70b; 70b:12 with 12 layers")
+    parser.add_argument("--shapes", default="8b", help="8b, 70b, qwen3moe; 70b:12 with 12 layers")
     parser.add_argument("--kernels", default="machete,xgemm", help="machete, marlin, xgemm, ...")
     parser.add_argument("--rows", default="1,8,32,128,256", help="sequences at once")
     parser.add_argument("--prompts", default="512,4096", help="tokens, for the first new token")
@@ -42,6 +46,7 @@ def main() -> None:
     parser.add_argument("--together", action="store_true", help="start engines side by side")
     parser.add_argument("--patience", type=float, default=600, help="seconds for their start")
     parser.add_argument("--limit", type=float, default=3600, help="seconds for everything")
+    parser.add_argument("--dummy", action="store_true", help="no weights in files")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/bench_vllm"))
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -51,7 +56,7 @@ def main() -> None:
         os._exit(0)  # vLLM takes seconds to end
     shapes, kernels = options.shapes.split(","), options.kernels.split(",")
     for shape in shapes:
-        _make(options.folder, shape)
+        _make(options, shape)
     engines = [_Engine(options, shape, kernel) for shape in shapes for kernel in kernels]
     if options.together:
         for engine in engines:
@@ -79,14 +84,17 @@ def sized(text: str) -> Shape:
     return replace(SHAPES[name], layers=int(layers)) if layers else SHAPES[name]
 
 
-def _directory(folder: Path, shape: str) -> Path:
-    return folder / shape.replace(":", "-")
+def _directory(options: argparse.Namespace, shape: str) -> Path:
+    folder: Path = options.folder
+    return folder / (shape.replace(":", "-") + "-dummy" * options.dummy)
 
 
-def _make(folder: Path, shape: str) -> None:
+def _make(options: argparse.Namespace, shape: str) -> None:
     """In a process of its own, which leaves no memory of the GPU in use."""
-    directory = _directory(folder, shape)
-    if not (directory / "config.json").exists():
+    directory = _directory(options, shape)
+    if options.dummy:
+        write_config(directory, sized(shape), Variant())
+    elif not (directory / "config.json").exists():
         script = Path(__file__).with_name("vllm_models.py")
         name, layers = shape.partition(":")[0], str(sized(shape).layers)
         command = [sys.executable, script, directory, "--shape", name, "--layers", layers]
@@ -98,7 +106,7 @@ class _Engine:
 
     def __init__(self, options: argparse.Namespace, shape: str, kernel: str) -> None:
         self.shape, self.kernel, self.folder = shape, kernel, options.folder
-        self.name = f"{_directory(options.folder, shape).name}-{kernel}"
+        self.name = f"{_directory(options, shape).name}-{kernel}"
         self.until = _BEGIN + options.limit
         self.log = options.folder / f"{self.name}.log"
         self.ready = options.folder / f"{self.name}.ready"
@@ -141,8 +149,10 @@ class _Engine:
             print(f"bench_vllm: {self.name} failed:\n" + "\n".join(lines[-40:]), file=sys.stderr)
             return
         chosen = [line for line in lines if "LinearKernel for" in line]
+        experts = [line for line in lines if "MoE backend" in line or "XgemmExpertsMethod" in line]
         self.result = json.loads(results[0].removeprefix("RESULT "))
         self.result["kernel"] = chosen[0].split("Using ")[-1].split()[0] if chosen else "?"
+        self.result["experts"] = experts[-1].split("Using ")[-1].split()[0] if experts else ""
         self.result["name"] = self.kernel
         shown = {key: self.result[key] for key in _SHOWN}
         at = time.monotonic() - _BEGIN  # what is known if the rest is cut off
@@ -160,13 +170,15 @@ def measure(options: argparse.Namespace, shape: str, kernel: str) -> dict[str, A
     longest = max(*prompts, max(rows) * (options.prompt + options.tokens))
     # Keys and values of a token in every layer, two bytes each; a quarter more for blocks.
     cache = 5 * longest * size.layers * size.kv_heads * size.head_dim
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = {"load_format": "dummy"} if options.dummy else {}
     if kernel not in ("machete", "xgemm"):
         arguments["linear_backend"] = kernel
+    if size.experts and kernel != "xgemm":
+        arguments["moe_backend"] = "marlin" if kernel == "machete" else kernel
     loading = _watch_loading()
     started = time.perf_counter()
     engine = vllm.LLM(
-        str(_directory(options.folder, shape)), skip_tokenizer_init=True,
+        str(_directory(options, shape)), skip_tokenizer_init=True,
         max_model_len=max(prompts) + 256, max_num_seqs=max(rows), kv_cache_memory_bytes=cache,
         gpu_memory_utilization=0.05, dtype="bfloat16", seed=0, enable_prefix_caching=False,
         max_num_batched_tokens=8192, attention_config={"backend": "TRITON_ATTN"},
@@ -231,7 +243,9 @@ def _watch_loading() -> dict[str, float]:
 def _table(options: argparse.Namespace, found: list[dict[str, Any]]) -> None:
     """A line a quantity, a column an engine; in brackets the speed over the first engine's."""
     print(f"{'':24}" + "".join(f"{one['name']:>20}" for one in found))
-    print(f"{'kernel':24}" + "".join(f"{one['kernel'][:19]:>20}" for one in found))
+    for key in ("kernel", "experts"):
+        if any(one[key] for one in found):
+            print(f"{key:24}" + "".join(f"{one[key][:19]:>20}" for one in found))
 
     def line(name: str, values: list[float], more_is_better: bool) -> None:
         ratios = [v / values[0] if more_is_better else values[0] / v for v in values]
@@ -250,7 +264,7 @@ def _table(options: argparse.Namespace, found: list[dict[str, Any]]) -> None:
         line("start-up, s", [one["start_s"] for one in found], False)
     for name in ("weights", "peak"):
         line(f"loading: {name}, GiB", [one["loading"][name] / 2**30 for one in found], False)
-    for one in found[1:]:
+    for one in [] if options.dummy else found[1:]:
         pairs = list(zip(found[0]["logprobs"], one["logprobs"], strict=True))
         gaps = [abs(p - b[t]) for a, b in pairs for t, p in a.items() if t in b]
         share = len(gaps) / sum(len(a) for a, _ in pairs)

@@ -3,13 +3,13 @@ error: is it seen?
 
     python benchmarks/check_vllm.py
 
-Needs vLLM and a GPU. Small Llamas with random weights are made in --folder. The engines run one
-after the other in one process, eager; a case is judged and printed when its engine has answered.
-Where a case fails, another process goes on with those that are left. Compared are the log
-probabilities of the first new token after 16 prompts: the eight likeliest must be mostly the same
-ones, and near one another. Greedy tokens tell nothing: those of random weights part after a few
-steps by rounding. Under VLLM_BATCH_INVARIANT=1 a prompt alone must give the very numbers that it
-gives among others.
+Needs vLLM and a GPU. Small Llamas and Qwen3-MoEs with random weights are made in --folder. The
+engines run one after the other in one process, eager; a case is judged and printed when its engine
+has answered. Where a case fails, another process goes on with those that are left. Compared are the
+log probabilities of the first new token after 16 prompts: the eight likeliest must be mostly the
+same ones, and near one another. Greedy tokens tell nothing: those of random weights part after a
+few steps by rounding. Under VLLM_BATCH_INVARIANT=1 a prompt alone must give the very numbers that
+it gives among others.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from typing import Any
 
 from vllm_models import SHAPES, Variant, make_model
 
-SHAPE = SHAPES["tiny"]
 SHARED, GAP = 0.8, 0.5  # least share of the likeliest tokens, largest difference of one's
 PROMPTS, ALONE = 16, 3  # prompts that are answered together, and how many of them alone as well
 KERNEL = "XgemmLinearKernel"
+DENSE, EXPERTS = SHAPES["tiny"], SHAPES["tinymoe"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Case:
     kernel: str  # "xgemm", "own" (vLLM's choice), or "wrong": xgemm's, with a zero point of 9
     like: str = ""
     invariant: bool = False  # under VLLM_BATCH_INVARIANT=1, which a process has from its start
+    experts: bool = False  # a mixture of experts
 
 
 _SYMMETRIC, _ZEROS = Variant(), Variant(zeros=True, dtype="float16")
@@ -61,6 +62,14 @@ CASES = {
     "float, act-order": Case(Variant("dense", act_order=True), "own"),
     "gptq, act-order": Case(Variant("gptq", act_order=True), "xgemm", "float, act-order"),
     "directory, act-order": Case(Variant("xgemm", act_order=True), "xgemm", "float, act-order"),
+    "own, experts": Case(_SYMMETRIC, "own", experts=True),
+    "experts": Case(_SYMMETRIC, "xgemm", "own, experts", experts=True),
+    "experts, planted error": Case(_SYMMETRIC, "wrong", "own, experts", experts=True),
+    "experts, gptq": Case(Variant("gptq"), "xgemm", "own, experts", experts=True),
+    "experts, directory": Case(Variant("xgemm"), "xgemm", "own, experts", experts=True),
+    "own, awq experts": Case(_AWQ, "own", experts=True),
+    "experts, awq": Case(_AWQ, "xgemm", "own, awq experts", experts=True),
+    "experts, zeros": Case(_ZEROS, "xgemm", "own, awq experts", experts=True),
     "directory, invariant": Case(Variant("xgemm"), "xgemm", "own", invariant=True),
     "gptq, invariant": Case(Variant("gptq"), "xgemm", "own", invariant=True),
 }
@@ -70,6 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--folder", type=Path, default=Path("/tmp/check_vllm"))
     parser.add_argument("--timeout", type=float, default=600, help="seconds for all engines")
+    parser.add_argument("--only", default="", help="the cases with this in their name")
     parser.add_argument("--engines", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.engines:
@@ -80,7 +90,7 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + options.timeout
     found: dict[str, dict[str, Any]] = {}
-    failed, left = [], list(CASES)
+    failed, left = [], [name for name in CASES if options.only in name]
     while left:
         names = [name for name in left if CASES[name].invariant == CASES[left[0]].invariant]
         for result in _answers(options.folder, names, until):
@@ -94,8 +104,10 @@ def main() -> None:
         sys.exit("check_vllm: failed: " + ", ".join(failed))
 
 
-def _directory(folder: Path, variant: Variant) -> Path:
+def _directory(folder: Path, case: Case) -> Path:
+    variant = case.variant
     extras = ["zeros"] * variant.zeros + ["act_order"] * variant.act_order
+    extras += ["experts"] * case.experts
     return folder / "-".join([variant.format, variant.dtype, *extras])
 
 
@@ -159,9 +171,9 @@ def answer(folder: Path, case: Case) -> dict[str, Any]:
     from vllm.distributed import cleanup_dist_env_and_memory
 
     registry._run_in_subprocess = lambda function: function()  # spares a second import of vLLM
-    directory = _directory(folder, case.variant)
+    directory, shape = _directory(folder, case), EXPERTS if case.experts else DENSE
     if not directory.exists():
-        make_model(directory, SHAPE, case.variant)
+        make_model(directory, shape, case.variant)
     with _kernels(case.kernel):
         engine = vllm.LLM(
             str(directory), skip_tokenizer_init=True, max_model_len=512, max_num_seqs=32,
@@ -170,7 +182,7 @@ def answer(folder: Path, case: Case) -> dict[str, Any]:
             attention_config={"backend": "TRITON_ATTN"},
         )  # fmt: skip
         prompts = [
-            {"prompt_token_ids": [(1711 * i + 3187 * j + i * j * j) % SHAPE.vocabulary
+            {"prompt_token_ids": [(1711 * i + 3187 * j + i * j * j) % shape.vocabulary
                                   for j in range(20 + i)]}
             for i in range(PROMPTS)
         ]  # fmt: skip
@@ -214,17 +226,19 @@ def _kernels(which: str) -> Iterator[None]:
     if kernels[0].__name__ != KERNEL:
         raise RuntimeError(f"vLLM's first kernel must be {KERNEL}, got {kernels[0].__name__}")
 
-    from xgemm.vllm import kernel
+    from xgemm.vllm import experts, kernel
 
-    first, pack = kernels[0], kernel.pack_words
+    first, pack, refusal, nibbles = kernels[0], kernel.pack_words, experts.refusal, experts.nibbles
     if which == "own":
         kernels.remove(first)
+        experts.refusal = lambda own, layer: "vLLM's own is asked for"
     elif which == "wrong":
         kernel.pack_words = _pack_wrong
+        experts.nibbles = lambda words: (nibbles(words).int() - 1).clamp(min=0).byte()
     try:
         yield
     finally:
-        kernel.pack_words = pack
+        kernel.pack_words, experts.refusal, experts.nibbles = pack, refusal, nibbles
         if first not in kernels:
             kernels.insert(0, first)
 

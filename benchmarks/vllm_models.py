@@ -22,7 +22,7 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama's sizes."""
+    """A Llama's sizes; with experts, a Qwen3-MoE's."""
 
     hidden: int
     intermediate: int
@@ -31,25 +31,33 @@ class Shape:
     layers: int
     head_dim: int = 128
     vocabulary: int = 32768
+    experts: int = 0  # of a layer, each `intermediate` wide
+    active: int = 0  # of them, for a token
 
     def linears(self) -> dict[str, tuple[int, int]]:
         """(N, K) of a layer's linears."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return {
+        linears = {
             "self_attn.q_proj": (q, self.hidden),
             "self_attn.k_proj": (kv, self.hidden),
             "self_attn.v_proj": (kv, self.hidden),
             "self_attn.o_proj": (self.hidden, q),
-            "mlp.gate_proj": (self.intermediate, self.hidden),
-            "mlp.up_proj": (self.intermediate, self.hidden),
-            "mlp.down_proj": (self.hidden, self.intermediate),
         }
+        mlps = [f"mlp.experts.{e}" for e in range(self.experts)] or ["mlp"]
+        for mlp in mlps:
+            linears[f"{mlp}.gate_proj"] = (self.intermediate, self.hidden)
+            linears[f"{mlp}.up_proj"] = (self.intermediate, self.hidden)
+            linears[f"{mlp}.down_proj"] = (self.hidden, self.intermediate)
+        return linears
 
 
 SHAPES = {
     "8b": Shape(4096, 14336, 32, 8, 32),
     "70b": Shape(8192, 28672, 64, 8, 80),
+    # A third of the vocabulary, 151936, as 16 layers are a third of the 48.
+    "qwen3moe": Shape(2048, 768, 32, 4, 48, vocabulary=50688, experts=128, active=8),
     "tiny": Shape(1024, 2816, 16, 8, 4, head_dim=64, vocabulary=8192),
+    "tinymoe": Shape(1024, 512, 16, 8, 4, head_dim=64, vocabulary=8192, experts=16, active=4),
 }
 
 
@@ -67,7 +75,7 @@ FORMATS = ("compressed-tensors", "gptq", "awq", "xgemm", "dense")
 
 
 def make_model(folder: Path, shape: Shape, variant: Variant) -> None:
-    """Write a Llama of this shape. Its weights depend on `zeros` and `act_order` alone."""
+    """Write a model of this shape. Its weights depend on `zeros` and `act_order` alone."""
     if variant.format not in FORMATS:
         raise ValueError(f"make_model: format must be one of {FORMATS}, got {variant.format!r}")
     if variant.format in ("awq", "gptq") and (variant.format == "awq") != variant.zeros:
@@ -87,6 +95,12 @@ def make_model(folder: Path, shape: Shape, variant: Variant) -> None:
         index |= dict.fromkeys(tensors, file)
     weight_map = json.dumps({"metadata": {}, "weight_map": index})
     (folder / "model.safetensors.index.json").write_text(weight_map)
+    write_config(folder, shape, variant)
+
+
+def write_config(folder: Path, shape: Shape, variant: Variant) -> None:
+    """config.json alone, which is all that an engine with `load_format="dummy"` reads."""
+    folder.mkdir(parents=True, exist_ok=True)
     config = {**_config(shape, variant), "quantization_config": _quantization_config(variant)}
     (folder / "config.json").write_text(json.dumps(config))
 
@@ -143,6 +157,14 @@ def _layers(shape: Shape, variant: Variant) -> Iterator[tuple[str, dict[str, Any
             "input_layernorm.weight": norm,
             "post_attention_layernorm.weight": norm.clone(),
         }
+        if shape.experts:
+            for name in ("q_norm", "k_norm"):
+                tensors[f"self_attn.{name}.weight"] = norm[: shape.head_dim].clone()
+            # Logits of size 3: the last of the chosen experts, which rounding may change, counts
+            # for little, as in trained models.
+            tensors["mlp.gate.weight"] = random.normal(
+                shape.experts, shape.hidden, scale=3 * shape.hidden**-0.5
+            )
         for name, (n, k) in shape.linears().items():
             tensors[name] = random.weight(n, k)
         yield f"model.layers.{layer}.", tensors
@@ -222,12 +244,25 @@ def _quantization_config(variant: Variant) -> dict[str, Any]:
     }
     return {
         "quant_method": "compressed-tensors", "format": "pack-quantized",
-        "quantization_status": "compressed", "ignore": ["lm_head"], "kv_cache_scheme": None,
+        "quantization_status": "compressed", "ignore": ["lm_head", "re:.*mlp.gate$"],
+        "kv_cache_scheme": None,
         "config_groups": {"group_0": group},
     }  # fmt: skip
 
 
 def _config(shape: Shape, variant: Variant) -> dict[str, Any]:
+    config = _llama(shape, variant)
+    if not shape.experts:
+        return config
+    return {
+        **config, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+        "num_experts": shape.experts, "num_experts_per_tok": shape.active,
+        "moe_intermediate_size": shape.intermediate, "norm_topk_prob": True,
+        "decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False,
+    }  # fmt: skip
+
+
+def _llama(shape: Shape, variant: Variant) -> dict[str, Any]:
     return {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama",
         "hidden_size": shape.hidden, "intermediate_size": shape.intermediate,
@@ -245,28 +280,55 @@ def _save_with_transformers(folder: Path, shape: Shape, variant: Variant) -> Non
     import transformers
 
     import xgemm
-    from xgemm.nn import QuantLinear
+    from xgemm.nn import QuantExperts, QuantLinear
 
     dtype = DTYPES[variant.dtype]
-    config = transformers.LlamaConfig(**_config(shape, variant))
+    config = _config(shape, variant)
+    kind = config.pop("architectures")[0].removesuffix("ForCausalLM")
     with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(config).to(dtype)
+        made = getattr(transformers, f"{kind}Config")(**config)
+        model = getattr(transformers, f"{kind}ForCausalLM")(made).to(dtype)
     state: dict[str, torch.Tensor] = {}
     for prefix, tensors in _layers(shape, variant):
-        for name, tensor in tensors.items():
+        for name, tensor in _experts_joined(tensors).items():
             if isinstance(tensor, torch.Tensor):
                 state[prefix + name] = tensor
+            elif isinstance(tensor, dict):
+                module = model.get_submodule(prefix + name)
+                packed = {
+                    key: [xgemm.pack(q).to("cpu") for q in own] for key, own in tensor.items()
+                }
+                model.set_submodule(prefix + name, QuantExperts.from_packed(module, packed))
             elif variant.format == "dense":
                 state[f"{prefix}{name}.weight"] = tensor.dequantize(torch.float32).to(dtype).cpu()
             else:
-                packed = xgemm.pack(tensor).to("cpu")
-                layer = QuantLinear.from_packed(packed, None, dtype=dtype)
+                layer = QuantLinear.from_packed(xgemm.pack(tensor).to("cpu"), None, dtype=dtype)
                 model.set_submodule(prefix + name, layer)
     model.load_state_dict(state, strict=False, assign=True)
     if variant.format == "dense":
         model.save_pretrained(folder)
     else:
         xgemm.save(model, folder)
+
+
+def _experts_joined(tensors: dict[str, Any]) -> dict[str, Any]:
+    """The same with a layer's experts as transformers has them, gate above up, in one entry."""
+    joined = {name: one for name, one in tensors.items() if ".experts." not in name}
+    experts = {name: one for name, one in tensors.items() if ".experts." in name}
+    for name, gate in experts.items():
+        parent, _, leaf = name.rpartition(".")
+        if leaf != "gate_proj":
+            continue
+        up, down = experts[f"{parent}.up_proj"], experts[f"{parent}.down_proj"]
+        zeros = None if gate.zeros is None else torch.cat((gate.zeros, up.zeros), dim=1)
+        both = replace(
+            gate, codes=torch.cat((gate.codes, up.codes)),
+            scales=torch.cat((gate.scales, up.scales), dim=1), zeros=zeros,
+        )  # fmt: skip
+        own = joined.setdefault(parent.rpartition(".")[0], {"gate_up_proj": [], "down_proj": []})
+        own["gate_up_proj"].append(both)
+        own["down_proj"].append(down)
+    return joined
 
 
 def main() -> None:

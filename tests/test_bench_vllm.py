@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -23,37 +24,39 @@ import vllm_models  # noqa: E402
 from vllm_models import Variant  # noqa: E402
 
 SMALL = vllm_models.Shape(256, 384, 4, 2, 1, head_dim=64, vocabulary=512)
+SMALL_EXPERTS = dataclasses.replace(SMALL, experts=4, active=2)
+Kind = tuple[Variant, bool]  # and whether it has experts
 
 
 @pytest.fixture(scope="module")
-def logits(tmp_path_factory: pytest.TempPathFactory) -> dict[Variant, torch.Tensor]:
+def logits(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, torch.Tensor]:
     """Of each model that the engines are checked on, computed by what reads its format here."""
     transformers = pytest.importorskip("transformers")
     found = {}
-    for variant in {case.variant for case in check_vllm.CASES.values()}:
-        folder = check_vllm._directory(tmp_path_factory.mktemp("models"), variant)
-        vllm_models.make_model(folder, SMALL, variant)
+    for case in check_vllm.CASES.values():
+        variant = case.variant
+        if (variant, case.experts) in found:
+            continue
+        folder = check_vllm._directory(tmp_path_factory.mktemp("models"), case)
+        vllm_models.make_model(folder, SMALL_EXPERTS if case.experts else SMALL, variant)
         if variant.format == "dense":
             model = transformers.AutoModelForCausalLM.from_pretrained(folder)
         else:
             model = xgemm.load(folder)
         with torch.no_grad():
-            found[variant] = model.float()(torch.arange(40)[None] * 7 % 512).logits
+            found[variant, case.experts] = model.float()(torch.arange(40)[None] * 7 % 512).logits
     return found
 
 
 @pytest.mark.parametrize("name", [name for name, case in check_vllm.CASES.items() if case.like])
-def test_formats_hold_the_same_model(name: str, logits: dict[Variant, torch.Tensor]) -> None:
+def test_formats_hold_the_same_model(name: str, logits: dict[Kind, torch.Tensor]) -> None:
     case = check_vllm.CASES[name]
-    expected = logits[check_vllm.CASES[case.like].variant]
+    expected = logits[check_vllm.CASES[case.like].variant, case.experts]
     # Weights are equal, but embeddings of another dtype and dequantized weights are rounded.
-    torch.testing.assert_close(logits[case.variant], expected, rtol=0, atol=0.05)
-    other = logits[
-        Variant()
-        if case.variant.zeros or case.variant.act_order
-        else Variant("awq", True, dtype="float16")
-    ]
-    assert (logits[case.variant] - other).abs().max() > 1
+    torch.testing.assert_close(logits[case.variant, case.experts], expected, rtol=0, atol=0.05)
+    plain = case.variant.zeros or case.variant.act_order
+    other = logits[Variant() if plain else Variant("awq", True, dtype="float16"), case.experts]
+    assert (logits[case.variant, case.experts] - other).abs().max() > 1
 
 
 def test_a_format_that_cannot_hold_the_weights_is_refused(tmp_path: Path) -> None:
@@ -96,7 +99,7 @@ def test_a_case_that_ends_its_process_is_left_out(tmp_path: Path, monkeypatch: A
         for name in names:
             if name in ("awq", "gptq"):
                 return
-            yield {"name": name, **(WRONG if name == "planted error" else RIGHT)}
+            yield {"name": name, **(WRONG if "planted" in name else RIGHT)}
 
     monkeypatch.setattr(check_vllm, "_answers", answers)
     monkeypatch.setattr(sys, "argv", ["check_vllm.py", "--folder", str(tmp_path)])
@@ -111,12 +114,12 @@ def test_a_case_that_ends_its_process_is_left_out(tmp_path: Path, monkeypatch: A
 def test_engines_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     """Speeds over the first engine's: more tokens, and less time or memory, are better."""
     one = {
-        "kernel": "A", "tokens_per_s": {"1": 100.0}, "first_token_s": {"512": 0.02},
+        "kernel": "A", "experts": "E", "tokens_per_s": {"1": 100.0}, "first_token_s": {"512": 0.02},
         "start_s": 30.0,
         "loading": {"weights": 2**30, "peak": 2**31}, "logprobs": [{"5": -1.0, "6": -2.0}],
     }  # fmt: skip
     other = {**one, "tokens_per_s": {"1": 150.0}, "start_s": 40.0, "logprobs": [{"5": -1.5}]}
-    options = SimpleNamespace(rows="1", prompts="512", together=False)
+    options = SimpleNamespace(rows="1", prompts="512", together=False, dummy=False)
     bench_vllm._table(options, [{**one, "name": "machete"}, {**other, "name": "xgemm"}])
     shown = capsys.readouterr().out
     for words in (
