@@ -18,6 +18,7 @@ pytest.importorskip("accelerate")
 
 from xgemm.hf import generation, recorded_step  # noqa: E402
 from xgemm.hf.generation import accelerate_generation, plain_generation  # noqa: E402
+from xgemm.nn import QuantExperts, experts  # noqa: E402
 
 SIZES = dict(
     hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
@@ -28,6 +29,14 @@ MODELS = {
     "Qwen2": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SIZES)),
     "Qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SIZES)),
     "Gemma": lambda: transformers.GemmaForCausalLM(transformers.GemmaConfig(**SIZES)),
+    "Qwen3-MoE": lambda: transformers.Qwen3MoeForCausalLM(
+        transformers.Qwen3MoeConfig(
+            **SIZES, num_experts_per_tok=2, moe_intermediate_size=64, num_experts=6
+        )
+    ),
+    "Mixtral": lambda: transformers.MixtralForCausalLM(
+        transformers.MixtralConfig(**SIZES, num_experts_per_tok=2, num_local_experts=4)
+    ),
     "OPT": lambda: transformers.OPTForCausalLM(
         transformers.OPTConfig(
             hidden_size=64,
@@ -100,8 +109,14 @@ def test_tokens_of_each_architecture(name: str, caplog: Any) -> None:
 
 
 @pytest.mark.usefixtures("on_cpu")
-def test_a_quantized_model_and_its_scores() -> None:
-    model = xgemm.quantize(make(), group_size=32)
+@pytest.mark.parametrize("name", ["Llama", "Qwen3-MoE", "Mixtral"])
+def test_a_quantized_model_and_its_scores(name: str, monkeypatch: Any) -> None:
+    """Of experts, the calls that a graph can hold, and not the loop over them."""
+    model = xgemm.quantize(make(name), group_size=32)
+    packed = [module for module in model.modules() if isinstance(module, QuantExperts)]
+    assert len(packed) == (0 if name == "Llama" else 2)
+    monkeypatch.setattr(experts, "takes", lambda x, ids, count: True)
+    monkeypatch.setattr(experts, "expert_bounds", None)
     options = {"max_new_tokens": 6, "return_dict_in_generate": True, "output_scores": True,
                "output_logits": True}  # fmt: skip
     expected = run(model, **options)
