@@ -64,6 +64,12 @@ Tensor moe_sort(const Tensor& ids, int64_t experts) {
   const TensorView view(kept);
   Tensor result = new_output({experts + 1 + slots}, torch_code(DType::kI32), view);
   auto* sorted = static_cast<int32_t*>(result.mutable_data_ptr());
+#ifdef XGEMM_WITH_CUDA
+  if (view.device_type == aoti_torch_device_type_cuda()) {
+    sort_cuda(kOp, view, experts, sorted);
+    return result;
+  }
+#endif
   dtype == DType::kI32 ? sort_cpu(static_cast<const int32_t*>(view.data()), slots, experts, sorted)
                        : sort_cpu(static_cast<const int64_t*>(view.data()), slots, experts, sorted);
   return result;
@@ -174,6 +180,12 @@ Tensor moe_w4a16(const Tensor& a, const Tensor& qweight, const Tensor& sorted, i
       new_output({weights ? call.tokens : slots, call.columns()}, given.dtype_code, given);
   if (slots == 0 || call.columns() == 0) return result;
   call.result = result.mutable_data_ptr();
+#ifdef XGEMM_WITH_CUDA
+  if (given.device_type == aoti_torch_device_type_cuda()) {
+    run_moe_cuda(kMoe, call, given);
+    return result;
+  }
+#endif
   run_moe_cpu(kMoe, call, given);
   return result;
 }
@@ -185,3 +197,10 @@ STABLE_TORCH_LIBRARY_IMPL(xgemm, CPU, m) {
   m.impl("moe_sort", TORCH_BOX(&xgemm::ops::moe_sort));
   m.impl("moe.w4a16", TORCH_BOX(&xgemm::ops::moe_w4a16));
 }
+
+#ifdef XGEMM_WITH_CUDA
+STABLE_TORCH_LIBRARY_IMPL(xgemm, CUDA, m) {
+  m.impl("moe_sort", TORCH_BOX(&xgemm::ops::moe_sort));
+  m.impl("moe.w4a16", TORCH_BOX(&xgemm::ops::moe_w4a16));
+}
+#endif

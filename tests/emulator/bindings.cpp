@@ -10,6 +10,7 @@ namespace emulator = xgemm::emulator;
 
 void bind_gemm(py::module_& m);
 void bind_w4a16(py::module_& m);
+void bind_moe(py::module_& m);
 void bind_reduce(py::module_& m);
 void bind_ladder(py::module_& m);
 void bind_mistakes(py::module_& m);
@@ -32,6 +33,7 @@ PYBIND11_MODULE(xgemm_emulator, m) {
       py::arg("late_copies"), py::arg("late_products"), py::arg("seed"), py::arg("descending"));
   bind_gemm(m);
   bind_w4a16(m);
+  bind_moe(m);
   bind_reduce(m);
   bind_ladder(m);
   bind_mistakes(m);

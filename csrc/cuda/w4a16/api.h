@@ -7,6 +7,7 @@
 
 #include "common/status.h"
 #include "cuda/w4a16/choice.h"
+#include "cuda/w4a16/grouped/api.h"
 #include "cuda/w4a16/problem.h"
 #include "w4/packed_layout.h"
 

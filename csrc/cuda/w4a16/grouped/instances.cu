@@ -1,0 +1,12 @@
+#include "cuda/w4a16/grouped/instances.cuh"
+
+namespace xgemm::cuda::w4a16::grouped {
+
+Status launch_f16(const Params& params, const Instance& instance, cudaStream_t stream) {
+  return launch_typed<__half>(params, instance, stream);
+}
+Status launch_bf16(const Params& params, const Instance& instance, cudaStream_t stream) {
+  return launch_typed<__nv_bfloat16>(params, instance, stream);
+}
+
+}  // namespace xgemm::cuda::w4a16::grouped

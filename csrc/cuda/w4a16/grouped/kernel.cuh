@@ -1,0 +1,281 @@
+// A mixture of experts by mma.sync: each CTA multiplies some rows of one expert by 64 columns of
+// its weight, which all of its warps share along k.
+//
+// A warp has a ring of its own: it waits for its own copies, so that no barrier of the CTA is in
+// the main loop. Warp w takes the units w, w + kWarps, ... of k, and the warps' sums are added in
+// order, whatever the tile: a row's bits do not depend on the other rows.
+#pragma once
+
+#include "cuda/ptx/cp_async.h"
+#include "cuda/ptx/mbarrier.h"
+#include "cuda/shared_memory.h"
+#include "cuda/tile/convert.cuh"
+#include "cuda/tile/layout_index.h"
+#include "cuda/w4a16/grouped/params.h"
+#include "cuda/w4a16/grouped/rows.cuh"
+#include "cuda/w4a16/grouped/tile.h"
+#include "cuda/w4a16/sm80/warp_mma.cuh"
+
+namespace xgemm::cuda::w4a16::grouped {
+
+// The two halves, 32 columns each, that a CTA computes: neighbours, or a gate and what it
+// multiplies.
+struct Halves {
+  int64_t first, second;  // the columns at which they begin
+
+  __device__ int64_t column(int half) const { return half == 0 ? first : second; }
+
+  __device__ static Halves at(const Params& p, int block) {
+    if (p.gated) return {block * 32, p.columns + block * 32};
+    return {block * int64_t{kColumns}, block * int64_t{kColumns} + 32};
+  }
+};
+
+__device__ inline const uint8_t* row_of_units(const Params& p, int expert, int64_t column) {
+  return p.weight + expert * p.expert_bytes + column / kColumns * p.row_bytes;
+}
+
+// Until at most `pending` of this thread's groups of copies are under way.
+__device__ inline void wait_for_groups(int pending) {
+  if (pending == 0) {
+    ptx::cp_async_wait_group<0>();
+  } else if (pending == 1) {
+    ptx::cp_async_wait_group<1>();
+  } else if (pending == 2) {
+    ptx::cp_async_wait_group<2>();
+  } else {
+    ptx::cp_async_wait_group<3>();
+  }
+}
+
+// From global memory to a warp's ring.
+template <typename Tile>
+class WarpLoader {
+ public:
+  __device__ WarpLoader(const Params& p, const Halves& halves, int expert, uint32_t ring, int lane)
+      : p_(p), ring_(ring), lane_(lane), pieces_(p.format.unit_bytes / 16) {
+    const int half_bytes = p.format.unit_bytes / 2;
+    // Piece i of a unit comes from first_ + 16 i, or from second_ + 16 i in its second half.
+    first_ = half_of_unit(p, expert, halves.first, half_bytes) + lane * 16;
+    second_ = half_of_unit(p, expert, halves.second, half_bytes) + lane * 16 - half_bytes;
+  }
+
+  // The lane's row of X, or null: lanes have the tile's rows in order.
+  __device__ void set_row(const char* x) { x_ = x; }
+
+  __device__ void fetch_weight(int stage, int unit) const {
+    const uint32_t to = stage_at(stage) + Tile::kXBytes + lane_ * 16;
+    const int64_t from = int64_t{unit} * p_.format.unit_bytes;
+#pragma unroll
+    for (int i = 0; i < kMaxPieces; ++i) {
+      const int piece = lane_ + 32 * i;
+      if (piece < pieces_) {
+        const uint8_t* source = piece < pieces_ / 2 ? first_ : second_;
+        ptx::cp_async<16>(to + i * 512, source + from + i * 512, 16);
+      }
+    }
+  }
+
+  __device__ void fetch_x(int stage, int unit) const {
+    const uint32_t to = stage_at(stage);
+    const int chunk = lane_ % 16, k = unit * static_cast<int>(w4::kUnitK) + chunk * 8;
+    const int valid = max(min(p_.k - k, 8), 0) * 2;
+#pragma unroll
+    for (int i = 0; i < Tile::kBlockM / 2; ++i) {
+      const int row = lane_ / 16 + 2 * i;
+      const char* x = pointer_of(row);
+      ptx::cp_async<16>(to + sm80::x_offset(row, chunk),
+                        x == nullptr ? static_cast<const char*>(p_.x) : x + int64_t{k} * 2,
+                        x == nullptr ? 0 : valid);
+    }
+  }
+
+  __device__ uint32_t stage_at(int stage) const {
+    return ring_ + stage * Tile::stage_bytes(p_.format.unit_bytes);
+  }
+
+ private:
+  __device__ static const uint8_t* half_of_unit(const Params& p, int expert, int64_t column,
+                                                int half_bytes) {
+    return row_of_units(p, expert, column) + (column % kColumns == 0 ? 0 : half_bytes);
+  }
+
+  static constexpr int kMaxPieces = ceil_div(sm80::kMaxUnitBytes / 16, 32);
+
+  __device__ const char* pointer_of(int row) const {
+    const auto own = reinterpret_cast<uint64_t>(x_);
+    const unsigned low = __shfl_sync(0xffffffffu, static_cast<unsigned>(own), row);
+    const unsigned high = __shfl_sync(0xffffffffu, static_cast<unsigned>(own >> 32), row);
+    return reinterpret_cast<const char*>(uint64_t{high} << 32 | low);
+  }
+
+  const Params& p_;
+  uint32_t ring_;
+  int lane_, pieces_;
+  const uint8_t *first_, *second_;
+  const char* x_ = nullptr;
+};
+
+// With group_size -1: the scales (and zeros) of the CTA's columns, which end the weight's rows.
+__device__ inline void load_channel_scales(const Params& p, const Halves& halves, int expert,
+                                           uint16_t* to, int thread) {
+  if (thread >= kColumns) return;
+  const int64_t column = halves.column(thread / 32) + thread % 32;
+  const auto* tail = reinterpret_cast<const uint16_t*>(row_of_units(p, expert, column) +
+                                                       int64_t{p.units} * p.format.unit_bytes);
+  to[thread] = tail[column % kColumns];
+  if (p.format.zeros) to[kColumns + thread] = tail[kColumns + column % kColumns];
+}
+
+template <typename T>
+__device__ float bias_of(const Params& p, int expert, int64_t column) {
+  return static_cast<float>(static_cast<const T*>(p.bias)[expert * p.n + column]);
+}
+
+// Four neighbouring columns of y, from their sums and, where there is a gate, what it multiplies.
+template <typename T>
+__device__ void finish_columns(const Params& p, const Halves& halves, int expert, int slot,
+                               int column, float (&x)[4], const float (&up)[4]) {
+  const int64_t first = halves.column(column / 32) + column % 32;  // of y, too
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const bool exists = p.bias != nullptr && first + i < p.n;
+    if (exists) x[i] += bias_of<T>(p, expert, first + i);
+    if (p.activation != Activation::kNone) x[i] = activate(p.activation, x[i]);
+    if (p.gated) x[i] *= exists ? up[i] + bias_of<T>(p, expert, p.columns + first + i) : up[i];
+  }
+  T* y = static_cast<T*>(p.y) + slot * p.columns + first;
+  if (p.y_vector && first + 4 <= p.columns) {
+    *reinterpret_cast<uint2*>(y) = make_uint2(pack2<T>(x[0], x[1]), pack2<T>(x[2], x[3]));
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (first + i < p.columns) y[i] = round_to<T>(x[i]);
+  }
+}
+
+// A fragment's sums to shared memory, [kBlockM][kStagingPitch] for each warp.
+template <typename Tile>
+__device__ void stage_sums(const float (&acc)[Tile::kStrips][Tile::kRows8][4], float* staging,
+                           int warp, int lane) {
+  constexpr int kPitch = Tile::kStagingPitch;
+  const layout::Place first = layout::fragment_place(16, 8, lane, 0);  // of y^T
+  float* own = staging + (warp * Tile::kBlockM + first.column) * kPitch + first.row;
+#pragma unroll
+  for (int s = 0; s < Tile::kStrips; ++s) {
+#pragma unroll
+    for (int r = 0; r < Tile::kRows8; ++r) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        own[(r * 8 + i % 2) * kPitch + s * 16 + i / 2 * 8] = acc[s][r][i];
+      }
+    }
+  }
+}
+
+// The warps' sums of four neighbouring columns of a row, added in order.
+template <typename Tile>
+__device__ void add_warps(const float* staging, int row, int column, float (&sum)[4]) {
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) {
+    const float4 x = *reinterpret_cast<const float4*>(
+        staging + (warp * Tile::kBlockM + row) * Tile::kStagingPitch + column);
+    sum[0] += x.x, sum[1] += x.y, sum[2] += x.z, sum[3] += x.w;
+  }
+}
+
+template <typename T, typename Tile>
+__device__ void store_rows(const Params& p, const Halves& halves, const RowRange& rows,
+                           const float* staging, int thread) {
+  const int quads = p.gated ? kColumns / 8 : kColumns / 4;
+#pragma unroll 1
+  for (int i = thread; i < rows.count * quads; i += kThreads) {
+    const int row = i / quads, column = i % quads * 4;
+    const int slot = slot_at(p.sorted, p.experts, p.slots, rows.begin + row);
+    if (slot < 0) continue;
+    float sum[4] = {}, up[4] = {};
+    add_warps<Tile>(staging, row, column, sum);
+    if (p.gated) add_warps<Tile>(staging, row, 32 + column, up);
+    finish_columns<T>(p, halves, rows.expert, slot, column, sum, up);
+  }
+}
+
+// Zeros, where slots have no expert.
+template <typename T>
+__device__ void clear_rows(const Params& p, const Halves& halves, const RowRange& rows,
+                           int thread) {
+  const int width = p.gated ? kColumns / 2 : kColumns;
+  for (int i = thread; i < rows.count * width; i += kThreads) {
+    const int slot = slot_at(p.sorted, p.experts, p.slots, rows.begin + i / width);
+    const int64_t column = halves.first + i % width;
+    if (slot >= 0 && column < p.columns) {
+      static_cast<T*>(p.y)[slot * p.columns + column] = round_to<T>(0.0f);
+    }
+  }
+}
+
+template <typename T, typename Tile>
+__global__ void __launch_bounds__(kThreads, Tile::kCtasPerSm)
+    grouped_kernel(const __grid_constant__ Params p) {
+  XGEMM_DYNAMIC_SHARED(char, smem, 128);
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  const int tile = blockIdx.x / p.column_blocks;
+  const RowRange rows = find_rows(p.sorted, p.experts, p.slots, Tile::kBlockM, tile, lane);
+  if (rows.count == 0) return;
+  const Halves halves = Halves::at(p, blockIdx.x % p.column_blocks);
+  if (rows.expert == p.experts) return clear_rows<T>(p, halves, rows, thread);
+
+  auto* channel_scales = reinterpret_cast<uint16_t*>(smem);
+  const int stages = p.stages, stage_bytes = Tile::stage_bytes(p.format.unit_bytes);
+  char* ring = smem + kChannelBytes + warp * stages * stage_bytes;
+  WarpLoader<Tile> loader(p, halves, rows.expert, ptx::smem_address(ring), lane);
+  const int steps = max(ceil_div(p.units - warp, kWarps), 0);
+  // The weight first: where it lies is known before the rows are.
+#pragma unroll 1
+  for (int s = 0; s < stages; ++s) {
+    if (s < steps) loader.fetch_weight(s, warp + s * kWarps);
+  }
+  if (lane < rows.count) {
+    const int slot = slot_at(p.sorted, p.experts, p.slots, rows.begin + lane);
+    if (slot >= 0) {
+      loader.set_row(static_cast<const char*>(p.x) +
+                     int64_t{slot / p.row_divisor} * p.x_row_stride * 2);
+    }
+  }
+#pragma unroll 1
+  for (int s = 0; s < stages; ++s) {
+    if (s < steps) loader.fetch_x(s, warp + s * kWarps);
+    ptx::cp_async_commit_group();  // even where it is empty: groups are counted
+  }
+  if (p.format.per_channel) {
+    load_channel_scales(p, halves, rows.expert, channel_scales, thread);
+    __syncthreads();
+  }
+
+  sm80::WarpMma<T, Tile> mma(p.format, channel_scales, 0, lane);
+  int stage = 0;
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    wait_for_groups(stages - 1);  // this lane's copies of the stage have landed,
+    __syncwarp();                 // and so have the others'
+    const char* at = ring + stage * stage_bytes;
+    mma.multiply(ptx::smem_address(at), at + Tile::kXBytes);
+    __syncwarp();  // all have read it
+    const int next = step + stages;
+    if (next < steps) {
+      loader.fetch_weight(stage, warp + next * kWarps);
+      loader.fetch_x(stage, warp + next * kWarps);
+    }
+    ptx::cp_async_commit_group();
+    stage = stage + 1 == stages ? 0 : stage + 1;
+  }
+  ptx::cp_async_wait_group<0>();
+  __syncthreads();  // the rings become the staging buffer
+  auto* staging = reinterpret_cast<float*>(smem + kChannelBytes);
+  stage_sums<Tile>(mma.acc, staging, warp, lane);
+  __syncthreads();
+  store_rows<T, Tile>(p, halves, rows, staging, thread);
+}
+
+}  // namespace xgemm::cuda::w4a16::grouped

@@ -1,0 +1,76 @@
+// How a mixture of experts is cut into tiles.
+#include <algorithm>
+
+#include "common/math.h"
+#include "cuda/w4a16/grouped/problem.h"
+#include "cuda/w4a16/grouped/tile.h"
+
+namespace xgemm::cuda::w4a16::grouped {
+namespace {
+
+// Of an SM, bytes, as the CUDA programming guide says.
+int shared_memory(int capability) {
+  if (capability == 80 || capability == 87) return 164 << 10;
+  return capability >= 90 && capability < 120 ? 228 << 10 : 100 << 10;
+}
+constexpr int kReserved = 1 << 10;  // of each CTA, by the system
+
+// As many as its CTAs on an SM leave room for, or one CTA alone; 0 where not even that holds one.
+template <typename Tile>
+int stages_of(int unit_bytes, int steps, int capability) {
+  for (int ctas = Tile::kCtasPerSm; ctas > 0; --ctas) {
+    const int each = shared_memory(capability) / ctas - kReserved;
+    int stages = std::min(kMaxStages, std::max(steps, 1));
+    while (stages > 0 && Tile::shared_bytes(unit_bytes, stages) > each) --stages;
+    if (stages > 0) return stages;
+  }
+  return 0;
+}
+
+// The rows of an expert that has some, on average over those that can have: half as many more are
+// not rare, and a tile that is too short reads its weight twice.
+int wanted_rows(const Problem& p) {
+  const int64_t active = std::min(p.slots, p.experts);
+  if (p.slots <= active * 6) return 8;
+  return p.slots <= active * 14 ? 16 : 32;
+}
+
+// Buckets are the experts, and the slots of none. Each has a tile that is not full.
+int64_t most_tiles(const Problem& p, int block_m) {
+  const int64_t buckets = std::min(p.slots, p.experts + 1);
+  return buckets + (p.slots - buckets) / block_m;
+}
+
+}  // namespace
+
+Plan make_plan(const Problem& p, const DeviceInfo& device) {
+  const w4::Layout& layout = p.weight.layout;
+  const int unit_bytes = static_cast<int>(layout.unit_bytes());
+  const int steps = static_cast<int>(ceil_div<int64_t>(layout.units(), kWarps));
+  Plan plan{};
+  plan.block_m = wanted_rows(p);
+  const auto try_tile = [&](auto tile) {
+    using Tile = decltype(tile);
+    if (plan.stages > 0 || plan.block_m < Tile::kBlockM) return;
+    plan.stages = stages_of<Tile>(unit_bytes, steps, device.capability);
+    if (plan.stages > 0) plan.block_m = Tile::kBlockM;
+  };
+  if (p.dtype == DType::kF32) {
+    plan.block_m = 8;
+  } else {
+    try_tile(Tile32{}), try_tile(Tile16{}), try_tile(Tile8{});
+  }
+  plan.tiles = most_tiles(p, plan.block_m);
+  if (p.dtype == DType::kF32) return plan;
+
+  plan.x_row_stride = round_up<int64_t>(layout.k, 8);
+  plan.copy_x =
+      p.perm != nullptr || p.x_row_stride % 8 != 0 || reinterpret_cast<uintptr_t>(p.x) % 16 != 0;
+  plan.gate_after = is_gated(p.activation) && layout.n % kColumns != 0;
+  const int64_t copy = plan.copy_x ? p.slots * plan.x_row_stride * 2 : 0;
+  plan.product_offset = round_up<int64_t>(copy, 256);
+  plan.workspace_bytes = plan.gate_after ? plan.product_offset + p.slots * layout.n * 2 : copy;
+  return plan;
+}
+
+}  // namespace xgemm::cuda::w4a16::grouped

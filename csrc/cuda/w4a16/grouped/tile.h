@@ -1,0 +1,44 @@
+// Tiles of the kernel for a mixture of experts, and what a CTA holds in shared memory.
+#pragma once
+
+#include <cstdint>
+
+#include "common/math.h"
+#include "w4/packed_layout.h"
+
+namespace xgemm::cuda::w4a16::grouped {
+
+inline constexpr int kWarps = 8, kThreads = 32 * kWarps;  // warps take the units along k by turns
+inline constexpr int kColumns = static_cast<int>(w4::kRowColumns);  // of W, of a CTA
+inline constexpr int kMaxStages = 4;
+inline constexpr int kChannelBytes = 2 * kColumns * 2;  // scales and zeros of group_size -1
+inline constexpr int kXRowBytes = static_cast<int>(w4::kUnitK) * 2;
+
+// kBlockM rows of one expert by 64 columns of its weight, of which all warps compute a part along
+// k. The names are those that sm80::WarpMma asks for.
+template <int kRows8_, int kCtasPerSm_>
+struct TileConfig {
+  static constexpr int kRows8 = kRows8_, kStrips = 4, kBlockM = 8 * kRows8, kBlockN = kColumns;
+  static constexpr int kCtasPerSm = kCtasPerSm_;
+  static constexpr bool kScaledWeights = false;
+  static constexpr int kXBytes = kBlockM * kXRowBytes;  // of a stage
+  // The warps' sums: rows lie 4 floats further apart than a multiple of 16, so that a fragment's
+  // lanes, 2 rows and 1 column apart, hit 32 banks.
+  static constexpr int kStagingPitch = kBlockN + 4;
+  static constexpr int kStagingBytes = kWarps * kBlockM * kStagingPitch * 4;
+
+  // A stage of a warp is X [kBlockM, 128], then a unit as it lies in memory.
+  XGEMM_HOST_DEVICE static constexpr int stage_bytes(int unit_bytes) {
+    return kXBytes + unit_bytes;
+  }
+  XGEMM_HOST_DEVICE static constexpr int shared_bytes(int unit_bytes, int stages) {
+    const int rings = kWarps * stages * stage_bytes(unit_bytes);
+    return kChannelBytes + (rings > kStagingBytes ? rings : kStagingBytes);
+  }
+};
+
+using Tile8 = TileConfig<1, 2>;
+using Tile16 = TileConfig<2, 1>;
+using Tile32 = TileConfig<4, 1>;
+
+}  // namespace xgemm::cuda::w4a16::grouped
