@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,13 +26,38 @@ def pytest_configure() -> None:
         torch.set_num_threads(1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "XGEMM_TEST_ALL" not in os.environ:
+        sample(config, items)
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device, and torch sees none")
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
+
+
+def sample(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test that is marked `sampled`: so few cases that each value of each parameter is in one.
+
+    Which ones they are is drawn by the test's name, so that they are the same from run to run.
+    """
+    tests: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("sampled"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    dropped: set[pytest.Item] = set()
+    for name, cases in tests.items():
+        random.Random(name).shuffle(cases)
+        seen: set[tuple[str, str]] = set()
+        for case in cases:
+            parameters = case.callspec.params if hasattr(case, "callspec") else {}
+            values = {(key, repr(value)) for key, value in parameters.items()}
+            if parameters and values <= seen:
+                dropped.add(case)
+            seen |= values
+    config.hook.pytest_deselected(items=[item for item in items if item in dropped])
+    items[:] = [item for item in items if item not in dropped]
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from prepared import METHOD
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 Checks = dict[str, Callable[[Path], None]]
@@ -35,7 +36,8 @@ def run_on(ranks: int, checks: Checks, path: Path, backend: str = "gloo") -> Non
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(_run, args=(ranks, port, checks, path, backend), nprocs=ranks, join=True)
+    arguments = ranks, port, checks, path, backend
+    mp.start_processes(_run, args=arguments, nprocs=ranks, start_method=METHOD)
 
 
 def outcome(path: Path, check: str, ranks: int) -> list[str]:

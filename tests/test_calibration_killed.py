@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from prepared import run_script
 
 pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
@@ -77,13 +76,7 @@ assert resumed.xgemm_report.as_dict() == whole.xgemm_report.as_dict()
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "run")],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = run_script(SCRIPT, tmp_path / "run", env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 0, done.stderr[-2000:]
     # The blocks that were stored when each process was killed.
     assert done.stdout.split() == ["0", "0", "1", "1", "1"]

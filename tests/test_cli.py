@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import in_act_order
+from prepared import run_script
 
 import _xgemm_command
 
@@ -97,28 +98,27 @@ def test_what_cannot_be_written_is_refused_before_the_work(run, command, option,
     assert f"{command.split()[0]}: {option}: {path}: its directory does not exist" in err
 
 
-def test_module_runs_as_a_process():
-    done = subprocess.run(
-        [sys.executable, "-m", "xgemm", "--help"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    for command in ("doctor", "demo", "quantize", "generate", "eval", "inspect", "bench", "layout"):
-        assert command in done.stdout
-
-
 COMMAND = "import _xgemm_command; _xgemm_command.main()"
 
 
-@pytest.mark.parametrize("how", [["-c", COMMAND], ["-m", "xgemm"]])
-def test_a_terminal_hears_at_once_what_is_waited_for(how):
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        (["-c", COMMAND, "--version"], [f"xgemm {xgemm.__version__}\n"]),
+        (
+            ["-m", "xgemm", "--help"],
+            ["doctor", "demo", "quantize", "generate", "eval", "inspect", "bench", "layout"],
+        ),
+    ],
+)
+def test_a_terminal_hears_at_once_what_is_waited_for(how, says):
     """The line stands before torch is imported, and is gone when the command speaks."""
     pty = pytest.importorskip("pty")
     master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, *how, "--version"], stdout=subprocess.PIPE, stderr=slave
-    )
+    process = subprocess.Popen([sys.executable, *how], stdout=subprocess.PIPE, stderr=slave)
     assert os.read(master, 4096) == b"importing torch ..."
-    assert process.communicate()[0].decode() == f"xgemm {xgemm.__version__}\n"
+    said = process.communicate()[0].decode()
+    assert [word for word in says if word not in said] == []
     assert process.returncode == 0
     os.close(slave)
     assert os.read(master, 4096) == b"\r\x1b[K"
@@ -346,18 +346,14 @@ def test_version(run):
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_completion(shell):
     """The script that is shown, and the words that it asks the command for."""
-    python = [sys.executable, "-m", "xgemm"]
     asked = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    shown = subprocess.run(
-        [*python, "--show-completion", shell], capture_output=True, text=True, check=True,
-        env={**os.environ, **asked},
-    ).stdout  # fmt: skip
+    shown = run_script(
+        COMMAND, "--show-completion", shell, env={**os.environ, **asked}, check=True
+    ).stdout
     assert f"_XGEMM_COMPLETE=complete_{shell}" in shown
     words = {"COMP_WORDS": "xgemm q", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "xgemm q"}
-    found = subprocess.run(
-        python, capture_output=True, text=True, check=False,
-        env={**os.environ, **words, "_XGEMM_COMPLETE": f"complete_{shell}"},
-    ).stdout  # fmt: skip
+    asked = {**words, "_XGEMM_COMPLETE": f"complete_{shell}"}
+    found = run_script(COMMAND, env={**os.environ, **asked}).stdout
     assert "quantize" in found
     assert "inspect" not in found
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from prepared import run_script
 
 HERE = Path(__file__).resolve().parent
 SRC = HERE.parent / "python"
@@ -265,9 +264,7 @@ def run_with(isa: str, script: str) -> str:
         "XGEMM_CPU_ISA": isa,
         "PYTHONPATH": os.pathsep.join([str(SRC), str(HERE), os.environ.get("PYTHONPATH", "")]),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300
-    )
+    done = run_script(script, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from prepared import METHOD
 from torch import nn
 
 import xgemm
@@ -151,7 +152,8 @@ def run(rank: int, rendezvous: str, results: str) -> None:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What each check came to on each rank: one pair of processes, as they are slow to start."""
     path = tmp_path_factory.mktemp("distributed")
-    mp.spawn(run, args=(f"file://{path}/rendezvous", str(path)), nprocs=WORLD, join=True)
+    arguments = f"file://{path}/rendezvous", str(path)
+    mp.start_processes(run, args=arguments, nprocs=WORLD, start_method=METHOD)
     return path
 
 

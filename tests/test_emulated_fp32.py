@@ -13,6 +13,8 @@ from random_products import (
     worst_share,
 )
 
+pytestmark = pytest.mark.sampled
+
 ORDERS = ((False, False, 0), (True, False, 1), (False, True, 2), (True, True, 3))
 LIMITS = Limits(most=400, work=4 * 10**6)
 PROBLEMS = 60  # of each precision

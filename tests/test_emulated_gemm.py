@@ -12,7 +12,7 @@ import torch
 from emulator.library import Config, Machine, Memory, make_problem, run
 from random_products import SENTINEL, worst_share
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.sampled]
 
 GEMM = Path(__file__).parents[1] / "csrc" / "cuda" / "gemm"
 LAYOUTS = ("nn", "nt", "tn", "tt")  # of a and b: by rows, or transposed

@@ -22,6 +22,8 @@ from random_emulated import (
 )
 from random_reductions import POSITIONS, Case, fault, random_case
 
+pytestmark = pytest.mark.sampled
+
 OPS = ("sum", "mean", "prod", "amax", "amin", "norm", "argmax", "argmin")  # enum ReduceOp
 DTYPES = (  # enum DType
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),

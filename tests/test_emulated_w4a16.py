@@ -19,6 +19,8 @@ from helpers import ACTIVATIONS, laid_out, randn, random_weight
 
 from xgemm import reference
 
+pytestmark = pytest.mark.sampled
+
 DTYPES = (torch.float16, torch.bfloat16)
 MOST_WARPS = {1: 16, 2: 16, 3: 10}  # by rows of X / 8
 check = partial(check_linear, kernel="sm90_skinny")

@@ -12,6 +12,8 @@ from helpers import ACTIVATIONS, laid_out, randn, random_weight
 
 from xgemm import QuantizedWeight, reference
 
+pytestmark = pytest.mark.sampled
+
 HALVES = (torch.float16, torch.bfloat16)
 MACHINES = (Machine(80, 4), Machine(86, 16, True, seed=2), Machine(90, 132, True, seed=1))
 

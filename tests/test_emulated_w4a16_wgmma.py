@@ -18,6 +18,8 @@ from emulator.w4a16 import (
 )
 from helpers import ACTIVATIONS, laid_out, randn, random_weight
 
+pytestmark = pytest.mark.sampled
+
 DTYPES = (torch.float16, torch.bfloat16)
 # (consumer warpgroups, rows of X), as in csrc/cuda/w4a16/sm90/wgmma/tile.h
 TILES = (

@@ -9,6 +9,8 @@ import torch
 from emulator.w4a16 import check_each_weight, check_linear, check_one_bad_row, machine_of
 from helpers import ACTIVATIONS, randn, random_weight
 
+pytestmark = pytest.mark.sampled
+
 DTYPES = (torch.float16, torch.bfloat16)
 check = partial(check_linear, kernel="sm90_register_resident")
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from fuzzing import fuzz
+from prepared import run_script
 
 TESTS = Path(__file__).parent
 
 
 @pytest.mark.parametrize("script", sorted(TESTS.glob("fuzz_*.py")), ids=lambda path: path.stem)
 def test_a_case_of_each(script: Path) -> None:
-    variables = {**os.environ, "XGEMM_FUZZ_SECONDS": "0", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, script], env=variables, capture_output=True, text=True)
+    run = (
+        "import runpy, sys, torch\n"
+        "torch.set_num_threads(1)\n"
+        "runpy.run_path(sys.argv[1], run_name='__main__')\n"
+    )
+    variables = {"XGEMM_FUZZ_SECONDS": "0", "PYTHONPATH": str(TESTS)}
+    done = run_script(run, script, env={**os.environ, **variables})
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{script.stem}: 1 cases in " in done.stdout
 

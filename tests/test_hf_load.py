@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from prepared import run_script
 
 accelerate = pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
@@ -306,12 +307,7 @@ def test_a_reader_without_xgemm_fails(directories, tmp_path: Path) -> None:
 
 
 def _read_by_others(directories: list[Path]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PLAIN, *map(str, directories)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    return run_script(PLAIN, *directories, check=True)
 
 
 def test_layers_that_transformers_was_not_told_of(tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ takes is asked of `kernels` itself, without a GPU.
 from __future__ import annotations
 
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from prepared import run_script
 from torch import nn
 from torch.testing import assert_close
 
@@ -191,8 +190,7 @@ def test_an_installed_xgemm_is_used_as_it_is(folder: Path) -> None:
 
 
 def run(script: str, *arguments: object) -> str:
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_script(script, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy
@@ -14,6 +12,7 @@ import torch
 from helpers import num_threads, seeds
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prepared import run_script
 
 import xgemm  # noqa: F401  (registers the ops)
 
@@ -420,9 +419,9 @@ def test_a_sum_does_not_keep_its_input() -> None:
 def test_kernels_of_other_cpus(isa: str) -> None:
     """Those of a CPU with less than this one: the same tests in a process told to use them."""
     chosen = "against_torch or threads or nan or many_ones or vanishes or rounded or 2_to_the_31"
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
-    command += ["-k", chosen]
-    run = subprocess.run(
-        command, env={**os.environ, "XGEMM_CPU_ISA": isa}, capture_output=True, text=True
+    run = run_script(
+        "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))",
+        *("-q", "-x", "-p", "no:cacheprovider", __file__, "-k", chosen),
+        env={**os.environ, "XGEMM_CPU_ISA": isa},
     )
     assert run.returncode == 0, run.stdout[-3000:]

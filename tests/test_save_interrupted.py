@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import TOKENS, load_into_new, quantized, same
+from prepared import run_script
 from torch import nn
 
 import xgemm
@@ -125,7 +126,7 @@ def test_a_killed_save_leaves_a_whole_checkpoint(tmp_path: Path, links: bool) ->
         f"import pathlib, test_save_interrupted\n"
         f"test_save_interrupted.kill_saves(pathlib.Path({str(path)!r}), {links})\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = run_script(script)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)
     assert len(results) > 40  # files, tensors, syncs, the rename, the links, the cleaning

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from helpers import in_act_order
+from prepared import METHOD
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -354,7 +355,8 @@ def run(rank: int, rendezvous: str, results: str) -> None:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What each check came to on each rank: one group of processes, as they are slow to start."""
     path = tmp_path_factory.mktemp("tensor_parallel")
-    mp.spawn(run, args=(f"file://{path}/rendezvous", str(path)), nprocs=WORLD, join=True)
+    arguments = f"file://{path}/rendezvous", str(path)
+    mp.start_processes(run, args=arguments, nprocs=WORLD, start_method=METHOD)
     return path
 
 
