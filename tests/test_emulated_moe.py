@@ -38,7 +38,7 @@ def test_sort(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(("group_size", "zeros", "scales"), FORMATS, ids=str)
 def test_formats(group_size: int, zeros: str, scales: torch.dtype, dtype: torch.dtype) -> None:
     draw = random.Random(group_size)
-    for tokens, n, k in ((3, 70, 300), (9, 33, 1030)):
+    for tokens, n, k in ((3, 70, 300), (9, 34, 1030)):
         options: dict[str, Any] = {
             "bias": draw.random() < 0.5,
             "act_order": draw.random() < 0.3,
