@@ -42,14 +42,16 @@ def test_there_are_commands_of_every_kind():
 def test_a_command_of_the_pages(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     _, group, *arguments = shlex.split(command)
-    if arguments[0] == "cpu" and not {"--list", "--show"} & set(arguments):
+    if arguments[0] == "cpu" and not {"--list", "--show", "--from"} & set(arguments):
         if "--size" in arguments:
             arguments[arguments.index("--size") + 1] = "16"
         else:
             arguments += ["--size", "16"]
     if "--from" in arguments:  # what the command before it wrote
         written = arguments[arguments.index("--from") + 1]
-        CliRunner().invoke(app, [group, arguments[0], "--output", written], catch_exceptions=False)
+        size = ["--size", "16"] if arguments[0] == "cpu" else []
+        write = [group, arguments[0], "--output", written, *size]
+        CliRunner().invoke(app, write, catch_exceptions=False)
     result = CliRunner().invoke(app, [group, *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert result.stdout

@@ -164,8 +164,12 @@ def _indented(text: str) -> str:
     return "".join(f"    {line}\n" for line in text.splitlines())
 
 
+def _parts(arguments: str) -> list[str]:
+    return arguments.split("|") if "|" in arguments else arguments.split()
+
+
 def _live(arguments: str) -> str:
-    name, *rest = arguments.split("|") if "|" in arguments else arguments.split()
+    name, *rest = _parts(arguments)
     drawn = NAMES[name][0](*rest)
     assert drawn.grid is not None
     return drawn.page or grid_page(drawn.grid)
@@ -178,6 +182,6 @@ def _live_list() -> str:
         f'<iframe src="live/{next(iter(LIVE))}.html" width="100%" height="420"></iframe>\n',
     ]
     for name, (title, arguments) in LIVE.items():
-        command = " ".join(f'"{part}"' if " " in part else part for part in arguments.split("|"))
+        command = " ".join(f'"{part}"' if " " in part else part for part in _parts(arguments))
         parts.append(f"- [{title}](live/{name}.html): `xgemm layout {command} --html {name}.html`")
     return "\n".join(parts) + "\n"

@@ -80,6 +80,7 @@ def _draw_roofline(axis: Any, report: dict[str, Any]) -> None:
     axis.plot(ends, roof, color="black", linewidth=0.8, label=label)
     axis.set_xscale("log")
     axis.set_yscale("log")
+    label_decades(axis.xaxis, *axis.get_xlim())
     axis.set_xlabel("FLOP a byte of operands and result, each once")
     axis.set_title("roofline", fontsize=9)
     axis.grid(alpha=0.3)

@@ -126,7 +126,8 @@ LADDERS = {ladder.name: ladder for ladder in (CPU, REDUCE, SGEMM, HGEMM, HOPPER,
 
 def find_ladder(name: str) -> Ladder:
     if name not in LADDERS:
-        raise ValueError(f"ladder: name must be one of {', '.join(LADDERS)}, got {name!r}")
+        known = ", ".join(LADDERS)
+        raise ValueError(f"ladder: name must be one of {known}, or probes; got {name!r}")
     return LADDERS[name]
 
 

@@ -79,12 +79,13 @@ FRAGMENTS = {
 def find_fragment(instruction: str, operand: str) -> Fragment:
     found = FRAGMENTS.get((instruction, operand))
     if found is None:
-        known = ", ".join(f"{name} {of}" for name, of in FRAGMENTS)
+        known = ", ".join([*(f"{name} {of}" for name, of in FRAGMENTS), *LDMATRIX_NAMES])
         raise ValueError(f"layout: mma must be one of {known}, got {instruction!r} {operand!r}")
     return found
 
 
 LDMATRIX = ("x1", "x2", "x4", "x1.trans", "x2.trans", "x4.trans")
+LDMATRIX_NAMES = tuple(f"ldmatrix {variant}" for variant in LDMATRIX)
 
 
 def ldmatrix_owners(variant: str) -> list[list[Owner]]:
