@@ -100,8 +100,8 @@ def test_computes_what_transformers_does_with_the_dequantized_weights(
         expected = reference(x, index, weights)
         got = experts(x, index, weights)
         float_model = family(x, index, weights)
+        assert torch.equal(got, experts(x, index, weights))
     close(got, expected)
-    assert torch.equal(got, experts(x, index, weights))
     # 4 bits of random weights are off by about a tenth, and more where a limit is near.
     error = float((got - float_model).norm() / float_model.norm())
     assert 1e-3 < error < 0.4
@@ -135,8 +135,11 @@ def test_the_sentinels_of_expert_parallelism_are_no_expert(family: nn.Module) ->
     (grad,) = torch.autograd.grad(got.sum(), weights)
     assert bool((grad[::2, 0] == 0).all())
     assert bool((grad[1::2] != 0).all())
-    nothing = experts(x, torch.full_like(index, EXPERTS), weights)
-    assert torch.equal(nothing, torch.zeros_like(x))
+    for no_expert in (EXPERTS, -1):
+        nothing = experts(x, torch.full_like(index, no_expert), weights)
+        assert torch.equal(nothing, torch.zeros_like(x))
+    masked[::2, 0] = -1
+    assert torch.equal(got, experts(x, masked, weights))
 
 
 def llama4(dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -430,8 +433,6 @@ def test_modules_that_are_no_known_experts(changes: dict[str, Any]) -> None:
 def test_bad_calls_are_refused() -> None:
     experts = QuantExperts.from_experts(OwnExperts(), group_size=32)
     x, index, weights = torch.randn(3, 32), torch.zeros(3, 1).long(), torch.ones(3, 1)
-    with pytest.raises(ValueError, match="ids of experts must not be negative"):
-        experts(x, index - 1, weights)
     with pytest.raises(ValueError, match=r"must be \[tokens, k\], got \[3\] and \[3, 1\]"):
         experts(x, index[:, 0], weights)
     with pytest.raises(ValueError, match=r"with 3 tokens, got \[2, 32\]"):

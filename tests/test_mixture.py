@@ -110,13 +110,14 @@ def test_no_tokens_and_autocast(calls):
 
 
 def test_which_way_is_taken(monkeypatch):
-    x = SimpleNamespace(is_cuda=True)
+    x = SimpleNamespace(is_cuda=True, device=torch.device("cuda"))
     capturing = SimpleNamespace(now=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing.now)
     few, many = torch.empty(4, 2), torch.empty(mixture.MANY_ROWS * EXPERTS, 1)
     assert mixture.takes(x, few, EXPERTS)
     assert not mixture.takes(x, many, EXPERTS)
-    assert not mixture.takes(torch.empty(1), few, EXPERTS)
+    assert mixture.takes(torch.empty(1), few, EXPERTS)
+    assert not mixture.takes(torch.empty(1, device="meta"), few, EXPERTS)
     capturing.now = True
     assert mixture.takes(x, many, EXPERTS)
 

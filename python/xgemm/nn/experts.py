@@ -124,7 +124,7 @@ class QuantExperts(nn.Module):
 
     forward(hidden_states [T, H], top_k_index [T, k], top_k_weights [T, k]) -> [T, H], as in
     transformers: token t gets the sum over j of top_k_weights[t, j] times expert top_k_index[t, j]
-    of it. An id of num_experts or more stands for no expert. Without an index (Llama 4's form)
+    of it. An id below 0, or of num_experts or more, is no expert. Without an index (Llama 4's form)
     hidden_states is [E * T, H], T rows for each expert, and so is the result. With an index and
     without a gradient a CUDA graph can capture it.
 
@@ -359,7 +359,8 @@ class QuantExperts(nn.Module):
             )
         if self._captures(hidden_states, top_k_index, top_k_weights):
             return self._mixture(hidden_states, top_k_index, top_k_weights)
-        ids, order = top_k_index.reshape(-1).sort(stable=True)
+        ids = top_k_index.reshape(-1)
+        ids, order = ids.masked_fill(ids < 0, self.num_experts).sort(stable=True)
         # A copy for each use of a token, so that a gradient's sum over them has one order.
         spread = hidden_states[:, None].expand(tokens, k, hidden_states.shape[1])
         y = self._compute(
@@ -386,7 +387,10 @@ class QuantExperts(nn.Module):
 
     def _captures(self, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> bool:
         """Whether the forward is the calls that a CUDA graph can hold: without a gradient."""
-        if not takes(x, index, self.num_experts) or x.dtype not in FLOATS:
+        k = next(iter(self.formats.values())).k
+        if x.dtype not in FLOATS or x.shape[1] != k:
+            return False  # the loop says what is wrong
+        if not takes(x, index, self.num_experts):
             return False
         tensors = (x, weights, *(getattr(self, f"{name}_bias", None) for name in self.formats))
         if is_compiling():

@@ -44,10 +44,10 @@ class Projection:
 
 
 def takes(x: Tensor, ids: Tensor, experts: int) -> bool:
-    """Whether the three calls are the way for these rows: on CUDA, and there is no better one."""
-    if not x.is_cuda:
+    """Whether the three calls are the way for these rows, and there is no better one."""
+    if x.device.type not in ("cpu", "cuda"):
         return False
-    if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
+    if torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
         return True  # the other way reads on the host which experts are active
     return ids.numel() < MANY_ROWS * experts
 
