@@ -8,6 +8,7 @@
 
 #include "cuda/ptx/cp_async.h"
 #include "cuda/ptx/mbarrier.h"
+#include "cuda/ptx/opaque.h"
 #include "cuda/shared_memory.h"
 #include "cuda/tile/convert.cuh"
 #include "cuda/tile/layout_index.h"
@@ -60,13 +61,10 @@ class WarpLoader {
     second_ = half_of_unit(p, expert, halves.second, half_bytes) + lane * 16 - half_bytes;
   }
 
-  // The lane's row of X, or null: lanes have the tile's rows in order.
-  __device__ void set_row(const char* x) { x_ = x; }
-
   __device__ void fetch_weight(int stage, int unit) const {
     const uint32_t to = stage_at(stage) + Tile::kXBytes + lane_ * 16;
     const int64_t from = int64_t{unit} * p_.format.unit_bytes;
-#pragma unroll
+#pragma unroll 5
     for (int i = 0; i < kMaxPieces; ++i) {
       const int piece = lane_ + 32 * i;
       if (piece < pieces_) {
@@ -76,14 +74,17 @@ class WarpLoader {
     }
   }
 
-  __device__ void fetch_x(int stage, int unit) const {
+  // `rows`: where the tile's rows of X begin, or null, in shared memory.
+  __device__ void fetch_x(const char* const* rows, int stage, int unit) const {
     const uint32_t to = stage_at(stage);
-    const int chunk = lane_ % 16, k = unit * static_cast<int>(w4::kUnitK) + chunk * 8;
+    // Else what depends on the lane alone keeps registers over all units, and some of them spill.
+    const int lane = ptx::opaque(lane_);
+    const int chunk = lane % 16, k = unit * static_cast<int>(w4::kUnitK) + chunk * 8;
     const int valid = max(min(p_.k - k, 8), 0) * 2;
-#pragma unroll
+#pragma unroll 2
     for (int i = 0; i < Tile::kBlockM / 2; ++i) {
-      const int row = lane_ / 16 + 2 * i;
-      const char* x = pointer_of(row);
+      const int row = lane / 16 + 2 * i;
+      const char* x = rows[row];
       ptx::cp_async<16>(to + sm80::x_offset(row, chunk),
                         x == nullptr ? static_cast<const char*>(p_.x) : x + int64_t{k} * 2,
                         x == nullptr ? 0 : valid);
@@ -102,19 +103,25 @@ class WarpLoader {
 
   static constexpr int kMaxPieces = ceil_div(sm80::kMaxUnitBytes / 16, 32);
 
-  __device__ const char* pointer_of(int row) const {
-    const auto own = reinterpret_cast<uint64_t>(x_);
-    const unsigned low = __shfl_sync(0xffffffffu, static_cast<unsigned>(own), row);
-    const unsigned high = __shfl_sync(0xffffffffu, static_cast<unsigned>(own >> 32), row);
-    return reinterpret_cast<const char*>(uint64_t{high} << 32 | low);
-  }
-
   const Params& p_;
   uint32_t ring_;
   int lane_, pieces_;
   const uint8_t *first_, *second_;
-  const char* x_ = nullptr;
 };
+
+// Where the tile's rows of X begin, in shared memory; null for those that are not there.
+template <typename Tile>
+__device__ void find_x(const Params& p, const RowRange& rows, const char** to, int thread) {
+  if (thread >= Tile::kBlockM) return;
+  const char* x = nullptr;
+  if (thread < rows.count) {
+    const int slot = slot_at(p.sorted, p.experts, p.slots, rows.begin + thread);
+    if (slot >= 0) {
+      x = static_cast<const char*>(p.x) + int64_t{slot / p.row_divisor} * p.x_row_stride * 2;
+    }
+  }
+  to[thread] = x;
+}
 
 // With group_size -1: the scales (and zeros) of the CTA's columns, which end the weight's rows.
 __device__ inline void load_channel_scales(const Params& p, const Halves& halves, int expert,
@@ -226,31 +233,23 @@ __global__ void __launch_bounds__(kThreads, Tile::kCtasPerSm)
   const Halves halves = Halves::at(p, blockIdx.x % p.column_blocks);
   if (rows.expert == p.experts) return clear_rows<T>(p, halves, rows, thread);
 
-  auto* channel_scales = reinterpret_cast<uint16_t*>(smem);
+  auto* x_rows = reinterpret_cast<const char**>(smem);
+  auto* channel_scales = reinterpret_cast<uint16_t*>(smem + Tile::kRowsBytes);
+  char* const rings = smem + Tile::kRowsBytes + kChannelBytes;
   const int stages = p.stages, stage_bytes = Tile::stage_bytes(p.format.unit_bytes);
-  char* ring = smem + kChannelBytes + warp * stages * stage_bytes;
-  WarpLoader<Tile> loader(p, halves, rows.expert, ptx::smem_address(ring), lane);
+  char* ring = rings + warp * stages * stage_bytes;
+  const WarpLoader<Tile> loader(p, halves, rows.expert, ptx::smem_address(ring), lane);
   const int steps = max(ceil_div(p.units - warp, kWarps), 0);
   // The weight first: where it lies is known before the rows are.
 #pragma unroll 1
-  for (int s = 0; s < stages; ++s) {
-    if (s < steps) loader.fetch_weight(s, warp + s * kWarps);
-  }
-  if (lane < rows.count) {
-    const int slot = slot_at(p.sorted, p.experts, p.slots, rows.begin + lane);
-    if (slot >= 0) {
-      loader.set_row(static_cast<const char*>(p.x) +
-                     int64_t{slot / p.row_divisor} * p.x_row_stride * 2);
-    }
-  }
+  for (int s = 0; s < min(stages, steps); ++s) loader.fetch_weight(s, warp + s * kWarps);
+  find_x<Tile>(p, rows, x_rows, thread);
+  if (p.format.per_channel) load_channel_scales(p, halves, rows.expert, channel_scales, thread);
+  __syncthreads();
 #pragma unroll 1
   for (int s = 0; s < stages; ++s) {
-    if (s < steps) loader.fetch_x(s, warp + s * kWarps);
+    if (s < steps) loader.fetch_x(x_rows, s, warp + s * kWarps);
     ptx::cp_async_commit_group();  // even where it is empty: groups are counted
-  }
-  if (p.format.per_channel) {
-    load_channel_scales(p, halves, rows.expert, channel_scales, thread);
-    __syncthreads();
   }
 
   sm80::WarpMma<T, Tile> mma(p.format, channel_scales, 0, lane);
@@ -265,14 +264,14 @@ __global__ void __launch_bounds__(kThreads, Tile::kCtasPerSm)
     const int next = step + stages;
     if (next < steps) {
       loader.fetch_weight(stage, warp + next * kWarps);
-      loader.fetch_x(stage, warp + next * kWarps);
+      loader.fetch_x(x_rows, stage, warp + next * kWarps);
     }
     ptx::cp_async_commit_group();
     stage = stage + 1 == stages ? 0 : stage + 1;
   }
   ptx::cp_async_wait_group<0>();
   __syncthreads();  // the rings become the staging buffer
-  auto* staging = reinterpret_cast<float*>(smem + kChannelBytes);
+  auto* staging = reinterpret_cast<float*>(rings);
   stage_sums<Tile>(mma.acc, staging, warp, lane);
   __syncthreads();
   store_rows<T, Tile>(p, halves, rows, staging, thread);

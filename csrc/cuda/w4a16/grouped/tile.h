@@ -22,6 +22,8 @@ struct TileConfig {
   static constexpr int kCtasPerSm = kCtasPerSm_;
   static constexpr bool kScaledWeights = false;
   static constexpr int kXBytes = kBlockM * kXRowBytes;  // of a stage
+  static constexpr int kRowsBytes = kBlockM * 8;        // where each row of X begins
+  static_assert(kRowsBytes % 16 == 0, "what follows is copied to by 16 bytes");
   // The warps' sums: rows lie 4 floats further apart than a multiple of 16, so that a fragment's
   // lanes, 2 rows and 1 column apart, hit 32 banks.
   static constexpr int kStagingPitch = kBlockN + 4;
@@ -33,7 +35,7 @@ struct TileConfig {
   }
   XGEMM_HOST_DEVICE static constexpr int shared_bytes(int unit_bytes, int stages) {
     const int rings = kWarps * stages * stage_bytes(unit_bytes);
-    return kChannelBytes + (rings > kStagingBytes ? rings : kStagingBytes);
+    return kRowsBytes + kChannelBytes + (rings > kStagingBytes ? rings : kStagingBytes);
   }
 };
 
