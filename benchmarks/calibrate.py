@@ -3,9 +3,9 @@
     python benchmarks/calibrate.py --output h200.json      # on the GPU, about a minute; needs nvcc
     python benchmarks/calibrate.py --header h200.json --name H200 > csrc/cuda/choose/h200.h
 
-Launch latency, reads from a cold L2 (benchmarks/read_floor.cu), reads from L2, and the clock that
-tensor cores and FMA units hold under load. Constants of a kernel's own, as what its main loop
-reaches, are fits of sweeps and stay with its model.
+Launch latency, reads from a cold L2 (benchmarks/read_floor.cu), and the clock that tensor cores and
+FMA units hold under load. Constants of a kernel's own, as what its main loop reaches, are fits of
+sweeps and stay with its model.
 """
 
 from __future__ import annotations
@@ -28,17 +28,22 @@ from read_floor import KERNELS, LIBRARY, MEGABYTES, build
 
 from xgemm.bench.timing import time_cuda
 
-# What models use; the rest of the JSON is for people.
+# By which the GPU is known again; what models use. The rest of the JSON is for people.
+KNOWN = ("sm_count", "clock_khz", "memory_clock_khz", "memory_bus_bits")
 USED = ("mma_cycles_per_us", "fma_cycles_per_us", "mma_flops_per_cycle")
-L2_MEGABYTES, L2_READS = 16, 50
 # Of an SM, by capability: flops of fp16 products, dense, that its tensor cores start each cycle.
 MMA_FLOPS = {80: 2048, 86: 1024, 89: 1024, 90: 4096, 100: 8192, 120: 1024}
 SMI = ("nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits", "-i")
+# By their numbers in cuda.h: what is known of any GPU before anything is measured.
+ATTRIBUTES = {"clock_khz": 13, "memory_clock_khz": 36, "memory_bus_bits": 37, "l2_bytes": 38}
 
 
 def clock_under(work: Callable[[], object], seconds: float) -> float:
     """Megahertz, so cycles a microsecond: the median of the last half of what nvidia-smi says."""
-    device, found, over = str(torch.cuda.current_device()), [], threading.Event()
+    # Its own numbers of GPUs are not those of CUDA_VISIBLE_DEVICES.
+    device = f"GPU-{torch.cuda.get_device_properties().uuid}"
+    found: list[float] = []
+    over = threading.Event()
 
     def sample() -> None:
         while not over.is_set():
@@ -55,6 +60,18 @@ def clock_under(work: Callable[[], object], seconds: float) -> float:
     over.set()
     thread.join()
     return statistics.median(found[len(found) // 2 :])
+
+
+def attributes() -> dict[str, int]:
+    driver, device = ctypes.CDLL("libcuda.so.1"), torch.cuda.current_device()
+    found = {}
+    for name, number in ATTRIBUTES.items():
+        value = ctypes.c_int()
+        error = driver.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+        if error != 0:
+            raise RuntimeError(f"cuDeviceGetAttribute({number}): CUDA error {error}")
+        found[name] = value.value
+    return found
 
 
 def measure(library: ctypes.CDLL) -> dict[str, Any]:
@@ -77,19 +94,6 @@ def measure(library: ctypes.CDLL) -> dict[str, Any]:
         calls = {str(kernel): partial(read, *kernel, count) for kernel in KERNELS}
         return min(time_cuda(calls, 1).values()) * 1e6
 
-    def l2_bytes_per_us() -> float:
-        best, count = 0.0, L2_MEGABYTES * 10**6
-        for kernel in KERNELS:
-            events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-            read(*kernel, count)
-            events[0].record()
-            for _ in range(L2_READS):
-                read(*kernel, count)
-            events[1].record()
-            events[1].synchronize()
-            best = max(best, L2_READS * count / (events[0].elapsed_time(events[1]) * 1e3))
-        return best
-
     half = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     single = torch.randn(4096, 4096, device="cuda")
     empty = partial(library.empty, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
@@ -98,9 +102,9 @@ def measure(library: ctypes.CDLL) -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "sm_count": properties.multi_processor_count,
+        "attributes": attributes(),
         "reads": [[megabytes, cold_us(megabytes)] for megabytes in MEGABYTES],
         "launch_us": time_cuda({"": empty}, rounds=1)[""] * 1e6,
-        "l2_bytes_per_us": l2_bytes_per_us(),
         "mma_cycles_per_us": clock_under(lambda: half @ half, 5),
         "fma_cycles_per_us": clock_under(lambda: single @ single, 5),
         "mma_flops_per_cycle": MMA_FLOPS[10 * properties.major + properties.minor],
@@ -116,6 +120,8 @@ def header(found: dict[str, Any], name: str) -> str:
     points = [f"{{{number(megabytes)}, {number(us)}}}" for megabytes, us in found["reads"]]
     rows = [", ".join(points[i : i + 4]) for i in range(0, len(points), 4)]
     reads = ",\n              ".join(rows)
+    known = {"sm_count": found["sm_count"], **found["attributes"]}
+    names = ", ".join(f".{each} = {known[each]}" for each in KNOWN)
     fields = "".join(f"    .{each} = {number(found[each])},\n" for each in USED)
     comment = textwrap.fill(
         f"Generated by benchmarks/calibrate.py. {found['source']}", 97, initial_indent="// ",
@@ -125,7 +131,8 @@ def header(found: dict[str, Any], name: str) -> str:
         f"{comment}\n#pragma once\n\n"
         '#include "cuda/choose/device_constants.h"\n\n'
         "namespace xgemm::cuda::choose {\n\n// clang-format off\n"
-        f"inline constexpr DeviceConstants k{name}{{\n    .reads = {{{reads}}},\n{fields}}};\n"
+        f"inline constexpr DeviceConstants k{name}{{\n"
+        f"    {names},\n    .reads = {{{reads}}},\n{fields}}};\n"
         "// clang-format on\n\n}  // namespace xgemm::cuda::choose\n"
     )
 

@@ -34,21 +34,37 @@ inline int most_sms() {
   return most;
 }
 
+inline DeviceInfo ask_device(int device) {
+  const auto attribute = [device](cudaDeviceAttr which) {
+    int value = 0;
+    cudaDeviceGetAttribute(&value, which, device);
+    return value;
+  };
+  const int capability = attribute(cudaDevAttrComputeCapabilityMajor) * 10 +
+                         attribute(cudaDevAttrComputeCapabilityMinor);
+  return {.sm_count = std::min(attribute(cudaDevAttrMultiProcessorCount), most_sms()),
+          .capability = std::min(capability, most_capability()),
+          .clock_khz = attribute(cudaDevAttrClockRate),
+          .memory_clock_khz = attribute(cudaDevAttrMemoryClockRate),
+          .memory_bus_bits = attribute(cudaDevAttrGlobalMemoryBusWidth)};
+}
+
 inline DeviceInfo device_info(int device) {
   constexpr int kMaxDevices = 64;
-  static std::array<std::atomic<int>, kMaxDevices> cache{};  // 0: not asked yet
-  const int known = device < kMaxDevices ? cache[device].load(std::memory_order_relaxed) : 0;
-  if (known != 0) return {known / 1000, known % 1000};
-  int sm_count = 0, major = 0, minor = 0;
-  cudaDeviceGetAttribute(&sm_count, cudaDevAttrMultiProcessorCount, device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  const DeviceInfo info{std::min(sm_count, most_sms()),
-                        std::min(major * 10 + minor, most_capability())};
-  if (device < kMaxDevices) {
-    cache[device].store(info.sm_count * 1000 + info.capability, std::memory_order_relaxed);
+  static std::array<std::atomic<const DeviceInfo*>, kMaxDevices> cache{};  // kept for good
+  if (device >= kMaxDevices) return ask_device(device);
+  std::atomic<const DeviceInfo*>& known = cache[device];
+  const DeviceInfo* info = known.load(std::memory_order_acquire);
+  if (info == nullptr) {
+    const auto* asked = new DeviceInfo(ask_device(device));
+    // Another thread may have asked meanwhile.
+    if (known.compare_exchange_strong(info, asked, std::memory_order_acq_rel)) {
+      info = asked;
+    } else {
+      delete asked;
+    }
   }
-  return info;
+  return *info;
 }
 
 // Without a GPU it has no multiprocessors.

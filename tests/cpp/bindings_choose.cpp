@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/choose/constants_of.h"
 #include "cuda/choose/engine.h"
 #include "cuda/choose/h200.h"
+#include "device.h"
 
 namespace py = pybind11;
 namespace choose = xgemm::cuda::choose;
@@ -36,6 +38,26 @@ struct Model {
 
 void bind_choose(py::module_& m) {
   m.def("cold_read_us", [](double megabytes) { return choose::kH200.cold_read_us(megabytes); });
+  // By name, of a GPU that is described.
+  m.def(
+      "constants_of",
+      [](int capability, int sm_count, const Clocks& clocks) {
+        const auto& gpu = choose::constants_of(device_of(capability, sm_count, clocks));
+        py::dict all;
+        all["mma_cycles_per_us"] = gpu.mma_cycles_per_us;
+        all["fma_cycles_per_us"] = gpu.fma_cycles_per_us;
+        all["mma_flops_per_cycle"] = gpu.mma_flops_per_cycle;
+        all["dram_speed"] = gpu.dram_speed;
+        all["l2_speed"] = gpu.l2_speed;
+        all["clock_speed"] = gpu.clock_speed;
+        all["all_sms_speed"] = gpu.all_sms_speed;
+        all["mma_sync_speed"] = gpu.mma_sync_speed;
+        py::list reads;
+        for (const auto& [megabytes, us] : gpu.reads) reads.append(py::make_tuple(megabytes, us));
+        all["reads"] = reads;
+        return all;
+      },
+      py::arg("capability"), py::arg("sm_count"), py::arg("clocks"));
   // The choice or None, the listing as (name, us) by estimate, and what was asked for.
   m.def(
       "pick",

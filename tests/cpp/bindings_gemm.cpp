@@ -15,6 +15,7 @@
 #include "cuda/gemm/align/plan.h"
 #include "cuda/gemm/select.h"
 #include "cuda/gemm/sm90/persistent/tiles.h"
+#include "device.h"
 
 namespace py = pybind11;
 namespace gemm = xgemm::cuda::gemm;
@@ -173,16 +174,15 @@ void bind_gemm(py::module_& m) {
   m.attr("MAX_BATCH_DIMS") = xgemm::kMaxBatchDims;
   m.def(
       "select_gemm",
-      [](const xgemm::GemmProblem& problem, int capability, int sm_count) {
-        return chosen(problem, gemm::select_config(
-                                   problem, {.sm_count = sm_count, .capability = capability}));
+      [](const xgemm::GemmProblem& problem, int capability, int sm_count, const Clocks& clocks) {
+        const auto device = device_of(capability, sm_count, clocks);
+        return chosen(problem, gemm::select_config(problem, device));
       },
-      py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
+      py::arg("problem"), py::arg("capability"), py::arg("sm_count"), py::arg("clocks") = Clocks{});
   m.def(
       "remembered_gemm",
       [](const xgemm::GemmProblem& problem, int capability, int sm_count) {
-        return chosen(problem, gemm::remembered_config(
-                                   problem, {.sm_count = sm_count, .capability = capability}));
+        return chosen(problem, gemm::remembered_config(problem, device_of(capability, sm_count)));
       },
       py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
   m.def("fast_divide", [](uint32_t x, uint32_t by) { return xgemm::FastDivisor(by).divide(x); });
@@ -195,9 +195,10 @@ void bind_gemm(py::module_& m) {
       py::arg("problem"), py::arg("choice"));
   m.def(
       "explain_gemm_json",
-      [](const xgemm::GemmProblem& problem, int capability, int sm_count, bool candidates) {
-        return gemm::explain_json(problem, {.sm_count = sm_count, .capability = capability},
-                                  candidates);
+      [](const xgemm::GemmProblem& problem, int capability, int sm_count, bool candidates,
+         const Clocks& clocks) {
+        return gemm::explain_json(problem, device_of(capability, sm_count, clocks), candidates);
       },
-      py::arg("problem"), py::arg("capability"), py::arg("sm_count"), py::arg("candidates") = true);
+      py::arg("problem"), py::arg("capability"), py::arg("sm_count"), py::arg("candidates") = true,
+      py::arg("clocks") = Clocks{});
 }

@@ -10,6 +10,7 @@
 
 #include "common/fast_divmod.h"
 #include "cuda/reduce/select.h"
+#include "device.h"
 
 namespace py = pybind11;
 namespace reduce = xgemm::cuda::reduce;
@@ -28,14 +29,15 @@ struct Choice {
 };
 
 Choice choose(int op, int dtype, uintptr_t in, const std::vector<Kept>& kept,
-              const std::vector<Reduced>& reduced, double p, int capability, int sm_count) {
+              const std::vector<Reduced>& reduced, double p, int capability, int sm_count,
+              const Clocks& clocks) {
   xgemm::ReduceProblem problem;
   problem.op = static_cast<xgemm::ReduceOp>(op);
   problem.in_dtype = static_cast<xgemm::DType>(dtype);
   problem.in = reinterpret_cast<const void*>(in), problem.p = p;
   for (const auto& [size, of_in, of_out] : kept) problem.kept.push({size, of_in, of_out});
   for (const auto& [size, stride] : reduced) problem.reduced.push({size, stride, 0});
-  const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
+  const xgemm::DeviceInfo device = device_of(capability, sm_count, clocks);
   const reduce::Plan plan = reduce::make_plan(problem);
   return {problem, device, plan, reduce::select_config(problem, plan, device)};
 }
@@ -90,6 +92,6 @@ void bind_reduce(py::module_& m) {
            [](const Choice& c) { return reduce::explain_json(c.problem, c.plan, c.device, true); });
   m.def("select_reduce", &choose, py::kw_only(), py::arg("op"), py::arg("dtype"),
         py::arg("address"), py::arg("kept"), py::arg("reduced"), py::arg("p") = 2.0,
-        py::arg("capability") = 90, py::arg("sm_count") = 132);
+        py::arg("capability") = 90, py::arg("sm_count") = 132, py::arg("clocks") = Clocks{});
   m.def("fast_divide", [](uint32_t n, uint32_t d) { return xgemm::FastDivmod(d).divide(n); });
 }

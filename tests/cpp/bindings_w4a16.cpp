@@ -15,6 +15,7 @@
 #include "cuda/w4a16/sm90/skinny/split.h"
 #include "cuda/w4a16/sm90/wgmma/select.h"
 #include "cuda/w4a16/sm90/wgmma/tile.h"
+#include "device.h"
 
 namespace py = pybind11;
 namespace w4a16 = xgemm::cuda::w4a16;
@@ -40,10 +41,6 @@ w4a16::Problem make_problem(int64_t m, int64_t n, int64_t k, int64_t group_size,
   static const int32_t some_perm[1] = {};
   if (perm) problem.perm = some_perm;
   return problem;
-}
-
-xgemm::DeviceInfo device_of(int capability, int sm_count) {
-  return {.sm_count = sm_count, .capability = capability};
 }
 
 // A choice, and the fields that every kernel shows.
@@ -103,10 +100,11 @@ void bind_w4a16(py::module_& m) {
   bind_choice(m);
   m.def(
       "select_w4a16",
-      [](const w4a16::Problem& problem, int capability, int sm_count) {
-        return chosen(problem, w4a16::select_config(problem, device_of(capability, sm_count)));
+      [](const w4a16::Problem& problem, int capability, int sm_count, const Clocks& clocks) {
+        const auto device = device_of(capability, sm_count, clocks);
+        return chosen(problem, w4a16::select_config(problem, device));
       },
-      py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
+      py::arg("problem"), py::arg("capability"), py::arg("sm_count"), py::arg("clocks") = Clocks{});
   m.def(
       "remembered_w4a16",
       [](const w4a16::Problem& problem, int capability, int sm_count) {
@@ -147,10 +145,12 @@ void bind_w4a16(py::module_& m) {
       py::arg("problem"), py::arg("choice"));
   m.def(
       "explain_w4a16_json",
-      [](const w4a16::Problem& problem, int capability, int sm_count, bool candidates) {
-        return w4a16::explain_json(problem, device_of(capability, sm_count), candidates);
+      [](const w4a16::Problem& problem, int capability, int sm_count, bool candidates,
+         const Clocks& clocks) {
+        return w4a16::explain_json(problem, device_of(capability, sm_count, clocks), candidates);
       },
-      py::arg("problem"), py::arg("capability"), py::arg("sm_count"), py::arg("candidates") = true);
+      py::arg("problem"), py::arg("capability"), py::arg("sm_count"), py::arg("candidates") = true,
+      py::arg("clocks") = Clocks{});
 
   py::class_<skinny::SharedPlan>(m, "W4RowsSharedPlan")
       .def_readonly("inbox", &skinny::SharedPlan::inbox)

@@ -8,6 +8,7 @@ namespace xgemm::cuda::choose {
 
 // clang-format off
 inline constexpr DeviceConstants kH200{
+    .sm_count = 132, .clock_khz = 1980000, .memory_clock_khz = 3201000, .memory_bus_bits = 6016,
     .reads = {{2, 4.7}, {4, 5.6}, {8, 6.9}, {12, 7.9},
               {16, 9}, {32, 13.2}, {64, 20.9}, {128, 36.9},
               {240, 65.1}, {512, 130}, {1024, 246}},

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/math.h"
+#include "cuda/choose/constants_of.h"
 #include "cuda/gemm/align/plan.h"
 #include "cuda/gemm/fp32/select.h"
 #include "cuda/gemm/gemv/select.h"
@@ -101,11 +102,12 @@ struct Copied {
   }
 
   // The copies come first.
-  void add_to(Choice* choice, Estimate* estimate) const {
+  void add_to(const DeviceInfo& device, Choice* choice, Estimate* estimate) const {
     if (!copies.any()) return;
     choice->copies = copies;
     choice->workspace_bytes += copies.bytes;
-    const double us = kCopyLaunchUs + 2.0 * static_cast<double>(copies.bytes) / kCopyBytesPerUs;
+    const double bytes_per_us = kCopyBytesPerUs * choose::constants_of(device).dram_speed;
+    const double us = kCopyLaunchUs + 2.0 * static_cast<double>(copies.bytes) / bytes_per_us;
     estimate->us += us;
     estimate->parts.copies += us;
   }
@@ -124,7 +126,7 @@ std::optional<Scored<Choice>> select_copied(const GemmProblem& p, const DeviceIn
   auto best = select_tma(copied.problem, device, listing);
   choose::adjust(&best, listing, first, [&](Choice& choice, Estimate& estimate) {
     choice.reason = "a copy of what TMA cannot read, or not well, pays";
-    copied.add_to(&choice, &estimate);
+    copied.add_to(device, &choice, &estimate);
   });
   return best;
 }
@@ -180,7 +182,7 @@ std::optional<Scored<Choice>> select_shifted(const GemmProblem& p, const DeviceI
   auto best = sm90::persistent::select_shifted(copied.problem, device, listing);
   choose::adjust(&best, listing, first, [&](Choice& choice, Estimate& estimate) {
     choice.reason = "a has rows that TMA can read shifted, and that pays";
-    copied.add_to(&choice, &estimate);
+    copied.add_to(device, &choice, &estimate);
   });
   return best;
 }

@@ -16,10 +16,9 @@ struct Asked {
 auto members(const Asked& asked) {
   const auto& [m, n, k, dtype, precision, a, b, c, d, d_row_stride, d_col_stride, alpha, beta, bias,
                bias_stride, activation, batch_dims, batch] = asked.problem;
-  const auto& [sm_count, capability] = asked.device;
   return std::tuple(m, n, k, dtype, precision, a.data, a.row_stride, a.col_stride, b.data,
                     b.row_stride, b.col_stride, c.data, c.row_stride, c.col_stride, d, d_row_stride,
-                    d_col_stride, alpha, beta, bias, bias_stride, activation, sm_count, capability);
+                    d_col_stride, alpha, beta, bias, bias_stride, activation, asked.device);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "cuda/choose/device_constants.h"
 #include "cuda/choose/estimate.h"
 
 namespace xgemm::cuda::reduce {
@@ -77,7 +78,8 @@ inline constexpr double kSmallBlocksOfRun = 1.04, kSmallBlocksOfTiles = 1.015;
 inline double cube(double x) { return x * x * x; }
 
 // `bytes` are those of the whole input.
-inline choose::Estimate estimate(const Cut& cut, double bytes, int sm_count) {
+inline choose::Estimate estimate(const Cut& cut, double bytes, int sm_count,
+                                 const choose::DeviceConstants& gpu) {
   const auto sms = static_cast<double>(sm_count);
   const auto blocks = static_cast<double>(cut.tiles * cut.pieces);
   const double slots = sms * std::min(cut.resident / cut.threads, kMaxBlocksOfSm);
@@ -92,7 +94,7 @@ inline choose::Estimate estimate(const Cut& cut, double bytes, int sm_count) {
   const double of_runs = cut.large   ? cube(kLargeRun / run)
                          : cut.tiled ? std::pow(kTileRun / run, 2)
                                      : kRun / run;
-  const double traffic = kBytes * cut.slower * bytes * uneven * (1 + of_runs);
+  const double traffic = kBytes * cut.slower * bytes * uneven * (1 + of_runs) / gpu.dram_speed;
   const auto log2 = [](int n) { return static_cast<int>(std::bit_width(unsigned(n))); };
   const int odd_threads = std::abs(log2(cut.threads) - log2(cut.best_threads));
   const double both = cut.large ? std::cbrt(cube(latency) + cube(traffic))

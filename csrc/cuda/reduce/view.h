@@ -7,6 +7,7 @@
 
 #include "common/device.h"
 #include "common/math.h"
+#include "cuda/choose/constants_of.h"
 #include "cuda/reduce/cost.h"
 #include "cuda/reduce/problem.h"
 
@@ -30,6 +31,7 @@ struct View {
   const Plan& plan;
   const DeviceInfo& device;
   bool groups = false;  // of columns, which a second launch brings together
+  const choose::DeviceConstants& gpu = choose::constants_of(device);
   Kind kind = kind_of(problem);
   int64_t element = element_size(problem.in_dtype);
   int64_t vector = 16 / element;  // elements
@@ -39,7 +41,7 @@ struct View {
   const ReduceDim& kept() const { return plan.kept.innermost(); }
   const ReduceDim& reduced() const { return plan.reduced.innermost(); }
   choose::Estimate estimate(const Cut& cut) const {
-    return reduce::estimate(cut, bytes, device.sm_count);
+    return reduce::estimate(cut, bytes, device.sm_count, gpu);
   }
   bool four_byte_lanes() const { return reduce::four_byte_lanes(kind, problem.in_dtype); }
   bool large_blocks() const { return four_byte_lanes() && bytes >= kLargeBlockBytes; }

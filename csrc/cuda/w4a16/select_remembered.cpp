@@ -18,10 +18,9 @@ auto members(const Asked& asked) {
                d, d_row_stride, d_col_stride, batch_invariant, overlaps_previous] = asked.problem;
   const auto& [data, layout, bf16_scales] = weight;
   const auto& [n, k, group_size, zeros] = layout;
-  const auto& [sm_count, capability] = asked.device;
   return std::tuple(m, data, n, k, group_size, zeros, bf16_scales, dtype, x, x_row_stride,
                     x_col_stride, perm, bias, bias_stride, activation, d, d_row_stride,
-                    d_col_stride, batch_invariant, overlaps_previous, sm_count, capability);
+                    d_col_stride, batch_invariant, overlaps_previous, asked.device);
 }
 
 }  // namespace

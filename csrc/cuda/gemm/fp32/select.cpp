@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/math.h"
-#include "cuda/choose/h200.h"
+#include "cuda/choose/constants_of.h"
 #include "cuda/gemm/fp32/plan.h"
 #include "cuda/gemm/fp32/sm90/select.h"
 
@@ -29,7 +29,6 @@ constexpr Tile kTiles[] = {
 };
 constexpr double kSlower = 0.2;  // the share of time that 4-byte copies add
 
-constexpr double kCyclesPerUs = choose::kH200.fma_cycles_per_us;
 constexpr int fmas_per_cycle(int capability) { return capability == 80 ? 64 : 128; }  // of an SM
 constexpr double kReadBytesPerUs = 4.0e6;
 constexpr double kRoundUs = 2.0;  // filling the ring, the epilogue
@@ -145,7 +144,8 @@ Estimate Model::estimate(const Candidate& c, double) const {
   const Params& p = *c.p;
   const auto [k_per_split, splits, workspace] = parts_of(c);
   const int sm_count = std::max(device_.sm_count, 1);
-  const double fmas_per_us = fmas_per_cycle(device_.capability) * kCyclesPerUs;
+  const auto& gpu = choose::constants_of(device_);
+  const double fmas_per_us = fmas_per_cycle(device_.capability) * gpu.fma_cycles_per_us;
   const int64_t per_sm = ceil_div<int64_t>(c.tiles * splits, sm_count);
   // Rounds of as many CTAs as an SM holds, and a last one of fewer, which are slower together.
   const double one = tile.efficiency_one, full = tile.efficiency_full;
@@ -164,11 +164,12 @@ Estimate Model::estimate(const Candidate& c, double) const {
                        static_cast<double>(p.batches);
   const double rounds_us =
       kRoundUs * static_cast<double>(ceil_div<int64_t>(per_sm, tile.ctas_per_sm));
-  const double fmas_us = fmas / fmas_per_us, dram_us = bytes / kReadBytesPerUs;
+  const double fmas_us = fmas / fmas_per_us, dram_us = bytes / (kReadBytesPerUs * gpu.dram_speed);
   double us = c.copies->us + kLaunchUs + rounds_us, reduce_us = 0;
   us += std::max(fmas_us, dram_us);
   if (splits > 1) {
-    reduce_us = kReduceUs + 2.0 * static_cast<double>(workspace) / kReduceBytesPerUs;
+    reduce_us =
+        kReduceUs + 2.0 * static_cast<double>(workspace) / (kReduceBytesPerUs * gpu.dram_speed);
     us += reduce_us;
   }
   return {.us = us,
@@ -181,7 +182,8 @@ Estimate Model::estimate(const Candidate& c, double) const {
 }
 
 // False where there is none: more than one dimension of the batch, or too large a copy.
-bool plan_copies(const GemmProblem& problem, const Params& p, Copies* copies) {
+bool plan_copies(const GemmProblem& problem, const Params& p, const DeviceInfo& device,
+                 Copies* copies) {
   // make_params may have swapped the operands.
   const bool a = p.a.access == Access::kRows16, b = p.b.access == Access::kRows16;
   const auto order = [](bool suits) {
@@ -190,7 +192,8 @@ bool plan_copies(const GemmProblem& problem, const Params& p, Copies* copies) {
   copies->plan = {order(p.transposed ? b : a), order(p.transposed ? a : b)};
   if (!copies->plan.any()) return true;
   if (!place_copies(problem, &copies->plan)) return false;
-  copies->us = kCopyUs + 2.0 * static_cast<double>(copies->plan.bytes) / kCopyBytesPerUs;
+  copies->us = kCopyUs + 2.0 * static_cast<double>(copies->plan.bytes) /
+                             (kCopyBytesPerUs * choose::constants_of(device).dram_speed);
   return true;
 }
 
@@ -250,7 +253,8 @@ std::optional<Scored<Choice>> stream_of_few(const Params& p, const DeviceInfo& d
   const double ctas_us =
       along_k ? (0.38 + 0.09 * static_cast<double>(p.m)) * static_cast<double>(tiles) / sm_count
               : 0.0;
-  const double dram_us = bytes / (vectors ? kReadBytesPerUs : 0.6 * kReadBytesPerUs);
+  const double dram_us = bytes / ((vectors ? kReadBytesPerUs : 0.6 * kReadBytesPerUs) *
+                                  choose::constants_of(device).dram_speed);
   const double reduce_us = partials ? kGemvReduceUs : 0.0;
   const Estimate estimate{.us = kLaunchUs + kGemvUs + std::max(dram_us, ctas_us) + reduce_us,
                           .parts = {.launch = kLaunchUs,
@@ -277,7 +281,8 @@ std::optional<Scored<Choice>> select(const GemmProblem& problem, const DeviceInf
   auto best = sm90::select(problem, p, device, listing);
   if (!best) {  // else the FP64 tensor cores are faster
     Copies copies;
-    const bool copied = p.k > 0 && device.capability != 90 && plan_copies(problem, p, &copies);
+    const bool copied =
+        p.k > 0 && device.capability != 90 && plan_copies(problem, p, device, &copies);
     best = choose::pick<Choice>(Model(p, gemv, copied ? &copies : nullptr, device), listing);
   }
   choose::adjust(&best, listing, first, [](Choice& choice, Estimate&) { choice.reason = kReason; });

@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "common/math.h"
-#include "cuda/choose/h200.h"
+#include "cuda/choose/constants_of.h"
 #include "cuda/gemm/gemv/view.h"
 #include "cuda/ptx/l2_policy.h"
 
@@ -126,7 +126,8 @@ Estimate estimate(const View& view, const Shape& shape, const DeviceInfo& device
   const double launch_us = k_major && shape.narrow == 8 ? 6.5 : 3;
   const double tail = k_major && q.k % shape.step_k != 0 ? kTailUs * shape.narrow : 0;
   const double wide_us = !k_major && w_aligned ? kWideUs : 0;
-  const double dram_us = factor * choose::kH200.cold_read_us((w_bytes + other_bytes) * 1e-6);
+  const double dram_us =
+      factor * choose::constants_of(device).cold_read_us((w_bytes + other_bytes) * 1e-6);
   const double latency_us = launch_us + step_us * waves * steps + (splits > 1 ? 2 * step_us : 0);
   return {.us = tail + wide_us + std::max(dram_us, latency_us),
           .parts = {.launch = launch_us,

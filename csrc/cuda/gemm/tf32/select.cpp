@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "common/math.h"
-#include "cuda/choose/h200.h"
+#include "cuda/choose/constants_of.h"
 #include "cuda/gemm/fp32/plan.h"
 #include "cuda/gemm/tf32/plan.h"
 #include "cuda/gemm/tf32/tiles.h"
@@ -32,7 +32,6 @@ constexpr Tile kTilesOfOne[] = {XGEMM_TF32_TILES(XGEMM_TILE)};
 // was moved for large unaligned shapes: over these the choice takes about 2.3 % (one product)
 // longer than the best; with three products, 0.2 % before that.
 constexpr double kLaunchUs = 3.1, kStartUs = 1.1;
-constexpr double kCyclesPerUs = choose::kH200.mma_cycles_per_us;
 constexpr double kFmasPerCycle = 1024;  // of TF32, one SM
 constexpr double kTileUs = 1.1;         // filling the ring
 constexpr double kElementUs = 9.4e-5;   // the epilogue, for each element of a tile
@@ -128,8 +127,11 @@ class Model {
  public:
   using Candidate = tf32::Candidate;
 
-  Model(const GemmProblem& p, int sm_count)
-      : p_(p), sides_{{p, false}, {p, true}}, sm_count_(sm_count) {}
+  Model(const GemmProblem& p, const DeviceInfo& device)
+      : p_(p),
+        gpu_(choose::constants_of(device)),
+        sides_{{p, false}, {p, true}},
+        sm_count_(std::max(device.sm_count, 1)) {}
 
   template <typename Search>
   void candidates(Search& search) const {
@@ -175,6 +177,7 @@ class Model {
   }
 
   const GemmProblem& p_;
+  const choose::DeviceConstants& gpu_;
   Side sides_[2];
   int sm_count_;
 };
@@ -192,7 +195,7 @@ Estimate Model::estimate(const Candidate& c, double) const {
       (shape.x * lines(side.x, side.x_copied) + shape.y * lines(side.y, side.y_copied) / cluster) /
       kLinesPerCycle;
   const auto k_tiles = static_cast<double>(cut->per_split);
-  const double k_us = k_tiles * std::max(fma_cycles, line_cycles) / kCyclesPerUs;
+  const double k_us = k_tiles * std::max(fma_cycles, line_cycles) / gpu_.mma_cycles_per_us;
   // Eight lanes of a store have rows of X, so X should be what D is contiguous along.
   const bool along_x = d_along_n(p_) == side.swapped;
   double store_us = kElementUs * shape.x * shape.y + (along_x ? 0.0 : kWrongWayUs);
@@ -207,23 +210,25 @@ Estimate Model::estimate(const Candidate& c, double) const {
                       static_cast<double>(batches_of(p_));
   const auto waves =
       static_cast<double>(ceil_div<int64_t>(cut->units, std::max(sm_count_ / cluster, 1)));
-  const double busy = waves * (k_us + tile_us), stream = read / kReadBytesPerUs;
+  const double busy = waves * (k_us + tile_us), stream = read / (kReadBytesPerUs * gpu_.dram_speed);
   double us = kLaunchUs + kStartUs + std::max(busy, stream) + kOverlapLost * std::min(busy, stream);
   double reduce_us = 0, copies_us = 0;
   if (cut->splits > 1) {
-    reduce_us = kReduceUs + 2.0 * static_cast<double>(cut->partials) / kReduceBytesPerUs;
+    reduce_us = kReduceUs +
+                2.0 * static_cast<double>(cut->partials) / (kReduceBytesPerUs * gpu_.dram_speed);
     us += reduce_us;
   }
   if (side.copies.bytes > 0) {
-    copies_us = kCopyUs + 2.0 * static_cast<double>(side.copies.bytes) / kCopyBytesPerUs;
+    copies_us = kCopyUs +
+                2.0 * static_cast<double>(side.copies.bytes) / (kCopyBytesPerUs * gpu_.dram_speed);
     us += copies_us;
   }
   return {.us = us,
           .parts = {.launch = kLaunchUs,
                     .first_bytes = kStartUs,
                     .dram = stream,
-                    .l2 = waves * k_tiles * line_cycles / kCyclesPerUs,
-                    .mma = waves * k_tiles * fma_cycles / kCyclesPerUs,
+                    .l2 = waves * k_tiles * line_cycles / gpu_.mma_cycles_per_us,
+                    .mma = waves * k_tiles * fma_cycles / gpu_.mma_cycles_per_us,
                     .exchange = reduce_us,
                     .epilogue = waves * tile_us,
                     .copies = copies_us}};
@@ -258,9 +263,12 @@ std::optional<Scored<Choice>> select_sm80(const GemmProblem& p, const DeviceInfo
   const double fmas =
       static_cast<double>(k_per_split) * sm80::kTile * sm80::kTile * (three ? 3 : 1);
   const int64_t waves = ceil_div<int64_t>(tiles * splits, sm_count);
-  const double mma_us = static_cast<double>(waves) * (fmas / rate / kMmaCyclesPerUs);
-  const double reduce_us =
-      splits > 1 ? kReduceUs + 2.0 * static_cast<double>(partials) / kReduceBytesPerUs : 0;
+  const auto& gpu = choose::constants_of(device);
+  const double mma_us =
+      static_cast<double>(waves) * (fmas / rate / (kMmaCyclesPerUs * gpu.clock_speed));
+  const double reduce_us = splits > 1 ? kReduceUs + 2.0 * static_cast<double>(partials) /
+                                                        (kReduceBytesPerUs * gpu.dram_speed)
+                                      : 0;
   return Scored<Choice>{
       {.config =
            sm80::Config{.splits = static_cast<int>(splits),
@@ -278,7 +286,7 @@ std::optional<Scored<Choice>> select(const GemmProblem& p, const DeviceInfo& dev
                                      Listing<Choice>* listing) {
   if (device.capability < 80 || p.k == 0) return std::nullopt;
   if (device.capability == 90 && fits(p)) {
-    return choose::pick<Choice>(Model(p, std::max(device.sm_count, 1)), listing);
+    return choose::pick<Choice>(Model(p, device), listing);
   }
   const auto sm80 = select_sm80(p, device);
   if (sm80 && listing != nullptr) listing->push_back(*sm80);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "common/math.h"
+#include "cuda/choose/constants_of.h"
 #include "cuda/w4a16/sm80/plan.h"
 #include "cuda/w4a16/sm80/tile.h"
 
@@ -97,6 +98,7 @@ class Model {
   Model(const Problem& problem, const Params& params, const DeviceInfo& device)
       : problem_(problem),
         p_(params),
+        gpu_(choose::constants_of(device)),
         capability_(device.capability),
         sm_count_(std::max(device.sm_count, 1)),
         copy_x_(!x_fits(problem)) {}
@@ -133,19 +135,21 @@ class Model {
     const int64_t per_sm = ceil_div<int64_t>(c.tiles * splits, sm_count_);  // the busiest one
     const int64_t rounds = per_sm / c.fit.ctas, rest = per_sm % c.fit.ctas;
     const auto units = static_cast<double>(units_each);
+    // Of a unit, at the clock that the times were measured at.
+    const double unit_full_us = c.way->unit_full_us / gpu_.clock_speed;
+    const double unit_alone_us = c.way->unit_alone_us / gpu_.clock_speed;
     double busy =
-        static_cast<double>(rounds) * (c.fit.ctas * units * c.way->unit_full_us + c.way->fixed_us);
+        static_cast<double>(rounds) * (c.fit.ctas * units * unit_full_us + c.way->fixed_us);
     if (rest > 0) {
-      const double unit_us =
-          rest > 1 ? static_cast<double>(rest) * c.way->unit_full_us : c.way->unit_alone_us;
+      const double unit_us = rest > 1 ? static_cast<double>(rest) * unit_full_us : unit_alone_us;
       busy += units * unit_us + c.way->fixed_us;
     }
     const auto weight = static_cast<double>(p_.weight_rows * p_.units) * p_.unit_bytes;
-    const double dram = weight / kReadBytesPerMicrosecond;
+    const double dram = weight / (kReadBytesPerMicrosecond * gpu_.dram_speed);
     double reduce = 0;
     if (splits > 1) {
       const double partials = 4.0 * static_cast<double>(splits * p_.m * p_.partial_stride);
-      reduce = kReduceMicroseconds + partials / kReduceBytesPerMicrosecond;
+      reduce = kReduceMicroseconds + partials / (kReduceBytesPerMicrosecond * gpu_.dram_speed);
     }
     const double copies = copy_x_ ? kLaunchMicroseconds : 0;
     return {.us = kLaunchMicroseconds + std::max(busy, dram) + reduce + copies,
@@ -183,6 +187,7 @@ class Model {
  private:
   const Problem& problem_;
   const Params& p_;
+  const choose::DeviceConstants& gpu_;
   int capability_, sm_count_;
   bool copy_x_;
 };

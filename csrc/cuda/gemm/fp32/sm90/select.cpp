@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/math.h"
-#include "cuda/choose/h200.h"
+#include "cuda/choose/constants_of.h"
 #include "cuda/gemm/fp32/plan.h"
 #include "cuda/gemm/fp32/sm90/tiles.h"
 
@@ -38,7 +38,6 @@ constexpr int64_t kStreamRows = 28, kMinStream = 1024;
 // that warps share of 3,700 shapes: over these the choice takes 0.5 % longer than the best. An SM's
 // time for the start and the end of a round, and of four warps in it.
 constexpr double kRoundUs = 0.28, kFourWarpsUs = 0.18;
-constexpr double kCyclesPerUs = choose::kH200.fma_cycles_per_us;
 constexpr double kFmasPerCycle = 128;  // of an SM
 constexpr double kStartUs = 5.4;       // the launch, and until the first tile has come
 constexpr double kStoreBytesPerUs = 6.5e6;
@@ -66,14 +65,15 @@ struct Candidate {
 // One tile, and one way for its operands to get to the kernel.
 class Side {
  public:
-  Side(const Params& p, const Tile& tile, int sm_count, const Operands& operands)
+  Side(const Params& p, const Tile& tile, const DeviceInfo& device, const Operands& operands)
       : p_(p),
+        gpu_(choose::constants_of(device)),
         tile_(tile),
         shape_(*tile.shape),
         operands_(operands),
-        sm_count_(sm_count),
+        sm_count_(std::max(device.sm_count, 1)),
         per_sm_(operands.by_threads ? shape_.ctas_of_copies : shape_.ctas_of_tma),
-        slots_(int64_t{sm_count} * per_sm_),
+        slots_(int64_t{sm_count_} * per_sm_),
         tiles_(ceil_div<int64_t>(p.m, shape_.block_m) * ceil_div<int64_t>(p.n, shape_.block_n) *
                p.batches),
         k_tiles_(ceil_div<int64_t>(p.k, shape_.stage_depth())),
@@ -81,7 +81,7 @@ class Side {
                      static_cast<double>(p.batches)),
         stream_us_((store_bytes_ + 4.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) *
                                        static_cast<double>(p.batches)) /
-                   tile.bytes_per_us) {}
+                   (tile.bytes_per_us * gpu_.dram_speed)) {}
 
   template <typename Search>
   void candidates(Search& search) const {
@@ -114,12 +114,13 @@ class Side {
     double busy_us = 0;
     if (c.whole > 0) busy_us += rounds_us(c.whole, p_.k);
     if (parts > 0) busy_us += rounds_us(parts, ceil_div(k_tiles_, c.splits) * shape_.stage_depth());
-    const double store_us = store_bytes_ / kStoreBytesPerUs;
+    const double store_us = store_bytes_ / (kStoreBytesPerUs * gpu_.dram_speed);
     double us = kStartUs + operands_.us + std::max(busy_us, stream_us_) + store_us, parts_us = 0;
     if (parts > 0) {
       // Threads share those of few tiles.
       const double part_us = c.whole > 0 ? kPartUs : kPartUs / kPartsGroups;
-      parts_us = kPartsUs + static_cast<double>(parts_bytes(c)) / kPartsBytesPerUs +
+      parts_us = kPartsUs +
+                 static_cast<double>(parts_bytes(c)) / (kPartsBytesPerUs * gpu_.dram_speed) +
                  part_us * static_cast<double>(std::max<int64_t>(c.splits - 8, 0));
       us += parts_us;
     }
@@ -160,7 +161,7 @@ class Side {
     const int64_t depth = round_up<int64_t>(std::min(k, p_.k), kPairOfSteps * shape_.slices);
     // Four warps' products.
     const double us = 4.0 / warps * shape_.block_m * shape_.block_n * static_cast<double>(depth) /
-                      (kFmasPerCycle * kCyclesPerUs);
+                      (kFmasPerCycle * gpu_.fma_cycles_per_us);
     const double* of = operands_.by_threads ? tile_.of_copies : tile_.of_tma;
     const auto round_us = [&](int ctas) {
       if (ctas == 0) return 0.0;
@@ -172,6 +173,7 @@ class Side {
   }
 
   const Params& p_;
+  const choose::DeviceConstants& gpu_;
   const Tile& tile_;
   const TileShape& shape_;
   Operands operands_;
@@ -190,7 +192,8 @@ bool fits_int32(const Params& p) {
 }
 
 // Copies of the operands that TMA cannot read. False where they cannot be made.
-bool plan_copies(const GemmProblem& problem, const Params& p, Operands* operands) {
+bool plan_copies(const GemmProblem& problem, const Params& p, const DeviceInfo& device,
+                 Operands* operands) {
   const auto order = [](bool fits) { return fits ? align::Order::kNone : align::Order::kAcrossK; };
   const bool a_fits = fits_tma(p, p.a, p.m, &BatchDim::a);
   const bool b_fits = fits_tma(p, p.b, p.n, &BatchDim::b);
@@ -208,7 +211,8 @@ bool plan_copies(const GemmProblem& problem, const Params& p, Operands* operands
   double bytes = 0;
   if (!a_fits) bytes += copied_bytes(p.a, p.m, &BatchDim::a);
   if (!b_fits) bytes += copied_bytes(p.b, p.n, &BatchDim::b);
-  operands->us = kCopyUs + 2.0 * bytes / kCopyBytesPerUs;
+  operands->us =
+      kCopyUs + 2.0 * bytes / (kCopyBytesPerUs * choose::constants_of(device).dram_speed);
   return place_copies(problem, &operands->copies);
 }
 
@@ -218,14 +222,15 @@ class Model {
   using Candidate = sm90::Candidate;
 
   // `p` are the problem's parameters, `gemv` those with the smaller side first.
-  Model(const GemmProblem& problem, const Params& p, const Params& gemv, int sm_count) {
+  Model(const GemmProblem& problem, const Params& p, const Params& gemv, const DeviceInfo& device) {
     for (const Tile& tile : kTiles) {
       const Params& q = is_flat(tile) ? gemv : p;
       if (!suits(problem, q, tile)) continue;
       Operands operands;
-      if (plan_copies(problem, q, &operands)) sides_.emplace_back(q, tile, sm_count, operands);
+      if (plan_copies(problem, q, device, &operands))
+        sides_.emplace_back(q, tile, device, operands);
       if (operands.copies.any() && q.a.unit_stride && q.b.unit_stride) {
-        sides_.emplace_back(q, tile, sm_count, Operands{.by_threads = true});
+        sides_.emplace_back(q, tile, device, Operands{.by_threads = true});
       }
     }
   }
@@ -263,7 +268,7 @@ std::optional<Scored<Choice>> select(const GemmProblem& problem, const Params& p
     return std::nullopt;
   }
   const Params gemv = make_gemv_params(problem);
-  return choose::pick<Choice>(Model(problem, p, gemv, std::max(device.sm_count, 1)), listing);
+  return choose::pick<Choice>(Model(problem, p, gemv, device), listing);
 }
 
 }  // namespace xgemm::cuda::gemm::fp32::sm90

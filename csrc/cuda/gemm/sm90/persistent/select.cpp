@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "common/math.h"
-#include "cuda/choose/h200.h"
+#include "cuda/choose/constants_of.h"
 #include "cuda/gemm/sm90/persistent/shifted.h"
 #include "cuda/gemm/sm90/persistent/tiles.h"
 #include "cuda/gemm/sm90/row_begins.h"
@@ -25,8 +25,8 @@ using choose::Scored;
 struct Tile {
   int block_n, stages, cluster;
 };
-// Of the tensor cores' rate at kCyclesPerUs, what a tile's main loop reaches. (Pairs that share B
-// wait for each other.)
+// Of the tensor cores' rate at the clock that they hold, what a tile's main loop reaches. (Pairs
+// that share B wait for each other.)
 constexpr double kEfficiency256Pair = 0.933, kEfficiency256 = 0.99;
 constexpr double kEfficiency240Pair = 0.938, kEfficiency240 = 0.994;
 constexpr double kEfficiency224Pair = 0.945, kEfficiency224 = 0.998;
@@ -62,9 +62,7 @@ constexpr Tile kTiles[] = {XGEMM_SM90_TILES(XGEMM_SM90_TILE)};
 #undef XGEMM_SM90_TILE
 
 constexpr double kLaunchUs = 5.03;  // and until a CTA's first operands are there
-constexpr double kCyclesPerUs = choose::kH200.mma_cycles_per_us;
-constexpr double kFlopsPerCycle = choose::kH200.mma_flops_per_cycle;
-constexpr double kWaveUs = 1.19;  // of a tile after the first
+constexpr double kWaveUs = 1.19;    // of a tile after the first
 constexpr double kStoreCyclesPerColumn = 16, kElementStoreCyclesPerColumn = 25;  // of a last tile
 // Of memory, the time until it is reached, and lines of 128 bytes that L2 gives. A row that begins
 // within a line takes parts of two of them for every 128 bytes. Memory is as fast as the bytes that
@@ -143,8 +141,12 @@ class Side {
     const auto k = static_cast<double>(p.k);
     bytes_ = 2 * (m * k * static_cast<double>(a_matrices) +
                   n * k * static_cast<double>(b_matrices) + m * n * static_cast<double>(batch_));
+    const auto& gpu = choose::constants_of(device);
+    cycles_per_us_ = gpu.mma_cycles_per_us;
+    memory_bytes_per_us_ = kMemoryBytesPerUs * gpu.dram_speed;
+    l2_lines_per_us_ = kL2LinesPerUs * gpu.l2_speed;
     at_power_ = 2 * m * n * k * static_cast<double>(batch_) >
-                kPowerUs * kCyclesPerUs * kFlopsPerCycle * sm_count_;
+                kPowerUs * cycles_per_us_ * gpu.mma_flops_per_cycle * sm_count_;
     a_lines_ = m * lines_of_row(a_mn_ ? p.a.col_stride : p.a.row_stride);
     b_lines_ = n * lines_of_row(b_mn_ ? p.b.row_stride : p.b.col_stride);
   }
@@ -186,14 +188,15 @@ class Side {
     const double rate =
         rate_of(tile, walk.segments > 1 ? tile.cluster / walk.splits : tile.cluster);
     const double multiply_us =
-        static_cast<double>(walk.steps) * 4 * tile.block_n / (rate * kCyclesPerUs);
+        static_cast<double>(walk.steps) * 4 * tile.block_n / (rate * cycles_per_us_);
     const auto segments = static_cast<double>(walk.segments);
     const double element_stores = tma_store_ ? 0 : kElementStoreCyclesPerColumn * segments;
     const double ramp_us = kRampUs * std::min(1.0, bytes_ / kRampBytes);
     const double lines_us = l2_us(rows, columns);
     const double dram_us = (bytes_ + read_again(tile, rows, columns, walk)) / memory_rate(tile);
     const double tiles_us = kWaveUs * (segments - 1);
-    const double store_us = (kStoreCyclesPerColumn + element_stores) * tile.block_n / kCyclesPerUs;
+    const double store_us =
+        (kStoreCyclesPerColumn + element_stores) * tile.block_n / cycles_per_us_;
     return {.us = kLaunchUs + ramp_us + together(multiply_us, lines_us, dram_us) + walk.us +
                   tiles_us + store_us,
             .parts = {.launch = kLaunchUs,
@@ -218,7 +221,7 @@ class Side {
     const int64_t tiles = ceil_div<int64_t>(p_.m, kBlockM) * columns * batch_;
     const double steps = static_cast<double>(tiles * k_tiles_) / sm_count_;
     const double rate = std::max(rate_of(tile, 1), rate_of(tile, kPair));
-    return kLaunchUs + steps * 4 * tile.block_n / (rate * kCyclesPerUs);
+    return kLaunchUs + steps * 4 * tile.block_n / (rate * cycles_per_us_);
   }
 
   template <typename Search>
@@ -282,7 +285,7 @@ class Side {
           .segments = waves + 1,
           .splits = 2,
           .us = kHalvesUs + kExchangeUs * tile.block_n / 256 +
-                loss * static_cast<double>(4 * steps * tile.block_n) / kCyclesPerUs,
+                loss * static_cast<double>(4 * steps * tile.block_n) / cycles_per_us_,
           .reason = waves == 0 ? "few tiles: two CTAs share the K of each"
                                : "two CTAs share the K of each tile of the last wave"}});
   }
@@ -309,13 +312,13 @@ class Side {
   double memory_rate(const Tile& tile) const {
     const auto rows = static_cast<double>(std::min<int64_t>(p_.m, kBlockM) +
                                           std::min<int64_t>(p_.n, tile.block_n));
-    return std::min(kMemoryBytesPerUs, kBytesPerUsInFlight * tile.stages * rows * kBlockK * 2);
+    return std::min(memory_bytes_per_us_, kBytesPerUsInFlight * tile.stages * rows * kBlockK * 2);
   }
 
   double l2_us(int64_t rows, int64_t columns) const {
     return static_cast<double>(batch_) * static_cast<double>(k_tiles_) *
            (static_cast<double>(columns) * a_lines_ + static_cast<double>(rows) * b_lines_) /
-           kL2LinesPerUs;
+           l2_lines_per_us_;
   }
 
   // Of those 128 bytes that a load takes of each row. One row in so many begins with a line.
@@ -328,6 +331,7 @@ class Side {
   int sm_count_;
   int64_t k_tiles_, batch_ = 1;
   double bytes_, a_lines_, b_lines_;
+  double cycles_per_us_, memory_bytes_per_us_, l2_lines_per_us_;  // of this GPU
 };
 
 class Model {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/math.h"
+#include "cuda/choose/constants_of.h"
 #include "cuda/gemm/sm90/row_begins.h"
 #include "cuda/gemm/sm90/single_tile/select_k_major.h"
 #include "cuda/gemm/sm90/single_tile/tile.h"
@@ -177,10 +178,14 @@ class Side {
         a_mn_(!a_k_major(p)),
         b_mn_(!b_k_major(p)),
         chunks_(ceil_div<int64_t>(p.k, kChunkK)) {
+    const auto& gpu = choose::constants_of(device);
+    cycles_per_us_ = costs_.cycles_per_us * gpu.clock_speed;
+    sm_lines_per_us_ = costs_.sm_lines_per_us * gpu.clock_speed;
+    l2_lines_per_us_ = costs_.l2_lines_per_us * gpu.l2_speed;
     for (int i = 0; i < p.batch_dims; ++i) batch_ *= p.batch[i].size;
     bytes_ =
         2.0 * static_cast<double>(batch_) * static_cast<double>(p.m * p.k + p.n * p.k + p.m * p.n);
-    memory_us_ = bytes_ / costs_.memory_bytes_per_us /
+    memory_us_ = bytes_ / (costs_.memory_bytes_per_us * gpu.dram_speed) /
                  (1 + costs_.large_gain * std::min(1.0, bytes_ / kFullRateBytes));
     const int64_t a_stride = a_mn_ ? p.a.col_stride : p.a.row_stride;
     const int64_t b_stride = b_mn_ ? p.b.row_stride : p.b.col_stride;
@@ -236,11 +241,11 @@ class Side {
     const int64_t smem_bytes = std::min<int64_t>(chunks_, c.shape->stages) * stage_bytes + 2048;
     const double wave_us = kMaxSmemBytes / smem_bytes > 1 ? costs_.wave_us : costs_.whole_wave_us;
     // wgmma takes half as many cycles as columns for each of its 64 rows and 16 k.
-    const double multiply_us = 2.0 * block_m / 64 * block_n / costs_.cycles_per_us;
+    const double multiply_us = 2.0 * block_m / 64 * block_n / cycles_per_us_;
     const double stage_us = c.cluster > 1 ? costs_.shared_stage_us : costs_.stage_us;
     const double box_us = c.cluster > 1 ? costs_.shared_box_us : costs_.box_us;
-    const double intake_us = waves * chunks * sm_lines / costs_.sm_lines_per_us;
-    const double l2_us = static_cast<double>(ctas) * chunks * from_l2 / costs_.l2_lines_per_us;
+    const double intake_us = waves * chunks * sm_lines / sm_lines_per_us_;
+    const double l2_us = static_cast<double>(ctas) * chunks * from_l2 / l2_lines_per_us_;
     const double mma_us = waves * chunks * (std::max(stage_us, multiply_us) + box_us * boxes);
     const double dram_us = memory_us_ * (c.cluster > 2 ? 1 + costs_.idle_fours_loss * idle : 1);
     const double ramp_us = costs_.ramp_us * std::min(1.0, bytes_ / costs_.ramp_bytes);
@@ -402,6 +407,7 @@ class Side {
   const GemmProblem& p_;
   bool swapped_, skinny_, of_33_to_128_, large_;
   const Costs& costs_;
+  double cycles_per_us_, sm_lines_per_us_, l2_lines_per_us_;  // the costs' on this GPU
   bool vector_store_;
   int64_t sm_count_, room_;  // SMs, and those that clusters of four find room on
   bool a_mn_, b_mn_;

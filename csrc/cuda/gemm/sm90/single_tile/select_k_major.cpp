@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/math.h"
+#include "cuda/choose/constants_of.h"
 #include "cuda/gemm/sm90/row_begins.h"
 #include "cuda/gemm/sm90/single_tile/tile.h"
 #include "cuda/gemm/sm90/swap.h"
@@ -68,7 +69,10 @@ class Side {
         room_(std::max(1, device.sm_count / kSmsInAll * kSmsOfLargeClusters)),
         chunks_(ceil_div<int64_t>(p.k, kChunkK)) {
     const double bytes = 2.0 * static_cast<double>(p.m * p.k + p.n * p.k + p.m * p.n);
-    memory_us_ = bytes / kMemoryBytesPerUs;
+    const auto& gpu = choose::constants_of(device);
+    cycles_per_us_ = kCyclesPerUs * gpu.clock_speed;
+    l2_bytes_per_us_ = kL2BytesPerUs * gpu.l2_speed;
+    memory_us_ = bytes / (kMemoryBytesPerUs * gpu.dram_speed);
   }
 
   template <typename Search>
@@ -126,11 +130,11 @@ class Side {
         kLoadLoss * (1 + (shares ? kSharedLoadLoss : 0) + (halves ? kHalvesLoadLoss : 0));
     cycles += loss * std::max(0.0, load - kHiddenLoad * cycles);
     if (shares) cycles *= 1 + kSharedLoss;
-    const double multiply_us = stages * cycles / kCyclesPerUs;
+    const double multiply_us = stages * cycles / cycles_per_us_;
     const double from_l2 = static_cast<double>(c.tile_m) / c.clusters.along_n +
                            static_cast<double>(c.tile_n) / c.clusters.along_m;
     const double l2_us = static_cast<double>(c.rows * c.columns) * from_l2 *
-                         static_cast<double>(chunks_) * kLineBytes / kL2BytesPerUs;
+                         static_cast<double>(chunks_) * kLineBytes / l2_bytes_per_us_;
     const double overlapped =
         std::sqrt(multiply_us * multiply_us + memory_us_ * memory_us_ + l2_us * l2_us);
     const double waves_us = kWaveUs * (static_cast<double>(waves) - 1);
@@ -141,7 +145,7 @@ class Side {
                       .first_bytes = cluster_us + four_us,
                       .dram = memory_us_,
                       .l2 = l2_us,
-                      .intake = stages * load / kCyclesPerUs,
+                      .intake = stages * load / cycles_per_us_,
                       .mma = multiply_us,
                       .exchange = halves_us,
                       .epilogue = waves_us}};
@@ -157,7 +161,7 @@ class Side {
     const int parts = takes_halves(shape.block_m, shape.block_n) ? 2 : 1;  // of K
     const auto parts_of_sm = static_cast<double>(ceil_div(tiles * parts, sm_count_));
     const double stages = parts_of_sm / parts * static_cast<double>(chunks_);
-    const double us = stages * shape.block_m * shape.block_n / 32 / kCyclesPerUs;
+    const double us = stages * shape.block_m * shape.block_n / 32 / cycles_per_us_;
     return kLaunchUs + std::sqrt(us * us + memory_us_ * memory_us_);
   }
 
@@ -174,7 +178,7 @@ class Side {
   bool swapped_;
   int64_t sm_count_, room_;  // SMs, and those that large clusters find room on
   int64_t chunks_;
-  double memory_us_;
+  double memory_us_, cycles_per_us_, l2_bytes_per_us_;  // on this GPU
 };
 
 class KMajorModel {

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "common/math.h"
+#include "cuda/choose/constants_of.h"
 #include "cuda/gemm/sm90/row_begins.h"
 #include "cuda/gemm/sm90/skinny/tile.h"
 #include "cuda/gemm/sm90/skinny/view.h"
@@ -141,6 +142,11 @@ class Model {
         view_(view_of(p)),
         of_33_to_128_(takes_33_to_128_costs(p)),
         costs_(of_33_to_128_ ? kCosts33To128 : kCosts) {
+    const auto& gpu = choose::constants_of(device);
+    memory_bytes_per_us_ = costs_.memory_bytes_per_us * gpu.dram_speed;
+    l2_lines_per_us_ = costs_.l2_lines_per_us * gpu.l2_speed;
+    sm_lines_per_us_ = costs_.sm_lines_per_us * gpu.clock_speed;
+    cycles_per_us_ = costs_.cycles_per_us * gpu.clock_speed;
     const int64_t wide_stride = view_.wide_is_b ? p.d_col_stride : p.d_row_stride;
     const int64_t narrow_stride = view_.wide_is_b ? p.d_row_stride : p.d_col_stride;
     vector_store_ = wide_stride == 1 && narrow_stride % 8 == 0;
@@ -243,6 +249,8 @@ class Model {
   View view_;
   bool of_33_to_128_;
   const Costs& costs_;
+  // The costs' on this GPU.
+  double memory_bytes_per_us_, l2_lines_per_us_, sm_lines_per_us_, cycles_per_us_;
   bool vector_store_;
 };
 
@@ -275,7 +283,7 @@ Estimate Model::estimate(const Candidate& c, double) const {
                         2 * narrow * k * (view_.narrow.batch_stride != 0 ? batch : 1);
   const double large_loss = large_loss_of(c, memory);
   const double idle = static_cast<double>(clusters_of(device_, c.splitting)) / clusters - 1;
-  const double memory_us = memory / costs_.memory_bytes_per_us * (1 + large_loss) *
+  const double memory_us = memory / memory_bytes_per_us_ * (1 + large_loss) *
                            (narrow > c.columns ? costs_.kept_in_l2 : 1.0) * uneven_loss(c) *
                            (1 + costs_.unevenness * (waves * clusters / tiles - 1) +
                             costs_.idleness * std::min(1.0, idle));
@@ -284,13 +292,13 @@ Estimate Model::estimate(const Candidate& c, double) const {
   // What is not along K comes in whole boxes.
   const double narrow_rows = view_.narrow.k_major ? std::min<double>(c.columns, narrow) : c.columns;
   const double lines_of_step = wide_lines() * c.rows + narrow_lines() * narrow_rows;
-  const double l2_us = tiles * k_steps * lines_of_step / costs_.l2_lines_per_us;
-  const double intake_us = waves * k_steps_of_cta * lines_of_step / costs_.sm_lines_per_us;
+  const double l2_us = tiles * k_steps * lines_of_step / l2_lines_per_us_;
+  const double intake_us = waves * k_steps_of_cta * lines_of_step / sm_lines_per_us_;
   const int warpgroups = warpgroups_of(c.rows);
   const double us_per_column =
       c.splitting.splits > 2 ? costs_.many_splits_us_per_column : costs_.tile_us_per_column;
   const double multiply_us = waves * k_steps_of_cta * 4 * warpgroups *
-                             std::max(c.columns / 2.0, kMinWgmmaCycles) / costs_.cycles_per_us;
+                             std::max(c.columns / 2.0, kMinWgmmaCycles) / cycles_per_us_;
   const double ramp_us = costs_.ramp_us * std::min(1.0, memory / kRampBytes);
   const double stores_us =
       vector_store_ ? 0 : 2 * batch * wide * narrow * costs_.element_store_us_per_byte;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "common/math.h"
+#include "cuda/choose/constants_of.h"
 #include "cuda/w4a16/sm90/skinny/split.h"
 
 namespace xgemm::cuda::w4a16::sm90::skinny {
@@ -122,7 +123,8 @@ Split make_split(const w4::Layout& layout, int rows, int cluster, int strips) {
           .fine = layout.groups_per_unit() > 1};
 }
 
-Estimate estimate_of(const Split& split, const Waves& waves, int64_t strips, bool perm) {
+Estimate estimate_of(const Split& split, const Waves& waves, int64_t strips, bool perm,
+                     const choose::DeviceConstants& gpu) {
   const bool wide = split.strips == kWideStrips;
   const double extra = waves.extra > 0 ? static_cast<double>(waves.extra_strips) / split.strips : 0;
   const double units = split.most_units() * (waves.each + extra);  // of an SM
@@ -132,13 +134,13 @@ Estimate estimate_of(const Split& split, const Waves& waves, int64_t strips, boo
   const Costs& costs = wide ? kWideCosts : kCosts[mma_tiles - 1];
   const double factor = split.fine ? kFineFactor : 1.0;
   const double ring = static_cast<double>(split.warps) * split.stages * split.piece_bytes;
-  const double sm_rate = std::min(kSmBytesPerUs, ring / kLatencyUs);
-  const double memory =
-      static_cast<double>(strips * split.units) * split.piece_bytes / split.strips / kGpuBytesPerUs;
+  const double sm_rate = std::min(kSmBytesPerUs * gpu.clock_speed, ring / kLatencyUs);
+  const double memory = static_cast<double>(strips * split.units) * split.piece_bytes /
+                        split.strips / (kGpuBytesPerUs * gpu.dram_speed);
   const double copies = units * split.piece_bytes / sm_rate;
   const double instructions =
       rounds * factor * costs.instructions + waves.most() * mma_tiles * costs.hand_over;
-  const double issue = instructions * split.warps / kInstructionsPerUs;
+  const double issue = instructions * split.warps / (kInstructionsPerUs * gpu.clock_speed);
   const double one_warp = rounds * factor * costs.unit_us;
   const double reduce =
       waves.most() * (split.cluster > 1 ? costs.cluster_reduce_us : costs.reduce_us);
@@ -178,6 +180,7 @@ class Model {
   Model(const Problem& problem, const DeviceInfo& device)
       : p_(problem),
         device_(device),
+        gpu_(choose::constants_of(device)),
         strips_(static_cast<int>(ceil_div<int64_t>(problem.weight.layout.n, w4::kStripColumns))) {}
 
   template <typename Search>
@@ -188,7 +191,7 @@ class Model {
 
   Estimate estimate(const Config& c, double) const {
     const Waves waves = share_tiles(strips_, c.clusters, c.split.strips);
-    return estimate_of(c.split, waves, strips_, p_.perm != nullptr);
+    return estimate_of(c.split, waves, strips_, p_.perm != nullptr, gpu_);
   }
 
   static Choice choice(const Config& config) {
@@ -232,6 +235,7 @@ class Model {
 
   const Problem& p_;
   const DeviceInfo& device_;
+  const choose::DeviceConstants& gpu_;
   int strips_;
 };
 

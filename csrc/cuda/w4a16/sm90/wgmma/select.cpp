@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "common/math.h"
-#include "cuda/choose/h200.h"
+#include "cuda/choose/constants_of.h"
 #include "cuda/w4a16/sm90/wgmma/tile.h"
 #include "cuda/w4a16/sm90/wgmma/tma_fit.h"
 
@@ -31,7 +31,6 @@ constexpr Shape kShapes[] = {XGEMM_W4_SMALL_M_TILES(XGEMM_W4_FEW_TILE) XGEMM_W4_
 #undef XGEMM_W4_WGMMA_TILE
 
 constexpr double kLaunchUs = 3.1;
-constexpr double kCyclesPerUs = choose::kH200.mma_cycles_per_us;
 // Large products are bound by the GPU's power: 128 SMs then take no longer than 132. What cycles
 // need and what power allows are added as in a norm of this degree, so that both count where they
 // are close.
@@ -138,7 +137,8 @@ class Model {
         plain_(is_plain(p)),
         batch_invariant_(p.batch_invariant),
         m_(m),
-        device_(device) {}
+        device_(device),
+        gpu_(choose::constants_of(device)) {}
 
   template <typename Search>
   void candidates(Search& search) const {
@@ -184,7 +184,8 @@ class Model {
   }
   double copy_us() const {
     if (x_fits_tma(p_)) return 0;
-    return kCopyLaunchUs + 2.0 * static_cast<double>(copy_bytes()) / kCopyBytesPerUs;
+    return kCopyLaunchUs +
+           2.0 * static_cast<double>(copy_bytes()) / (kCopyBytesPerUs * gpu_.dram_speed);
   }
 
   int64_t tiles_of(const Candidate& c) const {
@@ -263,7 +264,8 @@ class Model {
     const double bytes = 2.0 * static_cast<double>(m_) * static_cast<double>(layout_.k);
     const auto groups =
         static_cast<double>(ceil_div<int64_t>(layout_.n, shape.columns() * sharers));
-    return std::min(bytes / kNotKeptBytes, 1.0) * bytes * groups / kLarge.bytes_per_us;
+    return std::min(bytes / kNotKeptBytes, 1.0) * bytes * groups /
+           (kLarge.bytes_per_us * gpu_.dram_speed);
   }
 
   Cycles shared_cycles(const Candidate& c, double tile, double unit_cycles) const;
@@ -274,6 +276,7 @@ class Model {
   bool foreign_scales_, plain_, batch_invariant_;
   int64_t m_;
   const DeviceInfo& device_;
+  const choose::DeviceConstants& gpu_;
 };
 
 // CTAs that take equal shares of all tiles' K.
@@ -331,13 +334,15 @@ Estimate Model::estimate(const Candidate& c, double limit) const {
   const Cycles cycles =
       shares > 0 ? shared_cycles(c, tile, unit_cycles) : wave_cycles(c, tile, unit_cycles);
   const double again_us = cycles.anywhere && m_ > kMaxSmallM ? x_again_us(shape, sharers) : 0.0;
-  const double memory_us = static_cast<double>(layout_.bytes()) / costs.bytes_per_us + again_us;
-  double busy_us = cycles.all / kCyclesPerUs, power_us = 0;
+  const double memory_us =
+      static_cast<double>(layout_.bytes()) / (costs.bytes_per_us * gpu_.dram_speed) + again_us;
+  double busy_us = cycles.all / gpu_.mma_cycles_per_us, power_us = 0;
   if (!shape.small_m()) {
     const double flops = 2.0 * static_cast<double>(round_up<int64_t>(m_, shape.rows)) *
                          static_cast<double>(layout_.rows() * kWarpgroupColumns) *
                          static_cast<double>(layout_.k);
-    power_us = flops / kFlopsPerUs * cycles.energy * (1.0 + kDequantRows / shape.rows);
+    power_us = flops / (kFlopsPerUs * gpu_.all_sms_speed) * cycles.energy *
+               (1.0 + kDequantRows / shape.rows);
     if (kLaunchUs + std::max(busy_us, power_us) >= limit) return {};  // spares the powers
     busy_us = std::pow(
         std::pow(busy_us, kDegree) + std::pow(power_us, kDegree) + std::pow(again_us, kDegree),
@@ -350,7 +355,7 @@ Estimate Model::estimate(const Candidate& c, double limit) const {
   const bool shares_k = shares > 0 || splits > 2;
   const auto launches = static_cast<double>(launches_of(c));
   const double us = one_us * launches * (batch_invariant_ && shares_k ? kInvariantSharing : 1.0);
-  const auto of_cycles = [&](double count) { return launches * count / kCyclesPerUs; };
+  const auto of_cycles = [&](double count) { return launches * count / gpu_.mma_cycles_per_us; };
   return {.us = us + copy_us(),
           .parts = {.launch = launches * kLaunchUs,
                     .first_bytes = launches * first_us,
