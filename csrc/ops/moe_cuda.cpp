@@ -15,14 +15,19 @@ using namespace cuda::w4a16;
 
 void sort_cuda(const char* op, const TensorView& ids, int64_t experts, int32_t* sorted) {
   const CurrentDevice device(op, ids.device_index);
-  const bool wide = find_dtype(ids.dtype_code) == DType::kI64;
-  require_ok(op, grouped::sort(ids.data(), wide, ids.numel(), experts, sorted,
-                               current_stream(ids.device_index)));
+  const grouped::Sort sort{.ids = ids.data(),
+                           .wide = find_dtype(ids.dtype_code) == DType::kI64,
+                           .slots = ids.numel(),
+                           .experts = static_cast<int>(experts),
+                           .sorted = sorted};
+  require_ok(
+      op, grouped::launch(sort, device_info(ids.device_index), current_stream(ids.device_index)));
 }
 
 void run_moe_cuda(const char* op, const MoeCall& call, const TensorView& like) {
   const CurrentDevice device(op, like.device_index);
   const cudaStream_t stream = current_stream(like.device_index);
+  const DeviceInfo info = device_info(like.device_index);
   const int64_t columns = call.columns();
   std::optional<Scratch> of_slots, workspace;
   if (call.weights != nullptr) {
@@ -40,19 +45,19 @@ void run_moe_cuda(const char* op, const MoeCall& call, const TensorView& like) {
                                  .perm = call.perm,
                                  .activation = call.activation,
                                  .y = of_slots ? of_slots->data : call.result};
-  const grouped::Plan plan = grouped::make_plan(problem, device_info(like.device_index));
+  const grouped::Plan plan = grouped::make_plan(problem, info);
   if (plan.workspace_bytes > 0) workspace.emplace(plan.workspace_bytes, like);
   require_ok(op, grouped::launch(problem, plan, workspace ? workspace->data : nullptr, stream));
   if (call.weights == nullptr) return;
-  require_ok(op, grouped::combine({.tokens = call.tokens,
-                                   .top_k = call.top_k,
-                                   .columns = columns,
-                                   .dtype = call.dtype,
-                                   .y = problem.y,
-                                   .weights = call.weights,
-                                   .weights_dtype = call.weights_dtype,
-                                   .result = call.result},
-                                  stream));
+  const grouped::Combine combine{.tokens = call.tokens,
+                                 .top_k = call.top_k,
+                                 .columns = columns,
+                                 .dtype = call.dtype,
+                                 .y = problem.y,
+                                 .weights = call.weights,
+                                 .weights_dtype = call.weights_dtype,
+                                 .result = call.result};
+  require_ok(op, grouped::launch(combine, info, stream));
 }
 
 }  // namespace xgemm::ops

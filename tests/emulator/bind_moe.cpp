@@ -44,8 +44,10 @@ grouped::Problem make_problem(int64_t experts, int64_t slots,
 }
 
 // block_m, stages: others than the plan's, where they are not 0.
+xgemm::DeviceInfo device_of(int capability) { return {.sm_count = 4, .capability = capability}; }
+
 void launch(const grouped::Problem& problem, int capability, int block_m, int stages) {
-  grouped::Plan plan = grouped::make_plan(problem, {.sm_count = 4, .capability = capability});
+  grouped::Plan plan = grouped::make_plan(problem, device_of(capability));
   if (block_m != 0) {
     plan.block_m = block_m;
     plan.tiles = problem.slots + problem.experts;  // more than there are
@@ -65,19 +67,24 @@ void bind_moe(py::module_& m) {
            py::arg("bias"), py::arg("perm"), py::arg("activation"), py::arg("y"));
   m.def("launch_moe", &launch);
   m.def("combine_moe", [](int64_t tokens, int64_t top_k, int64_t columns, int dtype, Address y,
-                          Address weights, int weights_dtype, Address result) {
-    require_ok(grouped::combine({.tokens = tokens,
-                                 .top_k = top_k,
-                                 .columns = columns,
-                                 .dtype = static_cast<xgemm::DType>(dtype),
-                                 .y = reinterpret_cast<const void*>(y),
-                                 .weights = reinterpret_cast<const void*>(weights),
-                                 .weights_dtype = static_cast<xgemm::DType>(weights_dtype),
-                                 .result = reinterpret_cast<void*>(result)},
-                                nullptr));
+                          Address weights, int weights_dtype, Address result, int capability) {
+    const grouped::Combine combine{.tokens = tokens,
+                                   .top_k = top_k,
+                                   .columns = columns,
+                                   .dtype = static_cast<xgemm::DType>(dtype),
+                                   .y = reinterpret_cast<const void*>(y),
+                                   .weights = reinterpret_cast<const void*>(weights),
+                                   .weights_dtype = static_cast<xgemm::DType>(weights_dtype),
+                                   .result = reinterpret_cast<void*>(result)};
+    require_ok(grouped::launch(combine, device_of(capability), nullptr));
   });
-  m.def("sort_moe", [](Address ids, bool wide, int64_t slots, int64_t experts, Address sorted) {
-    require_ok(grouped::sort(reinterpret_cast<const void*>(ids), wide, slots, experts,
-                             reinterpret_cast<int32_t*>(sorted), nullptr));
-  });
+  m.def("sort_moe",
+        [](Address ids, bool wide, int64_t slots, int experts, Address sorted, int capability) {
+          const grouped::Sort sort{.ids = reinterpret_cast<const void*>(ids),
+                                   .wide = wide,
+                                   .slots = slots,
+                                   .experts = experts,
+                                   .sorted = reinterpret_cast<int32_t*>(sorted)};
+          require_ok(grouped::launch(sort, device_of(capability), nullptr));
+        });
 }

@@ -15,7 +15,9 @@ def sort(ids: torch.Tensor, experts: int, machine: Machine) -> torch.Tensor:
     kept, sorted = memory.copy(ids), memory.empty((experts + 1 + ids.numel(),), torch.int32)
     machine.use()
     wide = ids.dtype == torch.int64
-    library().sort_moe(kept.data_ptr(), wide, ids.numel(), experts, sorted.data_ptr())
+    library().sort_moe(
+        kept.data_ptr(), wide, ids.numel(), experts, sorted.data_ptr(), machine.capability
+    )
     return sorted.clone()
 
 
@@ -65,6 +67,6 @@ def run(
     result = memory.empty((tokens, columns), a.dtype)
     library().combine_moe(
         tokens, top_k, columns, DTYPES[a.dtype], y.data_ptr(), address(weights),
-        DTYPES[weights.dtype], result.data_ptr(),
+        DTYPES[weights.dtype], result.data_ptr(), machine.capability,
     )  # fmt: skip
     return result.clone()

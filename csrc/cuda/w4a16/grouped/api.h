@@ -21,10 +21,16 @@ struct Combine {
   DType weights_dtype = DType::kF32;
   void* result = nullptr;  // [tokens, columns]
 };
-Status combine(const Combine& combine, cudaStream_t stream);
+Status launch(const Combine& combine, const DeviceInfo& device, cudaStream_t stream);
 
-// sorted[experts + 1 + slots] as moe_sort's result. ids: int32, or int64 where `wide`.
-Status sort(const void* ids, bool wide, int64_t slots, int64_t experts, int32_t* sorted,
-            cudaStream_t stream);
+// sorted[experts + 1 + slots] as moe_sort's result.
+struct Sort {
+  const void* ids = nullptr;  // [slots], int32, or int64 where `wide`
+  bool wide = false;
+  int64_t slots = 0;
+  int experts = 0;
+  int32_t* sorted = nullptr;
+};
+Status launch(const Sort& sort, const DeviceInfo& device, cudaStream_t stream);
 
 }  // namespace xgemm::cuda::w4a16::grouped

@@ -8,9 +8,9 @@
 
 namespace xgemm::cuda::w4a16::grouped {
 
-template <typename T, typename Tile>
+template <typename T, typename Tile, bool kOverlap>
 Status launch_kernel(const Params& params, int64_t tiles, cudaStream_t stream) {
-  const auto kernel = grouped_kernel<T, Tile>;
+  const auto kernel = grouped_kernel<T, Tile, kOverlap>;
   static SharedMemoryLimit limit;
   const cudaError_t error = limit.raise_to_most(reinterpret_cast<const void*>(kernel));
   if (error != cudaSuccess) return {error, "shared memory of the kernel for experts"};
@@ -18,19 +18,20 @@ Status launch_kernel(const Params& params, int64_t tiles, cudaStream_t stream) {
   const Grid grid{.blocks = dim3(static_cast<unsigned>(tiles * params.column_blocks)),
                   .threads = dim3(kThreads),
                   .shared_bytes = static_cast<size_t>(bytes),
-                  .stream = stream};
+                  .stream = stream,
+                  .overlaps_previous = kOverlap};
   return launch_grid("the W4A16 kernel for experts", grid, kernel, params);
 }
 
-template <typename T>
+template <typename T, bool kOverlap>
 Status launch_typed(const Params& params, const Instance& instance, cudaStream_t stream) {
   switch (instance.block_m) {
     case 8:
-      return launch_kernel<T, Tile8>(params, instance.tiles, stream);
+      return launch_kernel<T, Tile8, kOverlap>(params, instance.tiles, stream);
     case 16:
-      return launch_kernel<T, Tile16>(params, instance.tiles, stream);
+      return launch_kernel<T, Tile16, kOverlap>(params, instance.tiles, stream);
     default:
-      return launch_kernel<T, Tile32>(params, instance.tiles, stream);
+      return launch_kernel<T, Tile32, kOverlap>(params, instance.tiles, stream);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "cuda/shared_memory.h"
 #include "cuda/tile/convert.cuh"
 #include "cuda/tile/layout_index.h"
+#include "cuda/w4a16/grouped/overlap.cuh"
 #include "cuda/w4a16/grouped/params.h"
 #include "cuda/w4a16/grouped/rows.cuh"
 #include "cuda/w4a16/grouped/tile.h"
@@ -222,10 +223,12 @@ __device__ void clear_rows(const Params& p, const Halves& halves, const RowRange
   }
 }
 
-template <typename T, typename Tile>
+// kOverlap: it may start, and then wait, before earlier work in the stream has ended.
+template <typename T, typename Tile, bool kOverlap>
 __global__ void __launch_bounds__(kThreads, Tile::kCtasPerSm)
     grouped_kernel(const __grid_constant__ Params p) {
   XGEMM_DYNAMIC_SHARED(char, smem, 128);
+  wait_for_earlier<kOverlap>();
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int tile = blockIdx.x / p.column_blocks;
   const RowRange rows = find_rows(p.sorted, p.experts, p.slots, Tile::kBlockM, tile, lane);

@@ -3,7 +3,6 @@
 #include "common/math.h"
 #include "cuda/w4a16/grouped/api.h"
 #include "cuda/w4a16/grouped/instances.h"
-#include "cuda/w4a16/grouped/rows.h"
 #include "cuda/w4a16/grouped/tile.h"
 
 namespace xgemm::cuda::w4a16::grouped {
@@ -50,33 +49,45 @@ Status launch(const Problem& p, const Plan& plan, void* workspace, cudaStream_t 
   Params params = make_params(p, plan);
   if (p.dtype == DType::kF32) return launch_f32(params, p.weight.layout, plan.tiles, stream);
   if (plan.copy_x) {
-    const Status copied = copy_rows({.experts = params.experts,
-                                     .slots = params.slots,
-                                     .row_divisor = params.row_divisor,
-                                     .k = p.weight.layout.k,
-                                     .sorted = p.sorted,
-                                     .perm = p.perm,
-                                     .x = p.x,
-                                     .x_row_stride = p.x_row_stride,
-                                     .to = workspace,
-                                     .to_row_stride = plan.x_row_stride},
-                                    stream);
+    const auto copy = plan.overlap ? sm90::copy_rows : copy_rows;
+    const Status copied = copy({.experts = params.experts,
+                                .slots = params.slots,
+                                .row_divisor = params.row_divisor,
+                                .k = p.weight.layout.k,
+                                .sorted = p.sorted,
+                                .perm = p.perm,
+                                .x = p.x,
+                                .x_row_stride = p.x_row_stride,
+                                .to = workspace,
+                                .to_row_stride = plan.x_row_stride},
+                               stream);
     if (!copied.ok()) return copied;
     params.x = workspace, params.x_row_stride = plan.x_row_stride;
     params.row_divisor = 1;
   }
   if (plan.gate_after) params.y = static_cast<char*>(workspace) + plan.product_offset;
   params.y_vector = params.columns % 4 == 0 && reinterpret_cast<uintptr_t>(params.y) % 8 == 0;
-  const auto run = p.dtype == DType::kF16 ? launch_f16 : launch_bf16;
+  const auto run_f16 = plan.overlap ? sm90::launch_f16 : launch_f16;
+  const auto run_bf16 = plan.overlap ? sm90::launch_bf16 : launch_bf16;
+  const auto run = p.dtype == DType::kF16 ? run_f16 : run_bf16;
   const Status status = run(params, {plan.block_m, plan.tiles}, stream);
   if (!status.ok() || !plan.gate_after) return status;
-  return gate({.slots = p.slots,
-               .columns = p.columns(),
-               .dtype = p.dtype,
-               .activation = activation_of(p.activation),
-               .x = params.y,
-               .y = p.y},
-              stream);
+  const auto run_gate = plan.overlap ? sm90::gate : gate;
+  return run_gate({.slots = p.slots,
+                   .columns = p.columns(),
+                   .dtype = p.dtype,
+                   .activation = activation_of(p.activation),
+                   .x = params.y,
+                   .y = p.y},
+                  stream);
+}
+
+Status launch(const Combine& p, const DeviceInfo& device, cudaStream_t stream) {
+  return device.capability == 90 ? sm90::combine(p, stream) : combine(p, stream);
+}
+
+Status launch(const Sort& p, const DeviceInfo& device, cudaStream_t stream) {
+  return device.capability == 90 ? sm90::sort(p, stream) : sort(p, stream);
 }
 
 }  // namespace xgemm::cuda::w4a16::grouped

@@ -49,6 +49,7 @@ Plan make_plan(const Problem& p, const DeviceInfo& device) {
   const int steps = static_cast<int>(ceil_div<int64_t>(layout.units(), kWarps));
   Plan plan{};
   plan.block_m = wanted_rows(p);
+  plan.overlap = device.capability == 90;
   const auto try_tile = [&](auto tile) {
     using Tile = decltype(tile);
     if (plan.stages > 0 || plan.block_m < Tile::kBlockM) return;

@@ -36,6 +36,7 @@ struct Plan {
   int64_t tiles;    // at the most, over all experts
   bool copy_x;      // into rows that whole copies can read, in the order of the expert's channels
   bool gate_after;  // by a kernel of its own: the halves of columns are not aligned
+  bool overlap;     // starts before earlier work in the stream has ended: Hopper
   int64_t x_row_stride;     // of the copy, elements
   int64_t workspace_bytes;  // the copy, then the product before the gate
   int64_t product_offset;   // bytes

@@ -1,25 +1,19 @@
 // A router's slots ordered by expert: a stable counting sort by one CTA.
+#pragma once
+
 #include <algorithm>
 
 #include "common/math.h"
 #include "cuda/launch.h"
 #include "cuda/shared_memory.h"
-#include "cuda/w4a16/grouped/api.h"
+#include "cuda/w4a16/grouped/instances.h"
+#include "cuda/w4a16/grouped/overlap.cuh"
 
 namespace xgemm::cuda::w4a16::grouped {
-namespace {
 
-constexpr unsigned kAll = 0xffffffffu;
-constexpr int kMaxThreads = 1024, kMaxWarps = kMaxThreads / 32;
+inline constexpr int kMaxThreads = 1024, kMaxWarps = kMaxThreads / 32;
 // Experts beyond which their counts do not fit into shared memory.
-constexpr int kMaxCounted = 1023;
-
-struct Sort {
-  const void* ids;
-  int64_t slots;
-  int experts;
-  int32_t* sorted;
-};
+inline constexpr int kMaxCounted = 1023;
 
 // The bucket of a slot: its expert, or the number of experts.
 template <typename Id>
@@ -30,12 +24,12 @@ __device__ int bucket_of(const Sort& p, int64_t slot) {
 
 // The sum of the values of the threads before this one. `sums` has room for kMaxWarps; called by
 // all threads, which have read what they want of shared memory by then.
-__device__ int sum_before(int value, int* sums, int* all) {
+__device__ inline int sum_before(int value, int* sums, int* all) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   int before = value;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(kAll, before, step);
+    const int other = __shfl_up_sync(0xffffffffu, before, step);
     if (lane >= step) before += other;
   }
   if (lane == 31) sums[warp] = before;
@@ -52,12 +46,13 @@ __device__ int sum_before(int value, int* sums, int* all) {
 
 // Few experts: a round takes a slot for each thread. counts[warp][bucket] is that of the round, and
 // next[bucket] the place in the order that its first slot gets.
-template <typename Id>
+template <typename Id, bool kOverlap>
 __global__ void __launch_bounds__(kMaxThreads) counted_kernel(const __grid_constant__ Sort p) {
-  XGEMM_DYNAMIC_SHARED(int, smem, 16);
+  XGEMM_DYNAMIC_SHARED(int, sort_smem, 16);
+  wait_for_earlier<kOverlap>();
   const int threads = blockDim.x, thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int warps = threads / 32, buckets = p.experts + 1;
-  int* sums = smem;
+  int* sums = sort_smem;
   int* next = sums + kMaxWarps;
   auto* counts = reinterpret_cast<uint8_t*>(next + buckets);  // [warps][buckets]
 
@@ -83,7 +78,7 @@ __global__ void __launch_bounds__(kMaxThreads) counted_kernel(const __grid_const
     int rank = 0, same = 0;  // of the warp's slots in this bucket: before this one, and all
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      const bool equal = __shfl_sync(kAll, bucket, i) == bucket;
+      const bool equal = __shfl_sync(0xffffffffu, bucket, i) == bucket;
       rank += equal && i < lane ? 1 : 0;
       same += equal ? 1 : 0;
     }
@@ -106,9 +101,10 @@ __global__ void __launch_bounds__(kMaxThreads) counted_kernel(const __grid_const
 }
 
 // Any number of experts: a thread has a bucket, and looks at all slots.
-template <typename Id>
+template <typename Id, bool kOverlap>
 __global__ void __launch_bounds__(kMaxThreads) searched_kernel(const __grid_constant__ Sort p) {
   XGEMM_DYNAMIC_SHARED(int, sums, 16);
+  wait_for_earlier<kOverlap>();
   const int buckets = p.experts + 1;
   int begin = 0;
   for (int first = 0; first < buckets; first += static_cast<int>(blockDim.x)) {
@@ -130,24 +126,23 @@ __global__ void __launch_bounds__(kMaxThreads) searched_kernel(const __grid_cons
   }
 }
 
-template <typename Id>
-Status launch_sort(const Sort& p, cudaStream_t stream) {
+template <typename Id, bool kOverlap>
+Status sort_typed(const Sort& p, cudaStream_t stream) {
   const int64_t most = std::max<int64_t>(p.slots, p.experts + 1);
   const int threads = static_cast<int>(std::min<int64_t>(round_up<int64_t>(most, 32), kMaxThreads));
-  Grid grid{.blocks = dim3(1), .threads = dim3(threads), .stream = stream};
+  Grid grid{
+      .blocks = dim3(1), .threads = dim3(threads), .stream = stream, .overlaps_previous = kOverlap};
   const char* where = "the order of the experts' rows";
   grid.shared_bytes = kMaxWarps * sizeof(int);
-  if (p.experts > kMaxCounted) return launch_grid(where, grid, searched_kernel<Id>, p);
+  if (p.experts > kMaxCounted) return launch_grid(where, grid, searched_kernel<Id, kOverlap>, p);
   grid.shared_bytes += (p.experts + 1) * (sizeof(int) + threads / 32);
-  return launch_grid(where, grid, counted_kernel<Id>, p);
+  return launch_grid(where, grid, counted_kernel<Id, kOverlap>, p);
 }
 
-}  // namespace
-
-Status sort(const void* ids, bool wide, int64_t slots, int64_t experts, int32_t* sorted,
-            cudaStream_t stream) {
-  const Sort p{ids, slots, static_cast<int>(experts), sorted};
-  return wide ? launch_sort<int64_t>(p, stream) : launch_sort<int32_t>(p, stream);
+template <bool kOverlap>
+Status launch_sort(const Sort& p, cudaStream_t stream) {
+  return p.wide ? sort_typed<int64_t, kOverlap>(p, stream)
+                : sort_typed<int32_t, kOverlap>(p, stream);
 }
 
 }  // namespace xgemm::cuda::w4a16::grouped
