@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from xgemm.cli.app import app
 from xgemm.ladder import plot, problems, run, rungs, source
-from xgemm.ladder.library import ops
+from xgemm.ladder.library import has_cuda_rungs, ops
 from xgemm.ladder.rungs import CPU, LADDERS
 
 ALL_RUNGS = [(name, n) for name, ladder in LADDERS.items() for n in range(ladder.rungs)]
@@ -199,6 +199,44 @@ def test_bad_input_is_refused_before_anything_is_measured(arguments, message, mo
     result = CliRunner().invoke(app, ["ladder", *arguments])
     assert result.exit_code != 0
     assert message in f"{result.output}{result.exception}"
+
+
+@pytest.mark.skipif(not has_cuda_rungs(), reason="this build holds no CUDA kernels")
+@pytest.mark.parametrize(
+    ("name", "size", "message"),
+    [
+        ("reduce", "1000", "reduce rung 0: the number of elements must be a multiple of the tile"),
+        ("sgemm", "128x64x64", "sgemm rung 3: n must be a multiple of the tile's 128, got 64"),
+        ("hgemm", "128x128x64", "hgemm rung 7: n must be a multiple of the tile's 256, got 128"),
+        ("hopper", "128x128x96", "hopper rung 1: k must be a multiple of the tile's 64, got 96"),
+        ("w4a16", "1x128x64", "w4a16: k must be a multiple of the group's 128: 1x128x64"),
+        ("w4a16", "1x64x128", "w4a16 rung 5: n must be a multiple of the tile's 256, got 64"),
+    ],
+)
+def test_a_size_that_does_not_divide_names_rung_and_tile(name: str, size: str, message: str):
+    ladder = LADDERS[name]
+    run.check_sizes(run.Climb(ladder, list(ladder.sizes), list(range(ladder.rungs))))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run.check_sizes(run.Climb(ladder, [ladder.sizes[0], size], list(range(ladder.rungs))))
+
+
+@pytest.mark.parametrize(
+    ("built", "capability", "reason"),
+    [
+        (False, (9, 0), "this build of xgemm holds no CUDA kernels"),
+        (True, (8, 6), "needs a GPU of compute capability 9.0; this one has 8.6"),
+        (True, (10, 0), "needs a GPU of compute capability 9.0; this one has 10.0"),
+        (True, (9, 0), None),
+    ],
+)
+def test_why_a_ladder_cannot_be_climbed(built, capability, reason, monkeypatch):
+    monkeypatch.setattr(run, "has_cuda_rungs", lambda: built)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert run.skip_reason(LADDERS["hopper"]) == reason
+    older = "needs a GPU of compute capability 8.0 or more; this one has 7.5"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    assert run.skip_reason(LADDERS["sgemm"]) == (older if built else reason)
 
 
 def test_a_wrong_result_has_an_error_and_no_time(monkeypatch: pytest.MonkeyPatch):

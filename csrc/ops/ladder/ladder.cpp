@@ -154,6 +154,26 @@ Tensor hopper(const Tensor& a, const Tensor& b, int64_t rung) {
   return product({"hopper", DType::kBF16, true, gpu::hopper_rungs()}, a, b, rung);
 }
 
+// What m, n and k must be multiples of; of a sum the number of elements, 1 and 1.
+std::tuple<int64_t, int64_t, int64_t> tile(const StringArg& ladder, int64_t rung) {
+  const std::string_view name = ladder.text;
+  if (name == "reduce") return {find_rung("tile", gpu::reduce_rungs(), rung).tile, 1, 1};
+  if (name == "w4a16") {
+    const gpu::QuantizedRung& found = find_rung("tile", gpu::w4a16_rungs(), rung);
+    return {1, found.tile_n, found.tile_k};
+  }
+  if (name != "sgemm" && name != "hgemm" && name != "hopper") {
+    value_error("tile: ladder must be reduce, sgemm, hgemm, hopper or w4a16, got ",
+                printable(name));
+  }
+  const gpu::ProductRung& found = find_rung("tile",
+                                            name == "sgemm"   ? gpu::sgemm_rungs()
+                                            : name == "hgemm" ? gpu::hgemm_rungs()
+                                                              : gpu::hopper_rungs(),
+                                            rung);
+  return {found.tile_m, found.tile_n, found.tile_k};
+}
+
 // Runs `steps` of an instruction, or reads x; returns the FLOP, or the bytes. To `clocks` are added
 // the cycles and the nanoseconds of a multiprocessor.
 double peak(const Tensor& clocks, const Tensor& x, const StringArg& instruction, int64_t steps) {
@@ -200,6 +220,7 @@ STABLE_TORCH_LIBRARY(xgemm_ladder, m) {
   m.def("reduce(Tensor x, int rung) -> Tensor");
   m.def("sgemm(Tensor a, Tensor b, int rung) -> Tensor");
   m.def("peak(Tensor(a!) clocks, Tensor x, str instruction, int steps) -> float");
+  m.def("tile(str ladder, int rung) -> (int, int, int)");
   m.def("hgemm(Tensor a, Tensor b, int rung) -> Tensor");
   m.def("hopper(Tensor a, Tensor b, int rung) -> Tensor");
   m.def(
@@ -217,6 +238,9 @@ STABLE_TORCH_LIBRARY(xgemm_ladder, m) {
 
 STABLE_TORCH_LIBRARY_IMPL(xgemm_ladder, CompositeExplicitAutograd, m) {
   m.impl("cpu_peak", TORCH_BOX(&xgemm::ops::ladder::cpu_peak));
+#ifdef XGEMM_WITH_CUDA
+  m.impl("tile", TORCH_BOX(&xgemm::ops::ladder::tile));
+#endif
 }
 
 STABLE_TORCH_LIBRARY_IMPL(xgemm_ladder, CPU, m) {

@@ -25,6 +25,7 @@ def ops() -> Any:
 
 def has_cuda_rungs() -> bool:
     """Whether the library was built with nvcc."""
+    ops()
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(_PROBE, "CUDA"))
 
 

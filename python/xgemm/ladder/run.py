@@ -12,7 +12,7 @@ from xgemm.bench.run import environment
 from xgemm.bench.timing import time_calls
 from xgemm.ladder.library import has_cuda_rungs, ops
 from xgemm.ladder.peak import measure_peak
-from xgemm.ladder.problems import Problem, make_problem
+from xgemm.ladder.problems import GROUP, Problem, make_problem
 from xgemm.ladder.rungs import Ladder
 from xgemm.ladder.source import read_rung
 
@@ -53,7 +53,6 @@ def skip_reason(ladder: Ladder) -> str | None:
         capability = torch.backends.cpu.get_cpu_capability()
         has_avx2 = capability in ("AVX2", "AVX512")
         return None if has_avx2 else f"needs a CPU with AVX2; torch finds {capability}"
-    ops()
     if not has_cuda_rungs():
         return "this build of xgemm holds no CUDA kernels"
     if not torch.cuda.is_available():
@@ -66,6 +65,26 @@ def skip_reason(ladder: Ladder) -> str | None:
         needed = f"{ladder.capability / 10:.1f}{more}"
         return f"needs a GPU of compute capability {needed}; this one has {found / 10:.1f}"
     return None
+
+
+def check_sizes(asked: Climb) -> None:
+    """A GPU's rungs take sizes that their tiles divide; the CPU's take any."""
+    ladder = asked.ladder
+    if ladder.device == "cpu":
+        return
+    names = ["the number of elements"] if ladder.name == "reduce" else ["m", "n", "k"]
+    for size in asked.sizes:
+        found = dict(zip(names, map(int, size.split("x")), strict=True))
+        if ladder.name == "w4a16" and found["k"] % GROUP:
+            raise ValueError(f"ladder: w4a16: k must be a multiple of the group's {GROUP}: {size}")
+        for number in asked.rungs:
+            tile = ops().tile(ladder.name, number)
+            for (name, value), multiple in zip(found.items(), tile, strict=False):
+                if value % multiple:
+                    raise ValueError(
+                        f"ladder: {ladder.name} rung {number}: {name} must be a multiple of the"
+                        f" tile's {multiple}, got {value}"
+                    )
 
 
 def climb(asked: Climb, on_step: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
@@ -83,6 +102,7 @@ def climb(asked: Climb, on_step: Callable[[str], None] = lambda text: None) -> d
     }
     if reason is not None:
         return report
+    check_sizes(asked)
     threads = torch.get_num_threads()
     if ladder.device == "cpu":
         torch.set_num_threads(1)
