@@ -85,7 +85,7 @@ demo: $(STAMPS)/tools
 	@$(BIN)/xgemm demo $(if $(QUESTION),"$$QUESTION")
 
 test: build $(STAMPS)/test $(STAMPS)/model $(STAMPS)/encoder
-	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 fuzz: build $(STAMPS)/test
 	@for fuzzer in $(sort $(wildcard tests/fuzz_*.py)); do $(BIN)/python $$fuzzer || exit 1; done
