@@ -290,6 +290,7 @@ __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int w
   const uint64_t a_base = operand_descriptor<kAMn>(smem.stages[0].a, row);
   const uint64_t b_base = operand_descriptor<kBMn>(smem.stages[0].b, 0);
   const int first = Tile::kSharers == 1 ? 0 : warpgroup;
+  // (Not PipelineState: a warpgroup walks over every other stage where two share the k of 64 rows.)
   int stage = first, previous = 0;
   uint32_t parity = 0;
 #pragma unroll 1

@@ -2,7 +2,9 @@
 //
 // It takes the same units of every tile, so that of X it needs its own channels only, and waits for
 // no other warp: not for X, not for a place in the ring, and for those who add up the warps' sums
-// only where they are a whole tile behind.
+// only where they are a whole tile behind. Stages and parities are written out:
+// tile/pipeline_state.cuh makes other machine code of all 18 kernels (no instruction more), which
+// is not timed.
 #pragma once
 
 #include "cuda/ptx/bulk_load_policy.h"
