@@ -15,11 +15,13 @@ int shared_memory(int capability) {
 }
 constexpr int kReserved = 1 << 10;  // of each CTA, by the system
 
-// As many as its CTAs on an SM leave room for, or one CTA alone; 0 where not even that holds one.
+// As many as the CTAs of an SM leave room for, or fewer CTAs; 0 where not even one has a stage.
 template <typename Tile>
-int stages_of(int unit_bytes, int steps, int capability) {
-  for (int ctas = Tile::kCtasPerSm; ctas > 0; --ctas) {
-    const int each = shared_memory(capability) / ctas - kReserved;
+int stages_of(int unit_bytes, int steps, int64_t ctas, const DeviceInfo& device) {
+  const int64_t on_each = ceil_div<int64_t>(ctas, std::max(device.sm_count, 1));
+  const int most = static_cast<int>(std::clamp<int64_t>(on_each, 1, Tile::kCtasPerSm));
+  for (int on_sm = most; on_sm > 0; --on_sm) {
+    const int each = shared_memory(device.capability) / on_sm - kReserved;
     int stages = std::min(kMaxStages, std::max(steps, 1));
     while (stages > 0 && Tile::shared_bytes(unit_bytes, stages) > each) --stages;
     if (stages > 0) return stages;
@@ -53,7 +55,8 @@ Plan make_plan(const Problem& p, const DeviceInfo& device) {
   const auto try_tile = [&](auto tile) {
     using Tile = decltype(tile);
     if (plan.stages > 0 || plan.block_m < Tile::kBlockM) return;
-    plan.stages = stages_of<Tile>(unit_bytes, steps, device.capability);
+    const int64_t ctas = most_tiles(p, Tile::kBlockM) * ceil_div<int64_t>(layout.n, kColumns);
+    plan.stages = stages_of<Tile>(unit_bytes, steps, ctas, device);
     if (plan.stages > 0) plan.block_m = Tile::kBlockM;
   };
   if (p.dtype == DType::kF32) {

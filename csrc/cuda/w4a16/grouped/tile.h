@@ -8,7 +8,9 @@
 
 namespace xgemm::cuda::w4a16::grouped {
 
-inline constexpr int kWarps = 8, kThreads = 32 * kWarps;  // warps take the units along k by turns
+// Warps take the units along k by turns. Four, so that several CTAs share an SM and one of them has
+// copies under way while another finds its rows or adds its sums.
+inline constexpr int kWarps = 4, kThreads = 32 * kWarps;
 inline constexpr int kColumns = static_cast<int>(w4::kRowColumns);  // of W, of a CTA
 inline constexpr int kMaxStages = 4;
 inline constexpr int kChannelBytes = 2 * kColumns * 2;  // scales and zeros of group_size -1
@@ -39,8 +41,8 @@ struct TileConfig {
   }
 };
 
-using Tile8 = TileConfig<1, 2>;
-using Tile16 = TileConfig<2, 1>;
-using Tile32 = TileConfig<4, 1>;
+using Tile8 = TileConfig<1, 4>;
+using Tile16 = TileConfig<2, 3>;
+using Tile32 = TileConfig<4, 2>;
 
 }  // namespace xgemm::cuda::w4a16::grouped
