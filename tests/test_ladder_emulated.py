@@ -13,7 +13,7 @@ from xgemm.ladder.rungs import LADDERS
 
 ORDERS = (
     Machine(late_copies=True, late_products=True, seed=1),
-    Machine(late_copies=True, seed=2),
+    Machine(late_copies=True, late_products=True, seed=2),
     Machine(seed=3, descending=True),
 )
 
