@@ -113,7 +113,7 @@ def _repository_text(path: Path) -> str:
 def _read_me() -> str:
     text = (ROOT / "README.md").read_text()
     text = re.sub(r"\]\(docs/", "](", text)
-    inside = "guide/|design/|measurements/|ladders/|tutorials/|plots/|glossary"
+    inside = "guide/|design/|measurements/|ladders/|tutorials/|plots/|glossary|layouts"
     elsewhere = re.compile(rf"\]\((?!https?:|{inside})([^)#]+)(#[^)]*)?\)")
     return elsewhere.sub(r"](../\1)", text)
 
