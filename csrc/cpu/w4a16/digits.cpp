@@ -75,9 +75,11 @@ RowDigits::RowDigits(const W4Problem& problem, int64_t first, int64_t count,
     block.sums = block.power + block.rows * row.groups;
     next += block.rows * row.total;
   }
-  parallel.for_each(count, [&](int64_t i) {
+  const auto one = [&](int64_t i) {
     arrange(problem, first + i, static_cast<int>(i % kDigitRows), blocks_[i / kDigitRows]);
-  });
+  };
+  const bool alone = count * padded_k(problem) <= kAloneElements;
+  alone ? Parallel(1).for_each(count, one) : parallel.for_each(count, one);
 }
 
 }  // namespace xgemm::cpu::w4a16

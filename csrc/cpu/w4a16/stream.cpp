@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <sstream>
+#include <type_traits>
 #include <vector>
 
 #include "common/json.h"
@@ -31,6 +32,9 @@ constexpr int64_t kDigitChunk = 256;
 // Products of a weight and an activation below which waking another thread costs more than it
 // saves.
 constexpr int64_t kProductsPerTask = 1 << 17;
+// The same where tiles multiply; decoding the weights costs as much as 16 rows. (Xeon: 16 rows of
+// 576x576 take 51 us with one thread and 56 with two, 5 rows of 1536x576 74 and 58.)
+constexpr int64_t kTileProductsPerTask = 1 << 24, kDecodingRows = 16;
 constexpr int64_t kPartsPerThread = 4;
 
 // Columns [column, column + count) of a row of Y.
@@ -124,12 +128,16 @@ void stream_rows(const W4Problem& problem, const std::vector<Block>& blocks, int
   constexpr int64_t kStripsPerRow = w4::kRowColumns / kColumns;
   const int64_t strips = ceil_div(layout.n, kColumns);
   // Whole rows of qweight, read front to back, where there are enough of them to share out evenly.
-  const int64_t worthwhile = ceil_div(count * layout.n * layout.k + 1, kProductsPerTask);
+  constexpr bool kTiles = std::is_same_v<Block, PartBlock>;
+  constexpr int64_t kPerTask = kTiles ? kTileProductsPerTask : kProductsPerTask;
+  const int64_t work = (kTiles ? count + kDecodingRows : count) * layout.n * layout.k;
+  const int64_t worthwhile = ceil_div(work + 1, kPerTask);
   const int64_t threads = std::min<int64_t>(parallel.num_threads(), worthwhile);
   // A thread takes the next part when it is done with one: others may be slower, or not run at all
   // for a while where processes share the cores.
   const int64_t wanted = threads == 1 ? 1 : kPartsPerThread * threads;
-  const int64_t grain = layout.rows() >= 4 * wanted ? kStripsPerRow : 1;
+  // Tiles take strips by pairs.
+  const int64_t grain = layout.rows() >= 4 * wanted ? kStripsPerRow : kTiles ? 2 : 1;
   const int64_t parts = std::min(wanted, ceil_div(strips, grain));
   std::atomic<int64_t> next{0};
   parallel.for_each(std::min(threads, parts), [&](int64_t) {
@@ -140,6 +148,36 @@ void stream_rows(const W4Problem& problem, const std::vector<Block>& blocks, int
         stream_strips<Block, kRows>(problem, blocks, row, first, last);
         first = last;
       }
+    }
+  });
+}
+
+// Rows of a thread from which each decoding all weights costs less than sharing parts of X.
+constexpr int64_t kRowsPerThread = 16;
+
+// Columns are cut between threads, or rows where each gets enough of them: it makes the parts that
+// it multiplies then, which lie in its own caches, and no thread waits for another's.
+void stream_by_tiles(const W4Problem& problem, const Parallel& parallel) {
+  const int64_t threads = parallel.num_threads();
+  if (problem.m < kRowsPerThread * threads) {
+    const int64_t chunk = part_chunk(problem);
+    for (int64_t row = 0; row < problem.m; row += chunk) {
+      const int64_t count = std::min(chunk, problem.m - row);
+      const w4a16::RowParts rows(problem, row, count, parallel);
+      stream_rows<PartBlock, w4a16::kPartRows>(problem, rows.blocks(), row, count, parallel);
+    }
+    return;
+  }
+  const int64_t blocks = round_up(ceil_div<int64_t>(problem.m, w4a16::kPartRows), threads);
+  std::atomic<int64_t> next{0};
+  parallel.for_each(threads, [&](int64_t) {
+    const Parallel alone(1);
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < blocks;) {
+      const Range range = split_range(problem.m, blocks, i);
+      const int64_t count = range.end - range.begin;
+      if (count == 0) continue;
+      const w4a16::RowParts rows(problem, range.begin, count, alone);
+      stream_rows<PartBlock, w4a16::kPartRows>(problem, rows.blocks(), range.begin, count, alone);
     }
   });
 }
@@ -163,15 +201,7 @@ void w4a16_stream(const W4Problem& problem, const Parallel& parallel) {
     stream_rows<RowBlock, w4a16::kMaxRows>(problem, rows.blocks(), 0, problem.m, parallel);
     return;
   }
-  if (by_tiles(problem)) {
-    const int64_t chunk = part_chunk(problem);
-    for (int64_t row = 0; row < problem.m; row += chunk) {
-      const int64_t count = std::min(chunk, problem.m - row);
-      const w4a16::RowParts rows(problem, row, count, parallel);
-      stream_rows<PartBlock, w4a16::kPartRows>(problem, rows.blocks(), row, count, parallel);
-    }
-    return;
-  }
+  if (by_tiles(problem)) return stream_by_tiles(problem, parallel);
   for (int64_t row = 0; row < problem.m; row += kDigitChunk) {
     const int64_t count = std::min(kDigitChunk, problem.m - row);
     const w4a16::RowDigits rows(problem, row, count, parallel);

@@ -68,9 +68,11 @@ RowParts::RowParts(const W4Problem& problem, int64_t first, int64_t count, const
     next += floats.total();
   }
   const int64_t slots = (std::ssize(blocks_) - 1) * kPartRows + blocks_.back().padded_rows();
-  parallel.for_each(slots, [&](int64_t i) {
+  const auto one = [&](int64_t i) {
     arrange(problem, first + i, static_cast<int>(i % kPartRows), blocks_[i / kPartRows]);
-  });
+  };
+  const bool alone = slots * padded_k(problem) <= kAloneElements;
+  alone ? Parallel(1).for_each(slots, one) : parallel.for_each(slots, one);
 }
 
 }  // namespace xgemm::cpu::w4a16

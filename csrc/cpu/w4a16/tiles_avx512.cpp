@@ -240,8 +240,9 @@ void multiply_unit(const PartTask& task, const Unit& weights, int64_t unit, int 
   constexpr int64_t kTileParts = kStepsPerUnit * kParts * kTileElements;
   Pipeline<kParts> pipeline(layout.zeros && !layout.per_channel());
   for (int tile = 0; tile < block.row_tiles; tile += 2) {
-    for (int strip = 0; strip < strips; strip += 2) {
-      for (int g = 0; g * group_steps < steps; ++g) {
+    for (int g = 0; g * group_steps < steps; ++g) {
+      // All strips before the next group: tiles of X come from the L2 cache once.
+      for (int strip = 0; strip < strips; strip += 2) {
         const int first = g * group_steps, row = tile * block.tile_rows;
         pipeline.push({.x = block.x + (unit * block.row_tiles + tile) * kTileParts +
                             first * kParts * kTileElements,
