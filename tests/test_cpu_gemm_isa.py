@@ -314,6 +314,7 @@ ISAS_4_BIT = [
         "avx512vnni",
         marks=pytest.mark.skipif(not cpu_runs_vnni(), reason="CPU lacks AVX-512 VNNI"),
     ),
+    ISAS_BF16[1],  # amx
 ]
 
 
@@ -370,3 +371,23 @@ def test_explain_names_the_kernel(isa: str) -> None:
     assert ": short (" in short
     assert "threads 1x2" in short
     assert ": no sum (k or alpha is 0" in empty
+
+
+EXPLAIN_4_BIT = """
+import xgemm
+
+for m in (4, 5):
+    for invariant in (False, True):
+        choice = xgemm.explain(
+            "mul.w4a16", m, 64, 128, dtype="float32", group_size=32, batch_invariant=invariant
+        )["choice"]
+        print(choice["isa"], choice["kernel"], choice["reason"], sep="; ")
+"""
+
+
+@pytest.mark.parametrize("isa", [ISAS_BF16[1]])
+def test_explain_names_the_kernel_of_4_bit(isa: str) -> None:
+    few, invariant, rows, many_invariant = run_with(isa, EXPLAIN_4_BIT).splitlines()
+    for line in (few, invariant, many_invariant):
+        assert line.startswith("amx; 8-bit dot products; ")
+    assert rows == "amx; tiles of bf16; the CPU has amx and m >= 5"
