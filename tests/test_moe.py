@@ -228,3 +228,54 @@ def test_a_sample_at_a_time() -> None:
     ids = torch.stack([m.ids, m.ids.flip(0)])
     sorted = torch.vmap(lambda i: ops.moe_sort(i, 3))(ids)
     assert torch.equal(sorted, torch.stack([ops.moe_sort(i, 3) for i in ids]))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", ["none", "silu_and_mul"])
+def test_a_graph_takes_other_experts(activation: str) -> None:
+    """Captured once with some ids and replayed with others, among them none at all."""
+    form: dict[str, Any] = {"weights": torch.float32, "activation": activation, "strangers": True}
+    m = mixture(30, 4, 40, 256, 512, **form).to("cuda")
+    run_op(m)  # loads the kernels
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = run_op(m)
+    for seed in range(4):
+        ids = torch.randint(-2, 42, m.ids.shape, generator=torch.Generator().manual_seed(seed))
+        m.ids.copy_(ids if seed else torch.full_like(ids, -1))
+        graph.replay()
+        check(m, lambda _: y)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize(("group_size", "zeros", "scales"), FORMATS, ids=str)
+def test_a_row_does_not_depend_on_the_others(
+    group_size: int, zeros: str, scales: torch.dtype, dtype: torch.dtype
+) -> None:
+    """Bit by bit: whatever the tile, and whatever other experts get."""
+    m = mixture(400, 2, 6, 192, 1100, dtype, group_size, zeros, scales, bias=True).to("cuda")
+    whole = run_op(m).view(400, 2, -1)
+    for rows in (slice(0, 1), slice(7, 9), slice(3, 30), slice(100, 201)):
+        part = Mixture(m.weights_4bit, m.ids[rows], m.a[rows], m.bias).to("cuda")
+        assert torch.equal(run_op(part).view_as(whole[rows]), whole[rows]), rows
+
+
+@pytest.mark.gpu
+def test_a_layer_is_the_same_in_every_run() -> None:
+    """Each kernel starts under the one before it: one that did not wait would differ at times."""
+    up = mixture(64, 8, 128, 512, 256, activation="silu_and_mul").to("cuda")
+    down = mixture(64, 8, 128, 256, 256, rows="slots", weights=torch.float32, seed=9).to("cuda")
+    sorted = ops.moe_sort(up.ids, 128)
+    _, *up_rest = up.args(sorted)
+    _, *down_rest = down.args(sorted)
+
+    def layer() -> torch.Tensor:
+        order = ops.moe_sort(up.ids, 128)
+        up_rest[1] = down_rest[1] = order
+        h = ops.moe.w4a16(up.a, *up_rest, **up.options())
+        return ops.moe.w4a16(h, *down_rest, **down.options())
+
+    first = layer()
+    runs = [layer() for _ in range(200)]
+    assert all(torch.equal(first, other) for other in runs)
