@@ -43,7 +43,7 @@ def test_operators_and_live_pages_are_there(site: Path):
     assert len(pages) >= 10
     assert all(f'href="live/{page}"' in layouts for page in pages)
     assert "xgemm layout swizzle 128 --html" in layouts
-    assert "xgemm layout smem &quot;lane % 16 * 32&quot; 16 --html" in layouts
+    assert 'xgemm layout smem "lane % 16 * 32" 16 --html' in layouts
     assert '<iframe src="live/ldmatrix-128.html"' in layouts
 
 
