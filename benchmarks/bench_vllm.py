@@ -152,7 +152,9 @@ class _Engine:
         experts = [line for line in lines if "MoE backend" in line or "XgemmExpertsMethod" in line]
         self.result = json.loads(results[0].removeprefix("RESULT "))
         self.result["kernel"] = chosen[0].split("Using ")[-1].split()[0] if chosen else "?"
-        self.result["experts"] = experts[-1].split("Using ")[-1].split()[0] if experts else ""
+        self.result["experts"] = (
+            experts[-1].split("Using ")[-1].split()[0].strip("'") if experts else ""
+        )
         self.result["name"] = self.kernel
         shown = {key: self.result[key] for key in _SHOWN}
         at = time.monotonic() - _BEGIN  # what is known if the rest is cut off

@@ -30,6 +30,9 @@ from typing import Any
 from vllm_models import SHAPES, Variant, make_model
 
 SHARED, GAP = 0.8, 0.5  # least share of the likeliest tokens, largest difference of one's
+# Rounding sends some tokens to other experts: vLLM's humming is 0.59 from its own Marlin in
+# bench_vllm.py's qwen3moe:16.
+EXPERTS_GAP = 1.0
 PROMPTS, ALONE = 16, 3  # prompts that are answered together, and how many of them alone as well
 KERNEL = "XgemmLinearKernel"
 DENSE, EXPERTS = SHAPES["tiny"], SHAPES["tinymoe"]
@@ -154,7 +157,8 @@ def judge(name: str, found: dict[str, dict[str, Any]]) -> list[str]:
     pairs = list(zip(found[case.like]["logprobs"], given["logprobs"], strict=True))
     gaps = [abs(p - b[t]) for a, b in pairs for t, p in a.items() if t in b]
     share = len(gaps) / sum(len(a) for a, _ in pairs)
-    same = share > SHARED and max(gaps) < GAP
+    bound = EXPERTS_GAP if "experts" in name else GAP
+    same = share > SHARED and max(gaps) < bound
     print(
         f"{name:26} against {case.like:17} {share:4.0%} shared, gap {max(gaps, default=0):.3f}"
         f" -> {'same' if same else 'different'}; {what}",

@@ -198,6 +198,7 @@ def test_vllm_table(capsys: pytest.CaptureFixture[str]) -> None:
         {
             "name": "machete",
             "kernel": "Machete",
+            "experts": "",
             "tokens_per_s": {"1": 100.0},
             "first_token_s": {"512": 0.03},
             "start_s": 60.0,
@@ -207,6 +208,7 @@ def test_vllm_table(capsys: pytest.CaptureFixture[str]) -> None:
         {
             "name": "xgemm",
             "kernel": "Xgemm",
+            "experts": "",
             "tokens_per_s": {"1": 170.0},
             "first_token_s": {"512": 0.02},
             "start_s": 75.0,
@@ -214,7 +216,7 @@ def test_vllm_table(capsys: pytest.CaptureFixture[str]) -> None:
             "logprobs": [{"5": -1.25, "7": -2.0}],
         },
     ]
-    options = argparse.Namespace(rows="1", prompts="512", together=False)
+    options = argparse.Namespace(rows="1", prompts="512", together=False, dummy=False)
     load("bench_vllm")["_table"](options, found)
     out = capsys.readouterr().out
     table = ("170 (1.700x)", "20 (1.500x)", "75 (0.800x)", "2 (1.250x)")

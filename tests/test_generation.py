@@ -115,7 +115,7 @@ def test_a_quantized_model_and_its_scores(name: str, monkeypatch: Any) -> None:
     model = xgemm.quantize(make(name), group_size=32)
     packed = [module for module in model.modules() if isinstance(module, QuantExperts)]
     assert len(packed) == (0 if name == "Llama" else 2)
-    monkeypatch.setattr(experts, "takes", lambda x, ids, count: True)
+    monkeypatch.setattr(experts, "takes", lambda *given: True)
     monkeypatch.setattr(experts, "expert_bounds", None)
     options = {"max_new_tokens": 6, "return_dict_in_generate": True, "output_scores": True,
                "output_logits": True}  # fmt: skip

@@ -25,7 +25,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(gate if isinstance(gate, str) else "own")
         return mixture.mixture(x, ids, weights, up, down, gate, then)
 
-    monkeypatch.setattr(experts, "takes", lambda x, ids, count: True)
+    monkeypatch.setattr(experts, "takes", lambda *given: True)
     monkeypatch.setattr(experts, "mixture", noted)
     return found
 
@@ -47,7 +47,7 @@ def test_the_calls_compute_what_the_loop_does(name, symmetric, monkeypatch, call
     with torch.no_grad():
         got = packed(x, index, weights)
         assert calls == [GATES[name]]
-        monkeypatch.setattr(experts, "takes", lambda x, ids, count: False)
+        monkeypatch.setattr(experts, "takes", lambda *given: False)
         close(got, packed(x, index, weights))
     assert calls == [GATES[name]]
 
@@ -114,12 +114,16 @@ def test_which_way_is_taken(monkeypatch):
     capturing = SimpleNamespace(now=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing.now)
     few, many = torch.empty(4, 2), torch.empty(mixture.MANY_ROWS * EXPERTS, 1)
-    assert mixture.takes(x, few, EXPERTS)
-    assert not mixture.takes(x, many, EXPERTS)
-    assert mixture.takes(torch.empty(1), few, EXPERTS)
-    assert not mixture.takes(torch.empty(1, device="meta"), few, EXPERTS)
+    small = mixture.MANY_PRODUCTS // mixture.MANY_ROWS - 1
+    assert mixture.takes(x, many, EXPERTS, small)
+    assert mixture.takes(x, few, EXPERTS, small + 1)
+    assert not mixture.takes(x, many, EXPERTS, small + 2)
+    on_cpu = torch.empty(1)
+    assert mixture.takes(on_cpu, few, EXPERTS, small + 2)
+    assert not mixture.takes(on_cpu, many, EXPERTS, small)
+    assert not mixture.takes(torch.empty(1, device="meta"), few, EXPERTS, small)
     capturing.now = True
-    assert mixture.takes(x, many, EXPERTS)
+    assert mixture.takes(x, many, EXPERTS, small + 2)
 
 
 @pytest.mark.gpu

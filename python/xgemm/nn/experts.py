@@ -390,7 +390,8 @@ class QuantExperts(nn.Module):
         k = next(iter(self.formats.values())).k
         if x.dtype not in FLOATS or x.shape[1] != k:
             return False  # the loop says what is wrong
-        if not takes(x, index, self.num_experts):
+        weights_of_one = sum(form.n * form.k for form in self.formats.values())
+        if not takes(x, index, self.num_experts, weights_of_one):
             return False
         tensors = (x, weights, *(getattr(self, f"{name}_bias", None) for name in self.formats))
         if is_compiling():

@@ -17,9 +17,13 @@ Tensor = torch.Tensor
 
 # What moe.w4a16 applies to its columns itself: half as many come out.
 FUSED_GATES = ("silu_and_mul", "gelu_tanh_and_mul")
-# From so many rows an expert on, on average, a product for each expert is taken instead, where the
-# host may wait for the device: it has the kernels for many rows.
+# Where the host may wait for the device, a product for each expert is taken instead if an expert
+# has many rows, on average: it has the kernels for them. On a CPU from so many rows on.
 MANY_ROWS = 64
+# On CUDA from so many rows times elements of an expert's weights on. The host needs 50 us for each
+# expert of that loop, and moe.w4a16 takes 13 fs for a row and an element: as much at 4e9. (H200;
+# the loop was measured with Qwen3-30B's small experts alone, up to 32 rows.)
+MANY_PRODUCTS = 4 * 10**9
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,17 @@ class Projection:
         )  # fmt: skip
 
 
-def takes(x: Tensor, ids: Tensor, experts: int) -> bool:
-    """Whether the three calls are the way for these rows, and there is no better one."""
+def takes(x: Tensor, ids: Tensor, experts: int, weights: int) -> bool:
+    """Whether the three calls are the way for these rows, and there is no better one.
+
+    weights: elements of the weights of one expert, all projections.
+    """
     if x.device.type not in ("cpu", "cuda"):
         return False
     if torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
         return True  # the other way reads on the host which experts are active
+    if x.is_cuda:
+        return ids.numel() * weights < MANY_PRODUCTS * experts
     return ids.numel() < MANY_ROWS * experts
 
 
