@@ -13,6 +13,7 @@ void bind_w4a16(py::module_& m);
 void bind_moe(py::module_& m);
 void bind_reduce(py::module_& m);
 void bind_ladder(py::module_& m);
+void bind_ldmatrix(py::module_& m);
 void bind_mistakes(py::module_& m);
 void bind_tile_parts(py::module_& m);
 
@@ -36,6 +37,7 @@ PYBIND11_MODULE(xgemm_emulator, m) {
   bind_moe(m);
   bind_reduce(m);
   bind_ladder(m);
+  bind_ldmatrix(m);
   bind_mistakes(m);
   bind_tile_parts(m);
 }

@@ -23,9 +23,31 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t row) {
 }
 
 // Two matrices: lanes 0 to 15 give the addresses.
+__device__ inline void ldmatrix_x2(uint32_t (&d)[2], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(d[0]), "=r"(d[1])
+               : "r"(row)
+               : "memory");
+}
+
 __device__ inline void ldmatrix_x2_trans(uint32_t (&d)[2], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                : "=r"(d[0]), "=r"(d[1])
+               : "r"(row)
+               : "memory");
+}
+
+// One matrix: lanes 0 to 7 give the addresses.
+__device__ inline void ldmatrix_x1(uint32_t (&d)[1], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+               : "=r"(d[0])
+               : "r"(row)
+               : "memory");
+}
+
+__device__ inline void ldmatrix_x1_trans(uint32_t (&d)[1], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+               : "=r"(d[0])
                : "r"(row)
                : "memory");
 }
