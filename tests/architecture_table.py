@@ -18,7 +18,7 @@ from architecture import Architecture
 from architectures import ARCHITECTURES
 from torch import nn
 
-from xgemm.nn.experts import experts_projections
+from xgemm.nn.float_experts import experts_projections
 from xgemm.quantize.plan import Plan, plan
 from xgemm.quantize.report import QuantizationReport
 

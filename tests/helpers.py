@@ -14,7 +14,7 @@ from torch import nn
 from xgemm import PackedWeight, QuantizedWeight, pack, quantize_weight
 from xgemm.bench.timing import time_host
 from xgemm.nn import QuantExperts
-from xgemm.nn.experts import experts_projections
+from xgemm.nn.float_experts import experts_projections
 from xgemm.reference import error_ratio
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")

@@ -17,7 +17,7 @@ import xgemm
 from xgemm.formats.guard import guards
 from xgemm.formats.packed_format import PackedFormat
 from xgemm.nn import QuantExperts
-from xgemm.nn.experts import experts_projections
+from xgemm.nn.float_experts import experts_projections
 
 EXPERTS, HIDDEN, INNER, TOP_K = 5, 48, 40, 2
 

@@ -33,13 +33,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The stand-ins in vLLM's place, and none of xgemm.vllm imported yet."""
-    made = standin.modules(INTERFACE["cuda_kernels"])
-    for name, module in made.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    standin.methods.clear()
-    for name in [name for name in sys.modules if name.startswith("xgemm.vllm")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delenv("XGEMM_VLLM", raising=False)
+    made = standin.install(monkeypatch, INTERFACE["cuda_kernels"])
     return made["vllm.model_executor.kernels.linear"]
 
 

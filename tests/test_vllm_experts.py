@@ -31,13 +31,7 @@ FORMATS = {"compressed-tensors": METHODS["CompressedTensorsWNA16MoEMethod"],
 
 @pytest.fixture(autouse=True)
 def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    made = vllm_standin.modules(INTERFACE["cuda_kernels"])
-    for name, module in made.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    vllm_standin.methods.clear()
-    for name in [name for name in sys.modules if name.startswith("xgemm.vllm")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delenv("XGEMM_VLLM", raising=False)
+    made = vllm_standin.install(monkeypatch, INTERFACE["cuda_kernels"])
     yield made["vllm"]
     standin.op_registry_oot.clear()
 

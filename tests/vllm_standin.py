@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 world = SimpleNamespace(rank=0, size=1)
@@ -304,6 +305,18 @@ def modules(kernels: list[str]) -> dict[str, ModuleType]:
         made[name] = module
         for parent in (name.rsplit(".", i)[0] for i in range(1, name.count(".") + 1)):
             made.setdefault(parent, ModuleType(parent))
+    return made
+
+
+def install(monkeypatch: pytest.MonkeyPatch, kernels: list[str]) -> dict[str, ModuleType]:
+    """The stand-ins in vLLM's place, and none of xgemm.vllm imported yet."""
+    made = modules(kernels)
+    for name, module in made.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    methods.clear()
+    for name in [name for name in sys.modules if name.startswith("xgemm.vllm")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delenv("XGEMM_VLLM", raising=False)
     return made
 
 

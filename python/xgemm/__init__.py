@@ -27,6 +27,7 @@ from xgemm import (  # noqa: E402
     autograd,  # noqa: F401
     batching,  # noqa: F401
     fake,  # noqa: F401
+    fake_moe,  # noqa: F401
     flops,  # noqa: F401
     nn,
     onnx,

@@ -25,7 +25,7 @@ from transformers.core_model_loading import (
 )
 
 from xgemm.hf.names import Names, some
-from xgemm.nn.experts import experts_projections
+from xgemm.nn.float_experts import experts_projections
 from xgemm.nn.float_linear import linear_shape
 
 # Tools that take a model's experts, or its joined linears, apart to quantize them write each part

@@ -13,7 +13,7 @@ from transformers.core_model_loading import ConversionOps
 from xgemm.formats.packed import PackedWeight, pack
 from xgemm.hf.config import XgemmConfig
 from xgemm.nn import QuantExperts, QuantLinear
-from xgemm.nn.experts import expert_weights, experts_projections, pack_experts
+from xgemm.nn.float_experts import expert_weights, experts_projections, pack_experts
 from xgemm.nn.float_linear import is_conv1d
 from xgemm.quantize.errors import experts_error, layer_error
 from xgemm.quantize.plan import plan, refuse_nothing

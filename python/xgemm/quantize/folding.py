@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from xgemm.nn.experts import expert_weights, experts_projections
+from xgemm.nn.float_experts import expert_weights, experts_projections
 from xgemm.nn.float_linear import is_conv1d, linear_shape
 from xgemm.quantize.calibrate.block import Block, Call, Layer, first_input
 from xgemm.quantize.calibrate.replay import Stop

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from xgemm.attach import attach
 from xgemm.formats.packed import check_group_size, pack
 from xgemm.nn import QuantExperts, QuantLinear
-from xgemm.nn.experts import expert_weights, experts_projections
+from xgemm.nn.float_experts import expert_weights, experts_projections
 from xgemm.nn.float_linear import float_weight
 from xgemm.quantize.calibrate.method import make_method
 from xgemm.quantize.calibrate.run import calibrate

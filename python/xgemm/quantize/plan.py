@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from xgemm.nn import QuantExperts, QuantLinear
-from xgemm.nn.experts import experts_projections
+from xgemm.nn.float_experts import experts_projections
 from xgemm.nn.float_linear import is_conv1d, is_plain
 from xgemm.quantize.offload import has_foreign_forward
 from xgemm.quantize.report import millions

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from xgemm.formats.quantized import QuantizedWeight
-from xgemm.nn.experts import expert_weights, experts_projections
+from xgemm.nn.float_experts import expert_weights, experts_projections
 from xgemm.nn.float_linear import is_conv1d
 from xgemm.quantize.calibrate.batches import moved
 from xgemm.quantize.calibrate.experts import expert_rows, middle

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from xgemm.nn.experts import expert_weights, experts_projections
+from xgemm.nn.float_experts import expert_weights, experts_projections
 
 
 def expert_rows(

@@ -15,7 +15,7 @@ from torch import nn
 
 from xgemm.formats.packed import PackedWeight, pack
 from xgemm.nn import QuantExperts, QuantLinear
-from xgemm.nn.experts import experts_projections
+from xgemm.nn.float_experts import experts_projections
 from xgemm.quantize.calibrate.batches import Batch, read_batches
 from xgemm.quantize.calibrate.block import Block, Layer, layers_of
 from xgemm.quantize.calibrate.groups import find_groups
