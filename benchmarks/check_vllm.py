@@ -82,7 +82,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--folder", type=Path, default=Path("/tmp/check_vllm"))
     parser.add_argument("--timeout", type=float, default=600, help="seconds for all engines")
-    parser.add_argument("--only", default="", help="the cases with this in their name")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="cases with one of these in their name"
+    )
     parser.add_argument("--engines", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.engines:
@@ -93,7 +95,7 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + options.timeout
     found: dict[str, dict[str, Any]] = {}
-    failed, left = [], [name for name in CASES if options.only in name]
+    failed, left = [], [name for name in CASES if any(part in name for part in options.only)]
     while left:
         names = [name for name in left if CASES[name].invariant == CASES[left[0]].invariant]
         for result in _answers(options.folder, names, until):
