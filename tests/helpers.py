@@ -13,6 +13,7 @@ from torch import nn
 
 from xgemm import PackedWeight, QuantizedWeight, pack, quantize_weight
 from xgemm.bench.timing import time_host
+from xgemm.formats.mxfp4 import e8m0_to_bfloat16
 from xgemm.nn import QuantExperts
 from xgemm.nn.float_experts import experts_projections
 from xgemm.reference import error_ratio
@@ -87,6 +88,21 @@ def random_weight(
         channels = torch.randperm(k, generator=generator)
         g_idx = (torch.arange(k) // size)[channels].int()
     return QuantizedWeight(codes, scales, points, g_idx, group_size)
+
+
+def random_mxfp4(
+    n: int, k: int, exponents: tuple[int, int] = (118, 124), act_order: bool = False, seed: int = 0
+) -> QuantizedWeight:
+    """An MXFP4 weight of random codes, with E8M0 scales of random bytes from that range."""
+    generator = torch.Generator().manual_seed(seed)
+    groups = -(-k // 32)
+    codes = torch.randint(0, 16, (n, k), generator=generator, dtype=torch.uint8)
+    low, high = exponents
+    e8m0 = torch.randint(low, high, (groups, n), generator=generator, dtype=torch.uint8)
+    g_idx = None
+    if act_order:
+        g_idx = (torch.arange(k) // 32)[torch.randperm(k, generator=generator)].int()
+    return QuantizedWeight(codes, e8m0_to_bfloat16(e8m0), None, g_idx, 32, fp4=True)
 
 
 def w4a16_args(p: PackedWeight) -> tuple[torch.Tensor, int, int, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from helpers import randn, random_weight
+from helpers import randn, random_mxfp4, random_weight
 
 import xgemm
 from xgemm import reference
@@ -45,7 +45,7 @@ class Mixture:
 
     def options(self) -> dict[str, Any]:
         p = self.packed[0]
-        form = {"bf16_scales": p.bf16_scales, "zeros": p.has_zeros}
+        form = {"bf16_scales": p.bf16_scales, "zeros": p.has_zeros, "fp4": p.fp4}
         return {**form, "activation": self.activation}
 
     def to(self, device: str) -> Mixture:
@@ -77,13 +77,19 @@ def mixture(
     activation: str = "none",
     strangers: bool = False,
     seed: int = 0,
+    fp4: bool = False,
 ) -> Mixture:
-    """A random one; with `strangers` some slots are of no expert."""
+    """A random one; with `strangers` some slots are of no expert.
+
+    fp4: of MXFP4 weights, whatever group_size, zeros and scales say.
+    """
     generator = torch.Generator().manual_seed(seed)
     low, high = (-2, experts + 2) if strangers else (0, experts)
     ids = torch.randint(low, high, (tokens, top_k), generator=generator, dtype=torch.int32)
     quantized = [
-        random_weight(n, k, group_size, zeros, scales, act_order, seed=seed + e)
+        random_mxfp4(n, k, act_order=act_order, seed=seed + e)
+        if fp4
+        else random_weight(n, k, group_size, zeros, scales, act_order, seed=seed + e)
         for e in range(experts)
     ]
     return Mixture(

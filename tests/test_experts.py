@@ -289,7 +289,7 @@ def test_the_state_comes_back(family: nn.Module) -> None:
     state = experts.state_dict()
     assert {type(value) for value in state.values()} == {torch.Tensor}
     up = next(iter(experts.formats))
-    assert state[f"{up}_packed_format"].tolist() == [1, *map(int, experts.formats[up])]
+    assert state[f"{up}_packed_format"].tolist() == [1, *map(int, experts.formats[up])][:6]
     other = QuantExperts(family, experts.formats, device="meta")
     assert other.state_dict()[f"{up}_qweight"].is_meta
     other.load_state_dict(state, assign=True)

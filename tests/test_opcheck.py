@@ -111,6 +111,7 @@ def _moe_samples():
         "weights": mixture(4, 2, 3, 48, 100, BF16, 64, "real", bias=True, weights=F32),
         "perm": mixture(4, 2, 3, 48, 100, F16, 32, act_order=True, rows="slots"),
         "gate": mixture(4, 2, 3, 48, 100, F16, -1, activation="silu_and_mul"),
+        "fp4": mixture(4, 2, 3, 48, 100, BF16, fp4=True, weights=F32),
     }.items():
         yield name, m.args(torch.ops.xgemm.moe_sort(m.ids, 3)), m.options()
 

@@ -19,12 +19,14 @@ DType parse_dtype(const std::string& text) {
 }
 
 Tensor dequantize_w4(const Tensor& qweight, int64_t n, int64_t k, int64_t group_size,
-                     bool bf16_scales, bool zeros, const StringArg& dtype_arg) {
+                     bool bf16_scales, bool zeros, const StringArg& dtype_arg, bool fp4) {
   const TensorView view(kOp, "qweight", qweight);
   const w4::Layout layout = require_layout(kOp, n, k, group_size, zeros);
+  require_fp4_form(kOp, fp4, layout, bf16_scales);
   const PackedBytes packed(kOp, view, layout, bf16_scales);
   const DType dtype = parse_dtype(dtype_arg.text);
-  const cpu::W4Weight weight{.data = packed.data(), .layout = layout, .bf16_scales = bf16_scales};
+  const cpu::W4Weight weight{
+      .data = packed.data(), .layout = layout, .bf16_scales = bf16_scales, .fp4 = fp4};
   Tensor result = new_output({n, k}, torch_code(dtype), view);
   if (n == 0 || k == 0) return result;
 #ifdef XGEMM_WITH_CUDA
@@ -35,7 +37,8 @@ Tensor dequantize_w4(const Tensor& qweight, int64_t n, int64_t k, int64_t group_
                          .channels = k,
                          .dst = result.mutable_data_ptr(),
                          .dst_row_stride = k,
-                         .dtype = dtype},
+                         .dtype = dtype,
+                         .fp4 = fp4},
                         view);
     return result;
   }

@@ -106,12 +106,13 @@ Tensor with_whole_rows(const Tensor& a) {
 Tensor moe_w4a16(const Tensor& a, const Tensor& qweight, const Tensor& sorted, int64_t top_k,
                  int64_t n, int64_t k, int64_t group_size, const MaybeTensor& bias,
                  const MaybeTensor& perm, const MaybeTensor& weights, bool bf16_scales, bool zeros,
-                 const EnumArg<GatedActivation>& activation) {
+                 const EnumArg<GatedActivation>& activation, bool fp4) {
   const TensorView given(kMoe, "a", a);
   MoeCall call;
   call.dtype = require_dtype(kMoe, "a", given, {DType::kF32, DType::kF16, DType::kBF16});
   call.activation = activation.value(kMoe);
   const w4::Layout layout = require_layout(kMoe, n, k, group_size, zeros);
+  require_fp4_form(kMoe, fp4, layout, bf16_scales);
   if (top_k < 1 || top_k > std::numeric_limits<int32_t>::max()) {
     value_error(kMoe, ": top_k must be in [1, 2147483647], got ", top_k);
   }
@@ -130,7 +131,8 @@ Tensor moe_w4a16(const Tensor& a, const Tensor& qweight, const Tensor& sorted, i
   call.expert_bytes = layout.bytes();
   call.weight = {.data = static_cast<const uint8_t*>(packed_view.data()),
                  .layout = layout,
-                 .bf16_scales = bf16_scales};
+                 .bf16_scales = bf16_scales,
+                 .fp4 = fp4};
 
   const TensorView order(kMoe, "sorted", sorted);
   require_dtype(kMoe, "sorted", order, {DType::kI32});

@@ -73,7 +73,7 @@ void multiply(const MoeCall& call, const ExpertRows& rows, const void* x, void* 
     w4.bias = advance(call.bias, rows.expert * n * element_size(call.dtype));
   }
   if (!is_gated(call.activation)) w4.activation = activation_of(call.activation);
-  if (k > 0 && cpu::w4a16_streams(w4)) return cpu::w4a16_stream(w4, parallel);
+  if (k > 0 && !w4.weight.fp4 && cpu::w4a16_streams(w4)) return cpu::w4a16_stream(w4, parallel);
   const cpu::W4Panels panels(w4.weight);
   GemmProblem dense;
   dense.m = w4.m, dense.n = n, dense.k = k;

@@ -36,6 +36,7 @@ void run_moe_cuda(const char* op, const MoeCall& call, const TensorView& like) {
   const grouped::Problem problem{.experts = call.experts,
                                  .slots = call.slots(),
                                  .weight = cuda_weight(call.weight),
+                                 .fp4 = call.weight.fp4,
                                  .dtype = call.dtype,
                                  .x = call.x,
                                  .x_row_stride = call.x_row_stride,

@@ -26,7 +26,8 @@ STABLE_TORCH_LIBRARY(xgemm, m) {
   m.def(
       "moe.w4a16(Tensor a, Tensor qweight, Tensor sorted, int top_k, int n, int k, "
       "int group_size, Tensor? bias=None, Tensor? perm=None, Tensor? weights=None, *, "
-      "bool bf16_scales=False, bool zeros=False, str activation=\"none\") -> Tensor");
+      "bool bf16_scales=False, bool zeros=False, str activation=\"none\", "
+      "bool fp4=False) -> Tensor");
 
   m.def(
       "sgemm(Tensor a, Tensor b, Tensor? c=None, *, bool transa=False, bool transb=False, "
@@ -60,7 +61,7 @@ STABLE_TORCH_LIBRARY(xgemm, m) {
       "bool zeros=False) -> (Tensor, Tensor, Tensor)");
   m.def(
       "dequantize_w4(Tensor qweight, int n, int k, int group_size, *, bool bf16_scales=False, "
-      "bool zeros=False, str dtype=\"float32\") -> Tensor");
+      "bool zeros=False, str dtype=\"float32\", bool fp4=False) -> Tensor");
 
   m.def(
       "explain(str op, int m, int n, int k, *, str dtype=\"float32\", int group_size=128, "

@@ -14,6 +14,12 @@ w4::Layout require_layout(const char* op, int64_t n, int64_t k, int64_t group_si
   return {.n = n, .k = k, .group_size = group_size, .zeros = zeros};
 }
 
+void require_fp4_form(const char* op, bool fp4, const w4::Layout& layout, bool bf16_scales) {
+  if (!fp4 || (layout.group_size == 32 && bf16_scales && !layout.zeros)) return;
+  value_error(op, ": fp4 must have group_size=32, bf16_scales=true, zeros=false, got group_size=",
+              layout.group_size, ", bf16_scales=", bf16_scales, ", zeros=", layout.zeros);
+}
+
 PackedBytes::PackedBytes(const char* op, const TensorView& qweight, const w4::Layout& layout,
                          bool bf16_scales) {
   require_dtype(op, "qweight", qweight, {DType::kU8});

@@ -12,6 +12,9 @@ namespace xgemm::ops {
 // computed from them before.
 w4::Layout require_layout(const char* op, int64_t n, int64_t k, int64_t group_size, bool zeros);
 
+// MXFP4 has one form: where `fp4`, another one is refused.
+void require_fp4_form(const char* op, bool fp4, const w4::Layout& layout, bool bf16_scales);
+
 // The bytes of a packed weight at a multiple of 16, as the kernels read them: qweight's own, or
 // (a tensor in a mapped file begins anywhere) a copy.
 class PackedBytes {

@@ -194,6 +194,15 @@ def _check_layout(op: str, n: Size, k: Size, group_size: int, zeros: bool) -> La
     raise ValueError(f"{op}: group_size must be 32, 64, 128 or -1, got {group_size}")
 
 
+def _check_fp4(op: str, fp4: bool, group_size: int, bf16_scales: bool, zeros: bool) -> None:
+    if fp4 and (group_size != 32 or not bf16_scales or zeros):
+        raise ValueError(
+            f"{op}: fp4 must have group_size=32, bf16_scales=true, zeros=false, got "
+            f"group_size={group_size}, bf16_scales={str(bf16_scales).lower()}, "
+            f"zeros={str(zeros).lower()}"
+        )
+
+
 def _packed_shape(layout: Layout, n: Size, k: Size) -> list[Size]:
     # row_bytes of a layout without channels is what a row holds beside its units.
     units = (k + UNIT_K - 1) // UNIT_K
@@ -462,8 +471,10 @@ def _dequantize_w4(
     bf16_scales: bool = False,
     zeros: bool = False,
     dtype: str = "float32",
+    fp4: bool = False,
 ) -> Tensor:
     op = "dequantize_w4"
+    _check_fp4(op, fp4, group_size, bf16_scales, zeros)
     _check_packed(op, qweight, n, k, group_size, bf16_scales, zeros)
     for known in _FLOATS:
         if dtype == _name(known):

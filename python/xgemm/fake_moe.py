@@ -11,6 +11,7 @@ from .fake import (
     Tensor,
     _check_device,
     _check_dtype,
+    _check_fp4,
     _check_layout,
     _check_like,
     _check_name,
@@ -54,6 +55,7 @@ def _moe_w4a16(
     bf16_scales: bool = False,
     zeros: bool = False,
     activation: str = "none",
+    fp4: bool = False,
 ) -> Tensor:
     refuse_onnx_export("moe.w4a16")
     op = "moe.w4a16"
@@ -62,6 +64,7 @@ def _moe_w4a16(
     _check_dtype(op, "a", a, _FLOATS)
     _check_name(op, "activation", activation, ACTIVATIONS_AND_GATES)
     layout = _check_layout(op, n, k, group_size, zeros)
+    _check_fp4(op, fp4, group_size, bf16_scales, zeros)
     _require(top_k >= 1, f"{op}: top_k must be in [1, 2147483647], got {top_k}")
     gated = activation.endswith("_and_mul")
     if gated:

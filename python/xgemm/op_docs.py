@@ -127,10 +127,11 @@ Source: csrc/ops/pack.cpp; csrc/cpu/w4a16/pack.cpp, csrc/cuda/w4a16/pack.cu.
 
 _DEQUANTIZE = """A packed weight as a dense tensor; PackedWeight.dequantize calls it.
 
-dequantize_w4(qweight, n, k, group_size, *, bf16_scales=False, zeros=False, dtype="float32")
-    -> Tensor
+dequantize_w4(qweight, n, k, group_size, *, bf16_scales=False, zeros=False, dtype="float32",
+              fp4=False) -> Tensor
 
     dtype: float32, float16 or bfloat16, to which each weight is rounded once.
+    fp4: the weight is MXFP4: as in moe.w4a16.
     Returns [N, K], its channels in the packed order (a perm is not applied).
 
 Errors: ValueError, naming the argument, what was expected and what it got.
@@ -156,7 +157,7 @@ Source: csrc/ops/moe.cpp, csrc/cuda/w4a16/grouped.
 _MOE = """The product of a mixture of experts: each slot's row times its expert's 4-bit weight.
 
 moe.w4a16(a, qweight, sorted, top_k, n, k, group_size, bias=None, perm=None, weights=None, *,
-          bf16_scales=False, zeros=False, activation="none") -> Tensor
+          bf16_scales=False, zeros=False, activation="none", fp4=False) -> Tensor
     y[s] = activation(a[row of s] W_e^T + bias[e]), e the expert of slot s = t top_k + j.
 
     a: [T, K], where slot s reads row s // top_k, or [T top_k, K], a row for each slot; float16,
@@ -169,6 +170,8 @@ moe.w4a16(a, qweight, sorted, top_k, n, k, group_size, bias=None, perm=None, wei
         y[t top_k + j], in the order of j.
     activation: none, relu, gelu, gelu_tanh, silu; silu_and_mul and gelu_tanh_and_mul take the first
         N / 2 columns as a gate: y has N / 2 columns, act(gate) times the rest.
+    fp4: the weights are MXFP4: codes are E2M1 floats, 0, .5, 1, 1.5, 2, 3, 4, 6, with the sign in
+        bit 3; group_size 32, bf16 scales, no zeros.
     Returns y [T top_k, N or N / 2] in a's dtype, 0 in the slots of no expert; with weights the
         sums, [T, N or N / 2].
 

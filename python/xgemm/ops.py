@@ -46,6 +46,8 @@ def linear(
     """
     if not isinstance(p, PackedWeight):
         raise TypeError(f"linear: p must be a PackedWeight, got {type(p).__name__}")
+    if p.fp4:
+        raise ValueError("linear: p must hold int4 codes, got MXFP4: moe.w4a16 multiplies those")
     perm = p.perm
     try:
         if activation == "none" and perm is None and not (batch_invariant or is_dynamo_compiling()):

@@ -108,10 +108,15 @@ def sgemm_bound(
 
 
 def dequantize(q: QuantizedWeight) -> torch.Tensor:
-    """The weight [N, K] in float64: `w[n, k] = (code[n, k] - zero[g, n]) * scale[g, n]`."""
+    """The weight [N, K] in float64: `w[n, k] = (code[n, k] - zero[g, n]) * scale[g, n]`.
+
+    Of MXFP4 what the code stands for, times the scale.
+    """
     group = q.group_of_channel()
     codes = q.codes.double()
     scale = q.scales.double().index_select(0, group).t()
+    if q.fp4:
+        return q.fp4_values(torch.float64) * scale
     if q.zeros is None:
         return (codes - SYMMETRIC_ZERO) * scale
     return (codes - q.zeros.double().index_select(0, group).t()) * scale
@@ -121,6 +126,8 @@ def _weight_magnitude(q: QuantizedWeight) -> torch.Tensor:
     """(|code| + |zero|) |scale|, [N, K]: what a kernel that takes the zero out of the sum adds."""
     group = q.group_of_channel()
     scale = q.scales.double().abs().index_select(0, group).t()
+    if q.fp4:
+        return q.fp4_values(torch.float64).abs() * scale
     if q.zeros is None:
         return (q.codes.double() + SYMMETRIC_ZERO) * scale
     return (q.codes.double() + q.zeros.double().abs().index_select(0, group).t()) * scale

@@ -26,12 +26,13 @@ grouped::Problem make_problem(int64_t experts, int64_t slots,
                               std::tuple<int64_t, int64_t, int64_t> layout, bool zeros,
                               bool bf16_scales, int dtype, Address weight,
                               std::tuple<Address, int64_t> x, int64_t row_divisor, Address sorted,
-                              Address bias, Address perm, int activation, Address y) {
+                              Address bias, Address perm, int activation, Address y, bool fp4) {
   const auto [n, k, group_size] = layout;
   grouped::Problem problem;
   problem.experts = experts, problem.slots = slots;
   problem.weight = {
       reinterpret_cast<const uint8_t*>(weight), {n, k, group_size, zeros}, bf16_scales};
+  problem.fp4 = fp4;
   problem.dtype = static_cast<xgemm::DType>(dtype);
   problem.x = reinterpret_cast<const void*>(std::get<0>(x)), problem.x_row_stride = std::get<1>(x);
   problem.row_divisor = row_divisor;
@@ -64,7 +65,7 @@ void bind_moe(py::module_& m) {
       .def(py::init(&make_problem), py::kw_only(), py::arg("experts"), py::arg("slots"),
            py::arg("layout"), py::arg("zeros"), py::arg("bf16_scales"), py::arg("dtype"),
            py::arg("weight"), py::arg("x"), py::arg("row_divisor"), py::arg("sorted"),
-           py::arg("bias"), py::arg("perm"), py::arg("activation"), py::arg("y"));
+           py::arg("bias"), py::arg("perm"), py::arg("activation"), py::arg("y"), py::arg("fp4"));
   m.def("launch_moe", &launch);
   m.def("combine_moe", [](int64_t tokens, int64_t top_k, int64_t columns, int dtype, Address y,
                           Address weights, int weights_dtype, Address result, int capability) {

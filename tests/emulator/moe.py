@@ -59,6 +59,7 @@ def run(
         perm=address(perm),
         activation=ACTIVATIONS.index(m.activation),
         y=y.data_ptr(),
+        fp4=m.options()["fp4"],
     )
     machine.use()
     library().launch_moe(problem, machine.capability, block_m, stages)

@@ -17,6 +17,8 @@ struct W4Weight {
   const uint8_t* data = nullptr;
   w4::Layout layout{};
   bool bf16_scales = false;  // scales are bf16, else fp16; zeros are always fp16
+  bool fp4 = false;          // codes are E2M1 floats, without zeros: what makes floats of them
+                             // knows it, the streaming kernel does not
 };
 
 // Y[m, n] = activation(X[m, k] W^T + bias[n]), fp32 accumulation, rounded once to Y's type.

@@ -23,6 +23,12 @@ inline int64_t group_of(const w4::Layout& layout, int64_t channel) {
   return layout.per_channel() ? 0 : channel / layout.group_size;
 }
 
+// What the codes of E2M1 stand for: the sign in bit 3, two bits of exponent, one of mantissa.
+inline constexpr float kFp4Magnitudes[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+inline float fp4_value(int code) {
+  return code & 8 ? -kFp4Magnitudes[code & 7] : kFp4Magnitudes[code];
+}
+
 // A scale (fp16 or bf16) or, with bf16 false, a zero point.
 inline float load_scale(const uint8_t* bytes, bool bf16) {
   uint16_t bits;

@@ -53,6 +53,13 @@ XGEMM_INLINE_AVX2 GroupAffine load_affine(const HalfStrip& half, int group) {
   return affine;
 }
 
+// E2M1 codes in the low 4 bits of each lane, whatever the bits above them.
+XGEMM_INLINE_AVX2 __m256 fp4_values(__m256i codes) {
+  const __m256 magnitudes = _mm256_permutevar8x32_ps(_mm256_loadu_ps(kFp4Magnitudes), codes);
+  const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(8)), 28);
+  return _mm256_xor_ps(magnitudes, _mm256_castsi256_ps(sign));
+}
+
 // The words of one tig: words[j] holds those of lanes gid = 0 .. 7 for the j-th 16 channels.
 XGEMM_INLINE_AVX2 void load_words(const uint8_t* codes, int tig, __m256i words[4]) {
   __m256i rows[4];
@@ -73,11 +80,19 @@ XGEMM_INLINE_AVX2 void load_words(const uint8_t* codes, int tig, __m256i words[4
 }
 
 // The 16 channels of block j that start at `out`, for the words of one tig.
+template <bool kFp4>
 XGEMM_INLINE_AVX2 void store_block(__m256i words, int tig, const __m256 scale[2][4],
                                    const __m256 offset[2], float* out, int64_t stride) {
   const __m256i shifted = _mm256_srli_epi32(words, 4);  // columns 8 .. 15: the upper nibbles
   for (int h = 0; h < 4; ++h) {
     float* row = out + (2 * tig + (h & 1 ? 8 : 0) + (h & 2 ? 1 : 0)) * stride;
+    if constexpr (kFp4) {
+      const __m256 low = fp4_values(_mm256_srli_epi32(words, 8 * h));
+      const __m256 high = fp4_values(_mm256_srli_epi32(shifted, 8 * h));
+      _mm256_storeu_ps(row, _mm256_mul_ps(low, scale[0][0]));
+      _mm256_storeu_ps(row + 8, _mm256_mul_ps(high, scale[1][0]));
+      continue;
+    }
     const __m256i mask = _mm256_set1_epi32(15 << (8 * h));
     const __m256 low = _mm256_cvtepi32_ps(_mm256_and_si256(words, mask));
     const __m256 high = _mm256_cvtepi32_ps(_mm256_and_si256(shifted, mask));
@@ -87,6 +102,7 @@ XGEMM_INLINE_AVX2 void store_block(__m256i words, int tig, const __m256 scale[2]
 }
 
 // Blocks [first, last) of 16 channels, all of one group.
+template <bool kFp4>
 XGEMM_INLINE_AVX2 void dequant_blocks(const uint8_t* codes, const GroupAffine& affine, int first,
                                       int last, float* out, int64_t stride) {
   __m256 scale[2][4];
@@ -99,12 +115,13 @@ XGEMM_INLINE_AVX2 void dequant_blocks(const uint8_t* codes, const GroupAffine& a
     __m256i words[4];
     load_words(codes, tig, words);
     for (int j = first; j < last; ++j) {
-      store_block(words[j], tig, scale, affine.offset, out + 16 * j * stride, stride);
+      store_block<kFp4>(words[j], tig, scale, affine.offset, out + 16 * j * stride, stride);
     }
   }
 }
 
 // A column pair (gid, gid + 8): 64 contiguous bytes hold the 64 channels of both.
+template <bool kFp4>
 XGEMM_INLINE_AVX2 void store_pair(const uint8_t* codes, int gid, const float* scale,
                                   const float* offset, int first, int last, float* const out[4],
                                   int64_t stride) {
@@ -123,6 +140,7 @@ XGEMM_INLINE_AVX2 void store_pair(const uint8_t* codes, int gid, const float* sc
   const __m256 power[2] = {
       _mm256_castpd_ps(_mm256_set1_pd(std::bit_cast<double>(0x37800000'3f800000))),
       _mm256_castpd_ps(_mm256_set1_pd(std::bit_cast<double>(0x33800000'3b800000)))};
+  const __m256i shift[2] = {_mm256_set1_epi64x(16ll << 32), _mm256_set1_epi64x((24ll << 32) + 8)};
   for (int r = 0; r < 2; ++r) {
     const int column = gid + 8 * r;
     const __m256 column_offset = _mm256_broadcast_ss(offset + column);
@@ -130,10 +148,15 @@ XGEMM_INLINE_AVX2 void store_pair(const uint8_t* codes, int gid, const float* sc
       const __m128i shifted = _mm_srli_epi32(words[j], 4 * r);
       const __m256i pairs = _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(shifted), twice);
       for (int up = 0; up < 2; ++up) {
+        float* to = out[j] + column * stride + 8 * up;
+        if constexpr (kFp4) {
+          const __m256 value = fp4_values(_mm256_srlv_epi32(pairs, shift[up]));
+          _mm256_storeu_ps(to, _mm256_mul_ps(value, _mm256_broadcast_ss(scale + column)));
+          continue;
+        }
         const __m256 factor = _mm256_mul_ps(_mm256_broadcast_ss(scale + column), power[up]);
         const __m256 code = _mm256_cvtepi32_ps(_mm256_and_si256(pairs, mask[up]));
-        _mm256_storeu_ps(out[j] + column * stride + 8 * up,
-                         _mm256_fmadd_ps(code, factor, column_offset));
+        _mm256_storeu_ps(to, _mm256_fmadd_ps(code, factor, column_offset));
       }
     }
   }
@@ -146,11 +169,12 @@ XGEMM_TARGET_AVX2 void dequant_half_avx2(const W4Weight& weight, int64_t column,
   const HalfStrip half(weight, column, channel);
   const GroupAffine affine = load_affine(half, 0);
   if (weight.layout.group_size != 32) {
-    dequant_blocks(half.codes, affine, 0, 4, out, stride);
+    dequant_blocks<false>(half.codes, affine, 0, 4, out, stride);
     return;
   }
-  dequant_blocks(half.codes, affine, 0, 2, out, stride);
-  dequant_blocks(half.codes, load_affine(half, 1), 2, 4, out, stride);
+  const auto blocks = weight.fp4 ? dequant_blocks<true> : dequant_blocks<false>;
+  blocks(half.codes, affine, 0, 2, out, stride);
+  blocks(half.codes, load_affine(half, 1), 2, 4, out, stride);
 }
 
 XGEMM_TARGET_AVX2 void dequant_half_transposed_avx2(const W4Weight& weight, int64_t column,
@@ -165,8 +189,9 @@ XGEMM_TARGET_AVX2 void dequant_half_transposed_avx2(const W4Weight& weight, int6
       _mm256_store_ps(scale + 8 * i, affine.scale[i]);
       _mm256_store_ps(offset + 8 * i, affine.offset[i]);
     }
+    const auto store = weight.fp4 ? store_pair<true> : store_pair<false>;
     for (int gid = 0; gid < 8; ++gid) {
-      store_pair(half.codes, gid, scale, offset, g * 4 / groups, (g + 1) * 4 / groups, out, stride);
+      store(half.codes, gid, scale, offset, g * 4 / groups, (g + 1) * 4 / groups, out, stride);
     }
   }
 }

@@ -19,6 +19,10 @@ void dequant_half_generic(const W4Weight& weight, int64_t column, int64_t channe
       const int code = weight.data[nibble / 2] >> (nibble % 2 * 4) & 15;
       const float scale =
           load_scale(weight.data + layout.scale_offset(column + c, group), weight.bf16_scales);
+      if (weight.fp4) {
+        out[p * stride + c] = fp4_value(code) * scale;
+        continue;
+      }
       const float zero =
           layout.zeros ? load_scale(weight.data + layout.zero_offset(column + c, group), false)
                        : static_cast<float>(w4::kSymmetricZero);

@@ -26,6 +26,7 @@ struct Dequantize {
   void* dst = nullptr;
   int64_t dst_row_stride = 0;  // elements; columns of dst are neighbours
   DType dtype = DType::kF16;   // fp16, bf16 or fp32
+  bool fp4 = false;            // codes are E2M1, without zeros
 };
 Status dequantize(const Dequantize& part, cudaStream_t stream);
 

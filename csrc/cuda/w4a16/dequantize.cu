@@ -5,6 +5,7 @@
 #include "cuda/tile/convert.cuh"
 #include "cuda/w4a16/api.h"
 #include "cuda/w4a16/dequant.cuh"
+#include "cuda/w4a16/dequant_fp4.cuh"
 
 namespace xgemm::cuda::w4a16 {
 namespace {
@@ -191,7 +192,7 @@ __device__ __forceinline__ void store_floats(const Params& p, Piece<float> (&pie
 }
 
 // Stores the half strip at (column, channel) of the part.
-template <typename T>
+template <typename T, bool kFp4>
 __device__ void store_half(const Params& p, const Raw& raw, int64_t column, int64_t channel,
                            int lane) {
   float scale[2], zero[2];
@@ -207,12 +208,18 @@ __device__ void store_half(const Params& p, const Raw& raw, int64_t column, int6
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     uint32_t code[4];
-    dequantize_fragment<__half, 0>(words[i], code);
+    kFp4 ? dequantize_fp4_fragment<__half>(words[i], code)
+         : dequantize_fragment<__half, 0>(words[i], code);
 #pragma unroll
     for (int f = 0; f < 4; ++f) {
       const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&code[f]));
       const int c = f % 2;
-      piece[c][f / 2].set(i, (pair.x - zero[c]) * scale[c], (pair.y - zero[c]) * scale[c]);
+      if constexpr (kFp4) {
+        constexpr float kUnit = kFp4Unit<__half>;
+        piece[c][f / 2].set(i, pair.x * kUnit * scale[c], pair.y * kUnit * scale[c]);
+      } else {
+        piece[c][f / 2].set(i, (pair.x - zero[c]) * scale[c], (pair.y - zero[c]) * scale[c]);
+      }
     }
   }
 
@@ -224,7 +231,7 @@ __device__ void store_half(const Params& p, const Raw& raw, int64_t column, int6
 }
 
 // A block's eight warps take units, two at a time: all of them is read before any of it is written.
-template <typename T>
+template <typename T, bool kFp4>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 3 : 0)
     dequantize_kernel(const __grid_constant__ Params p) {
   const int lane = threadIdx.x % 32, strip = threadIdx.x / 64, half = threadIdx.x / 32 % 2;
@@ -239,7 +246,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 3 : 0)
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
       const int64_t channel = (unit + u) * w4::kUnitK + half * 64;
-      if (channel < p.channels) store_half<T>(p, raw[u], column, channel, lane);
+      if (channel < p.channels) store_half<T, kFp4>(p, raw[u], column, channel, lane);
     }
   }
 }
@@ -252,7 +259,8 @@ Status launch_dequantize(const Dequantize& part, cudaStream_t stream) {
                                  static_cast<unsigned>(min(params.rows, kMaxRows))),
                   .threads = dim3(kThreads),
                   .stream = stream};
-  return launch_grid("dequantizing a packed weight", grid, dequantize_kernel<T>, params);
+  const auto kernel = part.fp4 ? dequantize_kernel<T, true> : dequantize_kernel<T, false>;
+  return launch_grid("dequantizing a packed weight", grid, kernel, params);
 }
 
 }  // namespace

@@ -61,6 +61,20 @@ def check_group_size(name: str, value: Any) -> int:
     return value
 
 
+def check_fp4(name: str, fp4: Any, group_size: int, bf16_scales: bool, zeros: bool) -> None:
+    """Refuse an `fp4` that is no bool, or that goes with a form which is not MXFP4's."""
+    if check_bool(f"{name}: fp4", fp4) and (group_size != 32 or not bf16_scales or zeros):
+        raise ValueError(
+            f"{name}: fp4 must have group_size 32, bf16 scales and no zeros, got "
+            f"group_size={group_size}, bf16_scales={bf16_scales}, zeros={zeros}"
+        )
+
+
+def form_of_fp4(fp4: bool) -> dict[str, bool]:
+    """The option of an op that says so; left out where it is not, as any default."""
+    return {"fp4": True} if fp4 else {}
+
+
 def check_layout_version(name: str, value: Any) -> int:
     """`value` if it is the layout version that this library reads, else an error that names it."""
     if isinstance(value, bool) or not isinstance(value, int):
@@ -178,6 +192,7 @@ class PackedWeight:
     perm: int32 [k] or None; channel j of the packed weight multiplies x[..., perm[j]] (act-order).
         It names each channel once, which is checked here: that waits for the device. Not while a
         CUDA stream is captured or a program is traced, nor of a tensor without data.
+    fp4: MXFP4, as in QuantizedWeight; `moe.w4a16` multiplies it, `mul.w4a16` does not.
     """
 
     qweight: torch.Tensor
@@ -188,11 +203,13 @@ class PackedWeight:
     has_zeros: bool = False
     perm: torch.Tensor | None = None
     layout_version: int = LAYOUT_VERSION
+    fp4: bool = False
 
     def __post_init__(self) -> None:
         check_layout_version("PackedWeight: layout_version", self.layout_version)
         check_bool("PackedWeight: bf16_scales", self.bf16_scales)
         layout = self.layout  # checks n, k, group_size, has_zeros
+        check_fp4("PackedWeight", self.fp4, self.group_size, self.bf16_scales, self.has_zeros)
         shape = (layout.rows, layout.row_bytes)
         if self.qweight.dtype != torch.uint8 or tuple(self.qweight.shape) != shape:
             raise ValueError(
@@ -240,7 +257,7 @@ class PackedWeight:
         """
         w = torch.ops.xgemm.dequantize_w4.default(
             self.qweight, self.n, self.k, self.group_size, bf16_scales=self.bf16_scales,
-            zeros=self.has_zeros, dtype=str(dtype).removeprefix("torch."),
+            zeros=self.has_zeros, dtype=str(dtype).removeprefix("torch."), **form_of_fp4(self.fp4),
         )  # fmt: skip
         # Zeros: perm may have been changed since it was checked.
         return w if self.perm is None else torch.zeros_like(w).index_copy_(1, self.perm.long(), w)
@@ -274,6 +291,7 @@ def pack(q: QuantizedWeight) -> PackedWeight:
         bf16_scales=q.scales.dtype == torch.bfloat16,
         has_zeros=zeros is not None,
         perm=perm,
+        fp4=q.fp4,
     )
 
 
@@ -293,7 +311,8 @@ def unpack(p: PackedWeight) -> QuantizedWeight:
         group //= max(p.k, 1) if p.group_size == -1 else p.group_size
         g_idx = torch.empty_like(group).index_copy_(0, order, group)
         codes = torch.empty_like(codes).index_copy_(1, order, codes)
-    return QuantizedWeight(codes, scales, zeros if p.has_zeros else None, g_idx, p.group_size)
+    zeros_or_none = zeros if p.has_zeros else None
+    return QuantizedWeight(codes, scales, zeros_or_none, g_idx, p.group_size, p.fp4)
 
 
 def check_permutation(name: str, perm: torch.Tensor, k: int) -> None:
@@ -326,6 +345,8 @@ def _validate(q: QuantizedWeight) -> None:
         )
     check_group_size("pack: group_size", q.group_size)
     layout = Layout(q.n, q.k, q.group_size, q.zeros is not None)
+    bf16_scales = q.scales.dtype == torch.bfloat16
+    check_fp4("pack", q.fp4, q.group_size, bf16_scales, q.zeros is not None)
     if q.codes.is_meta:
         raise ValueError("pack: codes has no data (it is on the meta device)")
     for name, tensor in (("scales", q.scales), ("zeros", q.zeros), ("g_idx", q.g_idx)):

@@ -16,13 +16,14 @@ from xgemm.formats.packed import (
 )
 
 FIELDS = ("layout_version", "n", "k", "group_size", "bf16_scales", "zeros")
+FP4_FIELDS = (*FIELDS, "fp4")  # readers from before MXFP4 refuse so many values
 
 
 class PackedFormat(NamedTuple):
     """The format of a packed weight [n, k] of this library's layout version.
 
     As a tensor it is int64 [6]: the layout version, n, k, group_size, whether the scales are bf16
-    (1) or fp16 (0), whether there are zeros.
+    (1) or fp16 (0), whether there are zeros. Of MXFP4 it is int64 [7], with a 1 at the end.
     """
 
     n: int
@@ -30,25 +31,32 @@ class PackedFormat(NamedTuple):
     group_size: int
     bf16_scales: bool
     zeros: bool
+    fp4: bool = False
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return FP4_FIELDS if self.fp4 else FIELDS
 
     def to_tensor(self, device: torch.device | str | int | None = None) -> torch.Tensor:
-        """The values of FIELDS, int64 [6]."""
-        return torch.tensor((LAYOUT_VERSION, *self), dtype=torch.int64, device=device)
+        """The values of `fields`."""
+        values = (LAYOUT_VERSION, *self)[: len(self.fields)]
+        return torch.tensor(values, dtype=torch.int64, device=device)
 
     def check(self, name: str, given: Any) -> None:
         """Refuse a tensor of another format or layout version; one without data passes."""
         if not isinstance(given, torch.Tensor):
             raise TypeError(f"{name}: packed_format must be a tensor, got {type(given).__name__}")
-        if given.dtype != torch.int64 or tuple(given.shape) != (len(FIELDS),):
+        if given.dtype != torch.int64 or tuple(given.shape) != (len(self.fields),):
             raise ValueError(
-                f"{name}: packed_format must be int64 [{len(FIELDS)}] ({', '.join(FIELDS)}), "
+                f"{name}: packed_format must be int64 [{len(self.fields)}] "
+                f"({', '.join(self.fields)}), "
                 f"got {str(given.dtype).removeprefix('torch.')} {list(given.shape)}"
             )
         if given.is_meta:
             return
         version, *values = given.tolist()
         check_layout_version(f"{name}: layout_version", version)
-        for field, mine, other in zip(FIELDS[1:], self, values, strict=True):
+        for field, mine, other in zip(self.fields[1:], self, values, strict=False):
             if other != mine:
                 raise ValueError(f"{name}: {field} is {int(mine)} here, got {other}")
 
@@ -57,7 +65,7 @@ class PackedFormat(NamedTuple):
         if not isinstance(given, dict):
             raise TypeError(f"{name}: extra state must be a dict, got {type(given).__name__}")
         check_layout_version(f"{name}: layout_version", given.get("layout_version"))
-        for field, mine in zip(FIELDS[1:], self, strict=True):
+        for field, mine in zip(FIELDS[1:], self, strict=False):
             other = given.get(field)
             if type(other) is not type(mine) or other != mine:
                 raise ValueError(f"{name}: {field} is {mine!r} here, got {other!r}")

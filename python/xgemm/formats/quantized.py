@@ -7,6 +7,25 @@ from dataclasses import dataclass
 import torch
 
 SYMMETRIC_ZERO = 8  # the zero point where a weight stores none
+# What the codes of E2M1 stand for: bit 3 is the sign.
+FP4_VALUES = (
+    0.0,
+    0.5,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+    4.0,
+    6.0,
+    -0.0,
+    -0.5,
+    -1.0,
+    -1.5,
+    -2.0,
+    -3.0,
+    -4.0,
+    -6.0,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +37,8 @@ class QuantizedWeight:
     zeros: fp16 [groups, N], or None where the zero point is 8 everywhere (symmetric).
     g_idx: int32 [K], the group of each channel (act-order), or None where it is k // group_size.
     group_size: 32, 64, 128, or -1 for one group over all of K.
+    fp4: the codes are E2M1 floats (FP4_VALUES) and the weight is MXFP4: `w = value * scale`, groups
+        of 32, bf16 scales, no zeros.
     """
 
     codes: torch.Tensor
@@ -25,6 +46,7 @@ class QuantizedWeight:
     zeros: torch.Tensor | None = None
     g_idx: torch.Tensor | None = None
     group_size: int = 128
+    fp4: bool = False
 
     @property
     def n(self) -> int:
@@ -42,6 +64,7 @@ class QuantizedWeight:
             None if self.zeros is None else self.zeros.to(device),
             None if self.g_idx is None else self.g_idx.to(device),
             self.group_size,
+            self.fp4,
         )
 
     def rows(self, rows: slice) -> QuantizedWeight:
@@ -52,6 +75,7 @@ class QuantizedWeight:
             None if self.zeros is None else self.zeros[:, rows],
             self.g_idx,
             self.group_size,
+            self.fp4,
         )
 
     def group_of_channel(self) -> torch.Tensor:
@@ -66,9 +90,15 @@ class QuantizedWeight:
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         group = self.group_of_channel()
         scale = self.scales.to(wide).index_select(0, group).t()
+        if self.fp4:
+            return (self.fp4_values(wide) * scale).to(dtype)
         codes = self.codes.to(wide)
         if self.zeros is None:
             codes -= SYMMETRIC_ZERO
         else:
             codes -= self.zeros.to(wide).index_select(0, group).t()
         return (codes * scale).to(dtype)
+
+    def fp4_values(self, dtype: torch.dtype) -> torch.Tensor:
+        """What the codes of an MXFP4 weight stand for, [N, K]."""
+        return torch.tensor(FP4_VALUES, dtype=dtype, device=self.codes.device)[self.codes.long()]

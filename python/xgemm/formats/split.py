@@ -87,12 +87,14 @@ def channels(qweight: Any, form: PackedFormat, own: range) -> PackedWeight:
         scales = scales.index_select(0, group)
         zeros = None if zeros is None else zeros.index_select(0, group)
     codes = whole.codes[:, own.start - start : own.stop - start]
-    return pack(QuantizedWeight(codes, scales, zeros, None, group_size))
+    return pack(QuantizedWeight(codes, scales, zeros, None, group_size, form.fp4))
 
 
 def packed(qweight: torch.Tensor, form: PackedFormat) -> PackedWeight:
     """The packed weight of these bytes and this format, without a `perm`."""
-    return PackedWeight(qweight, *form)
+    return PackedWeight(
+        qweight, form.n, form.k, form.group_size, form.bf16_scales, form.zeros, fp4=form.fp4
+    )
 
 
 def units(qweight: Any, layout: Layout, start: int, count: int) -> torch.Tensor:

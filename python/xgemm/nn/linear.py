@@ -146,6 +146,8 @@ class QuantLinear(nn.Linear):
 
         dtype: the layer's compute_dtype; None takes the bias's, or torch's default dtype.
         """
+        if packed.fp4:
+            raise ValueError("from_packed: packed must hold int4 codes, got MXFP4")
         if bias is not None and tuple(bias.shape) != (packed.n,):
             raise ValueError(f"from_packed: bias must be [{packed.n}], got {list(bias.shape)}")
         if dtype is None and bias is not None:

@@ -8,9 +8,9 @@
 
 namespace xgemm::cuda::w4a16::grouped {
 
-template <typename T, typename Tile, bool kOverlap>
+template <typename T, typename Tile, bool kOverlap, bool kFp4>
 Status launch_kernel(const Params& params, int64_t tiles, cudaStream_t stream) {
-  const auto kernel = grouped_kernel<T, Tile, kOverlap>;
+  const auto kernel = grouped_kernel<T, Tile, kOverlap, kFp4>;
   static SharedMemoryLimit limit;
   const cudaError_t error = limit.raise_to_most(reinterpret_cast<const void*>(kernel));
   if (error != cudaSuccess) return {error, "shared memory of the kernel for experts"};
@@ -23,15 +23,15 @@ Status launch_kernel(const Params& params, int64_t tiles, cudaStream_t stream) {
   return launch_grid("the W4A16 kernel for experts", grid, kernel, params);
 }
 
-template <typename T, bool kOverlap>
+template <typename T, bool kOverlap, bool kFp4 = false>
 Status launch_typed(const Params& params, const Instance& instance, cudaStream_t stream) {
   switch (instance.block_m) {
     case 8:
-      return launch_kernel<T, Tile8, kOverlap>(params, instance.tiles, stream);
+      return launch_kernel<T, Tile8, kOverlap, kFp4>(params, instance.tiles, stream);
     case 16:
-      return launch_kernel<T, Tile16, kOverlap>(params, instance.tiles, stream);
+      return launch_kernel<T, Tile16, kOverlap, kFp4>(params, instance.tiles, stream);
     default:
-      return launch_kernel<T, Tile32, kOverlap>(params, instance.tiles, stream);
+      return launch_kernel<T, Tile32, kOverlap, kFp4>(params, instance.tiles, stream);
   }
 }
 

@@ -35,6 +35,8 @@ struct Gate {
 
 Status launch_f16(const Params& params, const Instance& instance, cudaStream_t stream);
 Status launch_bf16(const Params& params, const Instance& instance, cudaStream_t stream);
+Status launch_fp4_f16(const Params& params, const Instance& instance, cudaStream_t stream);
+Status launch_fp4_bf16(const Params& params, const Instance& instance, cudaStream_t stream);
 Status copy_rows(const CopyRows& copy, cudaStream_t stream);
 Status gate(const Gate& gate, cudaStream_t stream);
 Status combine(const Combine& combine, cudaStream_t stream);
@@ -43,6 +45,8 @@ Status sort(const Sort& sort, cudaStream_t stream);
 namespace sm90 {
 Status launch_f16(const Params& params, const Instance& instance, cudaStream_t stream);
 Status launch_bf16(const Params& params, const Instance& instance, cudaStream_t stream);
+Status launch_fp4_f16(const Params& params, const Instance& instance, cudaStream_t stream);
+Status launch_fp4_bf16(const Params& params, const Instance& instance, cudaStream_t stream);
 Status copy_rows(const CopyRows& copy, cudaStream_t stream);
 Status gate(const Gate& gate, cudaStream_t stream);
 Status combine(const Combine& combine, cudaStream_t stream);
@@ -50,7 +54,7 @@ Status sort(const Sort& sort, cudaStream_t stream);
 }  // namespace sm90
 
 // fp32, tiles of 8 rows by 64 columns of y.
-Status launch_f32(const Params& params, const w4::Layout& layout, int64_t tiles,
+Status launch_f32(const Params& params, const w4::Layout& layout, bool fp4, int64_t tiles,
                   cudaStream_t stream);
 
 }  // namespace xgemm::cuda::w4a16::grouped

@@ -224,7 +224,7 @@ __device__ void clear_rows(const Params& p, const Halves& halves, const RowRange
 }
 
 // kOverlap: it may start, and then wait, before earlier work in the stream has ended.
-template <typename T, typename Tile, bool kOverlap>
+template <typename T, typename Tile, bool kOverlap, bool kFp4>
 __global__ void __launch_bounds__(kThreads, Tile::kCtasPerSm)
     grouped_kernel(const __grid_constant__ Params p) {
   XGEMM_DYNAMIC_SHARED(char, smem, 128);
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(kThreads, Tile::kCtasPerSm)
     ptx::cp_async_commit_group();  // even where it is empty: groups are counted
   }
 
-  sm80::WarpMma<T, Tile> mma(p.format, channel_scales, 0, lane);
+  sm80::WarpMma<T, Tile, kFp4> mma(p.format, channel_scales, 0, lane);
   int stage = 0;
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
@@ -272,6 +272,7 @@ __global__ void __launch_bounds__(kThreads, Tile::kCtasPerSm)
     ptx::cp_async_commit_group();
     stage = stage + 1 == stages ? 0 : stage + 1;
   }
+  mma.finish();
   ptx::cp_async_wait_group<0>();
   __syncthreads();  // the rings become the staging buffer
   auto* staging = reinterpret_cast<float*>(rings);

@@ -43,11 +43,24 @@ Params make_params(const Problem& p, const Plan& plan) {
   return params;
 }
 
+using Launch = Status (*)(const Params&, const Instance&, cudaStream_t);
+
+Launch run_product(const Problem& p, const Plan& plan) {
+  if (p.dtype == DType::kF16) {
+    if (p.fp4) return plan.overlap ? sm90::launch_fp4_f16 : launch_fp4_f16;
+    return plan.overlap ? sm90::launch_f16 : launch_f16;
+  }
+  if (p.fp4) return plan.overlap ? sm90::launch_fp4_bf16 : launch_fp4_bf16;
+  return plan.overlap ? sm90::launch_bf16 : launch_bf16;
+}
+
 }  // namespace
 
 Status launch(const Problem& p, const Plan& plan, void* workspace, cudaStream_t stream) {
   Params params = make_params(p, plan);
-  if (p.dtype == DType::kF32) return launch_f32(params, p.weight.layout, plan.tiles, stream);
+  if (p.dtype == DType::kF32) {
+    return launch_f32(params, p.weight.layout, p.fp4, plan.tiles, stream);
+  }
   if (plan.copy_x) {
     const auto copy = plan.overlap ? sm90::copy_rows : copy_rows;
     const Status copied = copy({.experts = params.experts,
@@ -67,10 +80,7 @@ Status launch(const Problem& p, const Plan& plan, void* workspace, cudaStream_t 
   }
   if (plan.gate_after) params.y = static_cast<char*>(workspace) + plan.product_offset;
   params.y_vector = params.columns % 4 == 0 && reinterpret_cast<uintptr_t>(params.y) % 8 == 0;
-  const auto run_f16 = plan.overlap ? sm90::launch_f16 : launch_f16;
-  const auto run_bf16 = plan.overlap ? sm90::launch_bf16 : launch_bf16;
-  const auto run = p.dtype == DType::kF16 ? run_f16 : run_bf16;
-  const Status status = run(params, {plan.block_m, plan.tiles}, stream);
+  const Status status = run_product(p, plan)(params, {plan.block_m, plan.tiles}, stream);
   if (!status.ok() || !plan.gate_after) return status;
   const auto run_gate = plan.overlap ? sm90::gate : gate;
   return run_gate({.slots = p.slots,

@@ -15,6 +15,7 @@ namespace xgemm::cuda::w4a16::grouped {
 struct Problem {
   int64_t experts = 0, slots = 0;
   Weight weight;              // of expert 0; those of the others follow each other
+  bool fp4 = false;           // codes are E2M1: groups of 32, bf16 scales, no zeros
   DType dtype = DType::kF16;  // of x, bias and y
   const void* x = nullptr;    // [slots / row_divisor, k], columns are neighbours
   int64_t x_row_stride = 0;   // elements

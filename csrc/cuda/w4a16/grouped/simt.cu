@@ -2,6 +2,7 @@
 #include "cuda/launch.h"
 #include "cuda/shared_memory.h"
 #include "cuda/w4a16/dequant.cuh"
+#include "cuda/w4a16/dequant_fp4.cuh"
 #include "cuda/w4a16/grouped/instances.h"
 #include "cuda/w4a16/grouped/rows.cuh"
 
@@ -11,6 +12,7 @@ namespace {
 constexpr int kBlockM = 8, kColumns = 64, kBlockK = 128, kSimtThreads = 128;
 constexpr int kRowsEach = kBlockM * kColumns / kSimtThreads;
 
+template <bool kFp4>
 __device__ float weight_at(const Params& p, const w4::Layout& layout, const uint8_t* expert,
                            int64_t column, int64_t channel) {
   const int64_t nibble = layout.nibble_index(column, channel);
@@ -21,12 +23,17 @@ __device__ float weight_at(const Params& p, const w4::Layout& layout, const uint
   };
   const float scale =
       scale_to_float(bits(layout.scale_offset(column, group)), p.format.bf16_scales);
+  if constexpr (kFp4) {
+    const auto bits_of_code = static_cast<uint16_t>((code & 8) << 12 | (code & 7) << 9);
+    return half_bits_to_float(bits_of_code) * kFp4Unit<__half> * scale;
+  }
   const float zero = layout.zeros ? half_bits_to_float(bits(layout.zero_offset(column, group)))
                                   : static_cast<float>(w4::kSymmetricZero);
   return (static_cast<float>(code) - zero) * scale;
 }
 
 // A thread has a column of y and kRowsEach rows; X is staged 128 channels at a time.
+template <bool kFp4>
 __global__ void __launch_bounds__(kSimtThreads)
     simt_kernel(const __grid_constant__ Params p, const __grid_constant__ w4::Layout layout) {
   using XTile = float[kBlockM][kBlockK];
@@ -56,8 +63,9 @@ __global__ void __launch_bounds__(kSimtThreads)
     __syncthreads();
     if (column >= p.columns) continue;
     for (int i = 0; i < min(kBlockK, p.k - k0); ++i) {
-      const float w = weight_at(p, layout, weight, column, k0 + i);
-      const float v = p.gated ? weight_at(p, layout, weight, p.columns + column, k0 + i) : 0.0f;
+      const float w = weight_at<kFp4>(p, layout, weight, column, k0 + i);
+      const float v =
+          p.gated ? weight_at<kFp4>(p, layout, weight, p.columns + column, k0 + i) : 0.0f;
 #pragma unroll
       for (int r = 0; r < kRowsEach; ++r) {
         gate[r] += w * x_tile[first_row + r][i];
@@ -85,12 +93,13 @@ __global__ void __launch_bounds__(kSimtThreads)
 
 }  // namespace
 
-Status launch_f32(const Params& params, const w4::Layout& layout, int64_t tiles,
+Status launch_f32(const Params& params, const w4::Layout& layout, bool fp4, int64_t tiles,
                   cudaStream_t stream) {
   const Grid grid{.blocks = dim3(static_cast<unsigned>(tiles * params.column_blocks)),
                   .threads = dim3(kSimtThreads),
                   .stream = stream};
-  return launch_grid("the fp32 kernel for experts", grid, simt_kernel, params, layout);
+  const auto kernel = fp4 ? simt_kernel<true> : simt_kernel<false>;
+  return launch_grid("the fp32 kernel for experts", grid, kernel, params, layout);
 }
 
 }  // namespace xgemm::cuda::w4a16::grouped

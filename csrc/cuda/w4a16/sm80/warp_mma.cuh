@@ -5,6 +5,7 @@
 #include "cuda/ptx/mma_sm80.h"
 #include "cuda/ptx/opaque.h"
 #include "cuda/w4a16/dequant.cuh"
+#include "cuda/w4a16/dequant_fp4.cuh"
 #include "cuda/w4a16/sm80/loader.cuh"
 
 namespace xgemm::cuda::w4a16::sm80 {
@@ -14,7 +15,9 @@ namespace xgemm::cuda::w4a16::sm80 {
 // The tensor cores sum code - 8, which is exact, over a group; its scale, and what the zero point
 // is beyond 8, meet the fp32 sum once a group: code and zero need no common 16-bit format, and
 // scales keep their own.
-template <typename T, typename Tile>
+//
+// kFp4: codes are E2M1, in MXFP4's one form: groups of 32, bf16 scales, no zeros.
+template <typename T, typename Tile, bool kFp4 = false>
 class WarpMma {
  public:
   static constexpr int kRows8 = Tile::kRows8, kStrips = Tile::kStrips;
@@ -33,6 +36,8 @@ class WarpMma {
   __device__ void multiply(uint32_t x, const char* unit) {
     if constexpr (Tile::kScaledWeights) {
       multiply_scaled(x, unit);
+    } else if constexpr (kFp4) {
+      multiply_unit<false>(x, unit);
     } else if (!params_.zeros && 1 << params_.group_quarters_log2 == kQuarters) {
       multiply_unit<true>(x, unit);
     } else {
@@ -40,7 +45,22 @@ class WarpMma {
     }
   }
 
+  // After the last unit.
+  __device__ void finish() {
+    if constexpr (kFp4 && kFp4Unit<T> != 1.0f) {
+#pragma unroll
+      for (int s = 0; s < kStrips; ++s) {
+#pragma unroll
+        for (int r = 0; r < kRows8; ++r) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) acc[s][r][i] *= kFp4Unit<T>;
+        }
+      }
+    }
+  }
+
  private:
+  static_assert(!kFp4 || !Tile::kScaledWeights, "a scale may be more than a half can hold");
   static constexpr int kQuarters = kUnitK / 32;
   static constexpr uint32_t kMinusZeros = 0x80008000;
   // Two fragments of rows by an ldmatrix, 16 k of each, instead of 32 k of one: half as many
@@ -161,13 +181,17 @@ class WarpMma {
             b[r + 1][2 * k16] = pair[2], b[r + 1][2 * k16 + 1] = pair[3];
           }
         }
-        if constexpr (!kWhole) {
+        if constexpr (!kWhole && !kFp4) {
           if (params_.zeros) sum_rows(b, k16);
         }
 #pragma unroll
         for (int s = 0; s < kStrips; ++s) {
           uint32_t a[4];
-          dequantize_fragment<T>(word_of(codes[s], part * 2 + k16), a);
+          if constexpr (kFp4) {
+            dequantize_fp4_fragment<T>(word_of(codes[s], part * 2 + k16), a);
+          } else {
+            dequantize_fragment<T>(word_of(codes[s], part * 2 + k16), a);
+          }
 #pragma unroll
           for (int r = 0; r < kRows8; ++r) {
             const uint32_t b0 = b[r][2 * k16], b1 = b[r][2 * k16 + 1];
@@ -179,7 +203,9 @@ class WarpMma {
           }
         }
       }
-      if constexpr (!kWhole) {
+      if constexpr (kFp4) {
+        scale_group<false, true>(unit, quarter);
+      } else if constexpr (!kWhole) {
         const int last = (1 << params_.group_quarters_log2) - 1;
         const int group = quarter >> params_.group_quarters_log2;
         if ((quarter & last) == last) scale_group<true, true>(unit, group);
@@ -201,7 +227,7 @@ class WarpMma {
   __device__ void scale_group(const char* unit, int group) {
     const char* scales = reinterpret_cast<const char*>(channel_scales_);
     int step = 32, zero_offset = Tile::kBlockN * 2;
-    if (!params_.per_channel) {
+    if (kFp4 || !params_.per_channel) {
       scales = unit + w4::kStripCodeBytes + group * 32;
       step = params_.strip_bytes;
       zero_offset = 32 * (4 >> params_.group_quarters_log2);
@@ -210,8 +236,8 @@ class WarpMma {
 #pragma unroll
     for (int s = 0; s < kStrips; ++s) {
       const auto* scale_bits = reinterpret_cast<const uint16_t*>(scales + s * step);
-      const float scale[2] = {scale_to_float(scale_bits[0], params_.bf16_scales),
-                              scale_to_float(scale_bits[8], params_.bf16_scales)};
+      const float scale[2] = {scale_to_float(scale_bits[0], kFp4 || params_.bf16_scales),
+                              scale_to_float(scale_bits[8], kFp4 || params_.bf16_scales)};
       if (kMayHaveZeros && params_.zeros) {
         const auto* zero_bits = reinterpret_cast<const uint16_t*>(scales + s * step + zero_offset);
         const float zero[2] = {half_bits_to_float(zero_bits[0]) - w4::kSymmetricZero,

@@ -1,0 +1,13 @@
+// The same kernels, each of which starts under the one before it in the stream.
+#include "cuda/w4a16/grouped/instances.cuh"
+
+namespace xgemm::cuda::w4a16::grouped::sm90 {
+
+Status launch_fp4_f16(const Params& params, const Instance& instance, cudaStream_t stream) {
+  return launch_typed<__half, true, true>(params, instance, stream);
+}
+Status launch_fp4_bf16(const Params& params, const Instance& instance, cudaStream_t stream) {
+  return launch_typed<__nv_bfloat16, true, true>(params, instance, stream);
+}
+
+}  // namespace xgemm::cuda::w4a16::grouped::sm90
