@@ -279,11 +279,11 @@ def test_inspect_counts_each_expert(run, tmp_path):
     experts = "model.layers.0.mlp.experts"
     assert len(facts["linears"]) == 2 * 4
     assert facts["linears"][f"{experts}.down_proj.3"] == {
-        **{"n": 64, "k": 96, "group_size": 32, "bf16_scales": False, "zeros": False},
+        **{"n": 64, "k": 96, "group_size": 32, "bf16_scales": False, "zeros": False, "fp4": False},
         **{"bias": False, "act_order": True, "activation": "none", "bytes": 4608},
     }
     out = run("inspect", str(tmp_path / "saved"))[1]
-    assert re.search(r"\[192, 64\] . +4 . +32 .* yes ", out)
+    assert re.search(r"\[192, 64\] . +4 . +int4 . +32 .* yes ", out)
 
 
 def test_inspect_shows_what_files_say_and_does_not_obey_it(run, saved):

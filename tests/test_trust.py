@@ -275,6 +275,6 @@ def test_a_gguf_directory_names_no_code(
 def test_the_section_names_no_other_format(copy: Callable[[str], Path]) -> None:
     """A method of transformers' own in the section is refused, and not handed to transformers."""
     path = copy("xgemm.save")
-    edit(path / CONFIG_FILE, lambda config: config[SECTION].update(quant_method="mxfp4"))
-    with pytest.raises(ValueError, match=r"quant_method must be 'xgemm', .*got 'mxfp4'"):
+    edit(path / CONFIG_FILE, lambda config: config[SECTION].update(quant_method="fp8"))
+    with pytest.raises(ValueError, match=r"quant_method must be 'xgemm', .*got 'fp8'"):
         xgemm.load(path, verify=False)

@@ -118,15 +118,16 @@ def _print(facts: dict[str, Any]) -> None:
     groups: dict[tuple[Any, ...], list[int]] = {}
     for linear in facts["linears"].values():
         scales = "bf16" if linear["bf16_scales"] else "fp16"
-        key = (linear["n"], linear["k"], linear["group_size"], scales, linear["zeros"],
+        codes = "mxfp4" if linear["fp4"] else "int4"
+        key = (linear["n"], linear["k"], codes, linear["group_size"], scales, linear["zeros"],
                linear["act_order"], linear["bias"])  # fmt: skip
         groups.setdefault(key, []).append(linear["bytes"])
     rows = [
-        [f"[{n}, {k}]", str(len(sizes)), str(group), scales, *map(_yes, flags),
+        [f"[{n}, {k}]", str(len(sizes)), codes, str(group), scales, *map(_yes, flags),
          f"{sum(sizes) / 1e6:.2f}"]
-        for (n, k, group, scales, *flags), sizes in groups.items()
+        for (n, k, codes, group, scales, *flags), sizes in groups.items()
     ]  # fmt: skip
-    columns = ["W [N, K]", "layers", "group", "scales", "zeros", "act-order", "bias", "MB"]
+    columns = ["W [N, K]", "layers", "codes", "group", "scales", "zeros", "act-order", "bias", "MB"]
     names = facts["architectures"] or ["no architecture named"]
     names = [str(name)[:MOST] for name in names]
     _say(

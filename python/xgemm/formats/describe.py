@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from torch import nn
 
-from xgemm.formats.manifest import FORMAT, QUANT_METHOD, RECIPE, ExpertsSpec, ModuleSpec
+from xgemm.formats.manifest import (
+    QUANT_METHOD,
+    RECIPE,
+    ExpertsSpec,
+    ModuleSpec,
+    format_of,
+    write_spec,
+)
 from xgemm.formats.packed import LAYOUT_VERSION
 from xgemm.nn import QuantExperts, QuantLinear
 
 
 def quantization_config(model: nn.Module) -> dict[str, Any]:
     """The section quantization_config of config.json."""
+    described = describe_modules(model)
     return {
         "quant_method": QUANT_METHOD,
-        "format": FORMAT,
+        "format": format_of(described["experts"]),
         "layout_version": LAYOUT_VERSION,
         **recipe(model),
-        **describe_modules(model),
+        **described,
     }
 
 
@@ -28,9 +35,9 @@ def describe_modules(model: nn.Module) -> dict[str, dict[str, Any]]:
     modules, experts = {}, {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, QuantLinear):
-            modules[name] = dataclasses.asdict(linear_spec(module))
+            modules[name] = write_spec(linear_spec(module))
         elif isinstance(module, QuantExperts):
-            experts[name] = dataclasses.asdict(experts_spec(module))
+            experts[name] = write_spec(experts_spec(module))
     return {"modules": modules, "experts": experts}
 
 
@@ -69,6 +76,7 @@ def experts_spec(experts: QuantExperts) -> ExpertsSpec:
             act_order=getattr(experts, f"{name}_perm") is not None,
             bias=experts._parameters.get(f"{name}_bias") is not None,
             activation="none",
+            fp4=form.fp4,
         )
         for name, form in experts.formats.items()
     }

@@ -233,10 +233,7 @@ def _linear(where: str, name: str, old: nn.Module, spec: ModuleSpec) -> QuantLin
 
 
 def _experts(where: str, name: str, old: nn.Module, spec: ExpertsSpec) -> QuantExperts:
-    formats = {
-        projection: PackedFormat(s.n, s.k, s.group_size, s.bf16_scales, s.zeros)
-        for projection, s in spec.projections.items()
-    }
+    formats = {projection: s.form for projection, s in spec.projections.items()}
     act_order = [projection for projection, s in spec.projections.items() if s.act_order]
     if getattr(old, "num_experts", spec.num_experts) != spec.num_experts:
         raise ValueError(

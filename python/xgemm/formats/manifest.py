@@ -9,7 +9,8 @@ import ctypes
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from xgemm.activations import ACTIVATIONS
 from xgemm.formats.packed import (
     MAX_FEATURES,
     check_bool,
+    check_fp4,
     check_group_size,
     check_int,
     check_layout_version,
 )
+from xgemm.formats.packed_format import PackedFormat
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
@@ -32,6 +35,7 @@ SHARD_NAME = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 SECTION = "quantization_config"  # of config.json
 QUANT_METHOD = "xgemm"
 FORMAT = "packed-w4"
+FP4_FORMAT = "packed-w4-fp4"  # some experts are MXFP4: versions without them refuse the name
 # How `xgemm.quantize` was called, in config.json; what of it is not known is left out.
 RECIPE = ("method", "group_size", "symmetric", "clip", "scale_dtype", "lm_head", "skip", "include")
 SAVE_ID_KEY = "xgemm_save_id"  # in the metadata of every safetensors file and of the index
@@ -51,6 +55,11 @@ class ModuleSpec:
     act_order: bool
     bias: bool
     activation: str
+    fp4: bool = False
+
+    @property
+    def form(self) -> PackedFormat:
+        return PackedFormat(self.n, self.k, self.group_size, self.bf16_scales, self.zeros, self.fp4)
 
 
 @dataclass(frozen=True)
@@ -124,11 +133,16 @@ def parse_quantization_config(
             "was quantized by something else, or is to be read by something else"
         )
     check_layout_version(f"load: {where}: layout_version", section.get("layout_version"))
-    if section.get("format") != FORMAT:
-        raise ValueError(f"load: {where}: format must be {FORMAT!r}, got {section.get('format')!r}")
+    if section.get("format") not in (FORMAT, FP4_FORMAT):
+        raise ValueError(
+            f"load: {where}: format must be {FORMAT!r} or {FP4_FORMAT!r}, "
+            f"got {section.get('format')!r}"
+        )
     found: dict[str, ModuleSpec | ExpertsSpec] = {}
     for name, value in _get(where, section, "modules", dict).items():
-        found[name] = _parse_module(f"load: {where}: {name}", value)
+        found[name] = linear = _parse_module(f"load: {where}: {name}", value)
+        if linear.fp4:
+            raise ValueError(f"load: {where}: {name}: fp4 is for experts, and this is a linear")
     # Directories that were saved before there were experts lack the section.
     experts = _get(where, section, "experts", dict) if "experts" in section else {}
     for name, value in experts.items():
@@ -136,6 +150,23 @@ def parse_quantization_config(
             raise ValueError(f"load: {where}: {name!r} is among modules and among experts")
         found[name] = _parse_experts(f"load: {where}: {name}", value)
     return found
+
+
+def write_spec(spec: ModuleSpec | ExpertsSpec) -> dict[str, Any]:
+    """A spec as config.json holds it, where only MXFP4 is said to be that."""
+    if isinstance(spec, ExpertsSpec):
+        projections = {name: write_spec(s) for name, s in spec.projections.items()}
+        return {"num_experts": spec.num_experts, "projections": projections}
+    written = asdict(spec)
+    if not spec.fp4:
+        del written["fp4"]
+    return written
+
+
+def format_of(experts: Mapping[str, Any]) -> str:
+    """FORMAT, or FP4_FORMAT, by the section "experts" of config.json."""
+    specs = (spec for e in experts.values() for spec in e["projections"].values())
+    return FP4_FORMAT if any(spec.get("fp4") for spec in specs) else FORMAT
 
 
 def _parse_experts(where: str, value: Any) -> ExpertsSpec:
@@ -154,7 +185,7 @@ def _parse_module(where: str, value: Any) -> ModuleSpec:
     activation = value.get("activation", "none")
     if activation not in ACTIVATIONS:
         raise ValueError(f"{where}: activation must be one of {ACTIVATIONS}, got {activation!r}")
-    return ModuleSpec(
+    spec = ModuleSpec(
         n=check_int(f"{where}: n", value.get("n"), 0, MAX_FEATURES),
         k=check_int(f"{where}: k", value.get("k"), 0, MAX_FEATURES),
         group_size=check_group_size(f"{where}: group_size", value.get("group_size")),
@@ -163,7 +194,10 @@ def _parse_module(where: str, value: Any) -> ModuleSpec:
         act_order=check_bool(f"{where}: act_order", value.get("act_order")),
         bias=check_bool(f"{where}: bias", value.get("bias")),
         activation=activation,
+        fp4=check_bool(f"{where}: fp4", value.get("fp4", False)),
     )
+    check_fp4(where, spec.fp4, spec.group_size, spec.bf16_scales, spec.zeros)
+    return spec
 
 
 def parse_manifest(path: Path, value: dict[str, Any]) -> Manifest:

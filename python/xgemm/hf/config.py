@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from xgemm.formats.manifest import FORMAT, QUANT_METHOD, RECIPE
+from xgemm.formats.manifest import QUANT_METHOD, RECIPE, format_of
 from xgemm.formats.packed import LAYOUT_VERSION, check_bool, check_group_size
 from xgemm.quantize.rtn import SCALE_DTYPES
 from xgemm.quantize.weight import check_method, choose_clip
@@ -116,7 +116,7 @@ class XgemmConfig(QuantizationConfigMixin):
         """The section of config.json."""
         values = {
             "quant_method": QUANT_METHOD,
-            "format": FORMAT,
+            "format": format_of(self.experts),
             "layout_version": LAYOUT_VERSION,
             **{name: value for name, value in self.recipe().items() if value is not None},
             **self._saved,

@@ -9,7 +9,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +31,7 @@ from xgemm.formats.foreign import (
 )
 from xgemm.formats.guard import guards
 from xgemm.formats.headers import FOREIGN_FILE, checkpoint_files
-from xgemm.formats.manifest import CONFIG_FILE, FORMAT, QUANT_METHOD
+from xgemm.formats.manifest import CONFIG_FILE, QUANT_METHOD, format_of, write_spec
 from xgemm.formats.packed import LAYOUT_VERSION, check_int
 from xgemm.formats.pretrained import make_transformers_model
 from xgemm.formats.shard_writer import ShardWriter
@@ -185,6 +185,11 @@ class _ToForeign:
     def tensors(self) -> Iterator[tuple[str, Tensors]]:
         for name in self._source.layers:
             weight = self._source.read(name)
+            if weight.fp4:
+                raise ValueError(
+                    f"convert: {name} is MXFP4, whose codes are no integers: only xgemm's own "
+                    "format is written of it"
+                )
             parts = self._writer.tensors(name, weight)
             self._written[name] = Written.of(weight)
             yield name, {f"{name}.{part}": tensor for part, tensor in parts.items()}
@@ -239,9 +244,9 @@ class _ToPacked:
         old: Any = self._model.get_submodule(source.module)
         new = packed_module(self._shards, source, old, "cpu")
         if isinstance(new, QuantExperts):
-            self._experts[source.module] = asdict(experts_spec(new))
+            self._experts[source.module] = write_spec(experts_spec(new))
         else:
-            self._modules[source.module] = asdict(linear_spec(new))
+            self._modules[source.module] = write_spec(linear_spec(new))
         state = new.state_dict(prefix=f"{source.module}.")
         return {name: tensor for name, tensor in state.items() if not tensor.is_meta}
 
@@ -260,7 +265,7 @@ class _ToPacked:
     def section(self) -> dict[str, Any]:
         return {
             "quant_method": QUANT_METHOD,
-            "format": FORMAT,
+            "format": format_of(self._experts),
             "layout_version": LAYOUT_VERSION,
             "modules": self._modules,
             "experts": self._experts,

@@ -20,6 +20,11 @@ def check_shapes(directory: Path, shapes: Mapping[str, LayerShape], source: Sour
         n, k = source.shapes[leaf]
         for layers in zip(*lists, strict=True):  # of one expert, or of one linear layer
             found = [shapes[layer] for layer in layers]
+            if source.experts is None and any(shape.fp4 for shape in found):
+                raise ValueError(
+                    f"load: {directory}: {', '.join(layers)} is MXFP4, which is taken of experts, "
+                    "and not of linear layers"
+                )
             if sum(shape.n for shape in found) != n or any(shape.k != k for shape in found):
                 got = " and ".join(str([shape.n, shape.k]) for shape in found)
                 raise ValueError(
@@ -35,6 +40,12 @@ def packed_module(
 
     device: of the packed weights. Biases stay those of `old`.
     """
+    if source.experts is not None and source.stacked:
+        stacked = {}
+        for leaf, ((layer,),) in source.parts.items():
+            own = range(source.experts)
+            stacked[leaf] = [pack(shards.read(layer, e)).to(device) for e in own]
+        return QuantExperts.from_packed(old, stacked)
     if source.experts is not None:
         packed = {
             leaf: _alike([_packed(shards, names, device) for names in zip(*lists, strict=True)])

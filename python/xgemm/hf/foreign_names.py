@@ -7,7 +7,7 @@ transformers renames the tensors of older checkpoints, and gathers modules of on
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from transformers.core_model_loading import (
     rename_source_key,
 )
 
+from xgemm.formats.foreign.layer import LayerShape
 from xgemm.hf.names import Names, some
 from xgemm.nn.float_experts import experts_projections
 from xgemm.nn.float_linear import linear_shape
@@ -51,7 +52,8 @@ class Source:
     """A module of the model, and the layers that its weights are made of.
 
     parts: for each weight ("weight", or "gate_up_proj" and "down_proj" of experts) the lists of
-        layers that are joined, row after row; a list has a layer for each expert, or one.
+        layers that are joined, row after row; a list has a layer for each expert, or one. Where
+        `stacked`, one layer holds all experts.
     shapes: (N, K) of each weight, of one expert.
     experts: how many; None for a linear layer.
     """
@@ -60,6 +62,7 @@ class Source:
     parts: dict[str, list[list[str]]]
     shapes: dict[str, tuple[int, int]]
     experts: int | None
+    stacked: bool = False
 
     @property
     def layers(self) -> list[str]:
@@ -94,7 +97,7 @@ class ForeignNames:
         targets = self._by_pattern[pattern].target_patterns
         return {renamed.replace(targets[0], target) for target in targets}
 
-    def sources(self, directory: Path, layers: Iterable[str]) -> list[Source]:
+    def sources(self, directory: Path, layers: Mapping[str, LayerShape]) -> list[Source]:
         """Each module with the layers that it is made of, in the order of the model.
 
         ValueError for a layer that the model has no place for, and for a module some of whose
@@ -104,7 +107,8 @@ class ForeignNames:
         counts: dict[str, int] = {}
         absent = []
         for layer in sorted(layers, key=dot_natural_key):
-            place = self._place(directory, f"{layer}.weight")
+            stacked = layers[layer].experts is not None
+            place = self._place(directory, layer if stacked else f"{layer}.weight")
             if place is None:
                 absent.append(layer)
                 continue
@@ -118,7 +122,7 @@ class ForeignNames:
             raise ValueError(f"load: {directory}: {error}") from None
         order = {name: i for i, (name, _) in enumerate(self._model.named_modules())}
         return [
-            self._source(directory, module, found[module], counts)
+            self._source(directory, module, found[module], counts, layers)
             for module in sorted(found, key=order.__getitem__)
         ]
 
@@ -128,6 +132,7 @@ class ForeignNames:
         name: str,
         leaves: dict[str, dict[int, list[str]]],
         counts: dict[str, int],
+        given: Mapping[str, LayerShape],
     ) -> Source:
         where = f"load: {directory}: {name}"
         module = self._model.get_submodule(name)
@@ -144,6 +149,13 @@ class ForeignNames:
             )
         count = 1 if shape is not None else int(getattr(module, "num_experts", 0))
         parts = {}
+        stacked = {given[layer].experts for part in leaves.values() for names in part.values()
+                   for layer in names}  # fmt: skip
+        if stacked != {None}:
+            if stacked != {count}:
+                found = sorted(map(str, stacked))
+                raise ValueError(f"{where}: has {count} experts in the model, got {found}")
+            count = 1
         for leaf in shapes:
             patterns = counts[f"{name}.{leaf}"]
             lists = [leaves[leaf].get(index, []) for index in range(patterns)]
@@ -154,7 +166,8 @@ class ForeignNames:
                         f"got {len(layers)} quantized ones: {some(layers) or 'none'}"
                     )
             parts[leaf] = lists
-        return Source(name, parts, shapes, None if shape is not None else count)
+        experts = None if shape is not None else int(getattr(module, "num_experts", 0))
+        return Source(name, parts, shapes, experts, stacked != {None})
 
     def _place(self, directory: Path, key: str) -> _Place | None:
         """Of the weight of a layer; None where the model has none."""

@@ -19,7 +19,6 @@ from xgemm.formats.guard import HINT, guard_names
 from xgemm.formats.headers import checkpoint_files
 from xgemm.formats.manifest import CONFIG_FILE, ExpertsSpec, ModuleSpec, parse_quantization_config
 from xgemm.formats.packed import PackedWeight, unpack
-from xgemm.formats.packed_format import PackedFormat
 from xgemm.formats.quantized import QuantizedWeight
 from xgemm.hf.foreign_names import ForeignNames
 from xgemm.hf.names import Names
@@ -100,12 +99,12 @@ class PackedLayers:
     def read(self, name: str) -> QuantizedWeight:
         layer = self._layers[name]
         spec, prefix, expert = layer.spec, layer.prefix, layer.expert
-        form = PackedFormat(spec.n, spec.k, spec.group_size, spec.bf16_scales, spec.zeros)
-        form.check(f"load: {prefix[:-1]}", self._tensor(f"{prefix}packed_format"))
+        spec.form.check(f"load: {prefix[:-1]}", self._tensor(f"{prefix}packed_format"))
         weight = PackedWeight(
             self._tensor(f"{prefix}qweight", expert),
             *(spec.n, spec.k, spec.group_size, spec.bf16_scales, spec.zeros),
             self._tensor(f"{prefix}perm", expert) if spec.act_order else None,
+            fp4=spec.fp4,
         )
         return unpack(weight).rows(layer.rows)
 

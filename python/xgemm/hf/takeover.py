@@ -66,7 +66,9 @@ def _config_class(method: str) -> Any:
             cls, config_dict: dict[str, Any], return_unused_kwargs: bool = False, **kwargs: Any
         ) -> Any:
             try:
-                foreign_format(Path(CONFIG_FILE), config_dict)
+                form = foreign_format(Path(CONFIG_FILE), config_dict)
+                if getattr(form, "mxfp4", False):
+                    raise ValueError("it is MXFP4, of which only xgemm.load takes the experts")
             except ValueError as error:
                 logger.warning("take_over: this checkpoint is left to transformers: %s", error)
                 return theirs.from_dict(config_dict, return_unused_kwargs, **kwargs)

@@ -68,7 +68,7 @@ class QuantExperts(nn.Module):
         <name>_qweight: uint8 [E, rows, row_bytes], without gradient: each expert's packed weight
             [N, K], however the float weights lay.
         <name>_perm: int32 [E, K] or None (act-order).
-        <name>_packed_format: int64 [6], as in QuantLinear.
+        <name>_packed_format: int64 [6], as in QuantLinear; [7] of MXFP4.
         <name>_bias: the float module's own.
 
     formats: {projection: PackedFormat}. compute_dtype: as in QuantLinear.
@@ -212,6 +212,7 @@ class QuantExperts(nn.Module):
                 bf16_scales=form.bf16_scales,
                 has_zeros=form.zeros,
                 perm=None if perm is None else perm[e],
+                fp4=form.fp4,
             )
             for e in range(self.num_experts)
         ]
@@ -445,7 +446,7 @@ class QuantExperts(nn.Module):
             scales = "bf16" if form.bf16_scales else "fp16"
             parts.append(
                 f"{name}=[{form.n}, {form.k}] group_size={form.group_size} scales={scales} "
-                f"zeros={form.zeros}"
+                f"{'fp4' if form.fp4 else f'zeros={form.zeros}'}"
             )
         return ", ".join(parts)
 
@@ -471,4 +472,6 @@ def _float_and_packed(projections: Iterable[str]) -> set[str]:
 
 
 def _format_of(packed: PackedWeight) -> PackedFormat:
-    return PackedFormat(packed.n, packed.k, packed.group_size, packed.bf16_scales, packed.has_zeros)
+    return PackedFormat(
+        packed.n, packed.k, packed.group_size, packed.bf16_scales, packed.has_zeros, packed.fp4
+    )

@@ -1,22 +1,25 @@
 """The linear layer of several experts over rows sorted by expert, opaque to compilers.
 
 Ops of the namespace `xgemm_experts`, which is not public: a loop over the active experts, each a
-call of `mul_into.w4a16`. Which experts are active is in the data: `expert_bounds` brings it to the
-host, once for all projections, and cannot be captured in a CUDA graph.
+call of `mul_into.w4a16` or, of MXFP4, a product with the dequantized weight. Which experts are
+active is in the data: `expert_bounds` brings it to the host, once for all projections, and cannot
+be captured in a CUDA graph.
 """
 
 from __future__ import annotations
 
 import torch
 
-from xgemm.formats.packed import Layout
+from xgemm.formats.packed import Layout, form_of_fp4
 from xgemm.formats.packed_format import PackedFormat
 
 __all__ = ["expert_bounds", "experts_linear"]
 
 Tensor = torch.Tensor
 
+_mul = torch.ops.xgemm.mul.default
 _mul_into = torch.ops.xgemm.mul_into.w4a16
+_dequantize = torch.ops.xgemm.dequantize_w4.default
 _grad_a = torch.ops.xgemm.w4a16_grad_a.default
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -25,12 +28,12 @@ _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.cudagraph_unsafe)
 _library.define("bounds(Tensor ids, int experts) -> Tensor", tags=_TAGS)
 _library.define(
     "linear(Tensor a, Tensor qweight, Tensor bounds, Tensor? bias, Tensor? perm, int n, int k, "
-    "int group_size, *, bool bf16_scales=False, bool zeros=False) -> Tensor",
+    "int group_size, *, bool bf16_scales=False, bool zeros=False, bool fp4=False) -> Tensor",
     tags=_TAGS,
 )
 _library.define(
     "linear_grad_a(Tensor grad, Tensor qweight, Tensor bounds, Tensor? perm, int n, int k, "
-    "int group_size, *, bool bf16_scales=False, bool zeros=False) -> Tensor",
+    "int group_size, *, bool bf16_scales=False, bool zeros=False, bool fp4=False) -> Tensor",
     tags=_TAGS,
 )
 _bounds = torch.ops.xgemm_experts.bounds.default
@@ -68,7 +71,7 @@ def experts_linear(
     """
     return _linear(
         a, qweight, bounds, bias, perm, form.n, form.k, form.group_size,
-        bf16_scales=form.bf16_scales, zeros=form.zeros,
+        bf16_scales=form.bf16_scales, zeros=form.zeros, **form_of_fp4(form.fp4),
     )  # fmt: skip
 
 
@@ -99,6 +102,14 @@ def _slices(bounds: Tensor) -> list[tuple[int, int, int]]:
     return [(e, ends[e], ends[e + 1]) for e in range(len(ends) - 1) if ends[e] < ends[e + 1]]
 
 
+def _dequantized(
+    qweight: Tensor, n: int, k: int, group_size: int, dtype: torch.dtype, form: dict[str, bool]
+) -> Tensor:
+    """An expert's MXFP4 weight [N, K], which the kernels of linear layers do not take."""
+    name = str(dtype).removeprefix("torch.")
+    return _dequantize(qweight, n, k, group_size, dtype=name, **form)
+
+
 @torch.library.impl(_library, "bounds", "CompositeExplicitAutograd")
 def _bounds_kernel(ids: Tensor, experts: int) -> Tensor:
     if ids.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -125,6 +136,11 @@ def _linear_kernel(
     y = a.new_empty(a.shape[0], n)
     end = 0
     for e, start, end in _slices(bounds):
+        if form.get("fp4"):
+            x = a[start:end] if perm is None else a[start:end].index_select(1, perm[e])
+            w = _dequantized(qweight[e], n, k, group_size, a.dtype, form)
+            y[start:end] = _mul(x, w.t(), None if bias is None else bias[e])
+            continue
         _mul_into(
             y[start:end], a[start:end], qweight[e], n, k, group_size,
             None if bias is None else bias[e], None if perm is None else perm[e], **form,
@@ -144,6 +160,14 @@ def _linear_grad_a_kernel(
     grad_a = grad.new_empty(grad.shape[0], k)
     end = 0
     for e, start, end in _slices(bounds):
+        if form.get("fp4"):
+            own = _mul(
+                grad[start:end], _dequantized(qweight[e], n, k, group_size, grad.dtype, form)
+            )
+            if perm is not None:
+                own = torch.empty_like(own).index_copy_(1, perm[e].long(), own)
+            grad_a[start:end] = own
+            continue
         grad_a[start:end] = _grad_a(
             grad[start:end], qweight[e], n, k, group_size, None if perm is None else perm[e], **form
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from xgemm.formats.packed import form_of_fp4
 from xgemm.formats.packed_format import PackedFormat
 
 Tensor = torch.Tensor
@@ -43,7 +44,7 @@ class Projection:
         form = self.form
         return torch.ops.xgemm.moe.w4a16(
             a, self.qweight, order, top_k, form.n, form.k, form.group_size, self.bias, self.perm,
-            bf16_scales=form.bf16_scales, zeros=form.zeros, **more,
+            bf16_scales=form.bf16_scales, zeros=form.zeros, **form_of_fp4(form.fp4), **more,
         )  # fmt: skip
 
 

@@ -84,7 +84,7 @@ class XgemmPackedExpertsMethod(ExpertsMethod):
             k = len(self.inner)
             if size != -1 and self.inner.start % size != 0:  # as `channels` makes them
                 size = math.gcd(self.inner.start, size)
-        return PackedFormat(n, k, size, spec.bf16_scales, spec.zeros)
+        return spec.form._replace(n=n, k=k, group_size=size)
 
     def _register(self, layer: Any, name: str, data: torch.Tensor) -> None:
         parameter: Any = torch.nn.Parameter(data, requires_grad=False)
@@ -103,7 +103,7 @@ class XgemmPackedExpertsMethod(ExpertsMethod):
         """One expert's rows of a projection's packed weight, or what all experts share."""
         name = "down_proj" if shard_id == "w2" else "gate_up_proj"
         spec = self.spec.projections[name]
-        whole = PackedFormat(spec.n, spec.k, spec.group_size, spec.bf16_scales, spec.zeros)
+        whole = spec.form
         if weight_name.endswith("_packed_format"):
             whole.check(f"xgemm: {self.prefix}: {name}", loaded_weight)
             return True

@@ -23,6 +23,7 @@ from xgemm.formats.quantized import QuantizedWeight
 
 class Awq:
     method = "awq"
+    separator = "."
     key = "qweight"
     parts: tuple[str, ...] = ("qweight", "qzeros", "scales")
 

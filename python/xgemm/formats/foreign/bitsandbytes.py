@@ -50,6 +50,7 @@ class Quantizer(Protocol):
 
 class Bitsandbytes:
     method = "bitsandbytes"
+    separator = "."
     key = _STATE
     parts: tuple[str, ...] = (
         *("weight", "weight.absmax", "weight.quant_map", _STATE),

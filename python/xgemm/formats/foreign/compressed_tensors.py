@@ -1,10 +1,16 @@
-"""compressed-tensors' format "pack-quantized", as llm-compressor writes it.
+"""compressed-tensors' formats "pack-quantized" and "mxfp4-pack-quantized", as llm-compressor
+writes them.
 
     weight_packed       int32 [N, ceil(K / 8)]   code - 8, plus 8, the lowest bits first
     weight_scale        fp16, bf16 or fp32 [N, G]
     weight_shape        int64 [2]                N, K
     weight_zero_point   int32 [ceil(N / 8), G]   zero - 8, plus 8; int8 [N, G] before 0.9
     weight_g_idx        int32 [K]                the group of each channel (actorder "group")
+
+Of MXFP4, which is taken of experts:
+
+    weight_packed       uint8 [N, K / 2]         E2M1 codes, the low nibble first
+    weight_scale        uint8 [N, K / 32]        E8M0: 2^(e - 127)
 
 Which of `config_groups` a layer is of, its `targets` say: names, "re:" and a regular expression, or
 a class. Source: compressed-tensors 0.20, compressors/pack_quantized.
@@ -23,13 +29,16 @@ from xgemm.formats.foreign.layer import SCALES, ForeignLayer, LayerShape
 from xgemm.formats.foreign.nibbles import PER_WORD, pack_nibbles, unpack_nibbles
 from xgemm.formats.foreign.section import Section
 from xgemm.formats.foreign.written import Written, usual, whole_zeros
+from xgemm.formats.mxfp4 import GROUP_SIZE, mxfp4_weight
 from xgemm.formats.quantized import QuantizedWeight
 
-_FORMATS = ("pack-quantized", "mixed-precision")
+_MXFP4 = "mxfp4-pack-quantized"
+_FORMATS = ("pack-quantized", "mixed-precision", _MXFP4)
 
 
 class CompressedTensors:
     method = "compressed-tensors"
+    separator = "."
     key = "weight_packed"
     parts: tuple[str, ...] = (
         *("weight_packed", "weight_scale", "weight_shape"),
@@ -40,7 +49,8 @@ class CompressedTensors:
         layout = section.text("format", default="pack-quantized")
         if layout not in _FORMATS:
             raise section.error("format", " or ".join(map(repr, _FORMATS)), layout)
-        self._section = section
+        self._section, self._layout = section, layout
+        self.mxfp4 = layout == _MXFP4
         groups = section.mapping("config_groups")
         where = section.inside("config_groups", {})
         self._groups: list[tuple[list[str], Section]] = []
@@ -68,6 +78,8 @@ class CompressedTensors:
         group = self._group(layer.name)
         weights = group.inside("weights", group.mapping("weights"))
         weights.four_bits("num_bits")
+        if self._is_mxfp4(group):
+            return _mxfp4_shape(weights, layer)
         if weights.text("type", default="int") != "int":
             raise weights.error("type", "'int'", weights.values["type"])
         n, words = layer.size("weight_packed", 0), layer.size("weight_packed", 1)
@@ -99,6 +111,12 @@ class CompressedTensors:
 
     def read(self, layer: ForeignLayer) -> QuantizedWeight:
         shape = self.shape(layer)
+        if self._is_mxfp4(self._group(layer.name)):
+            packed, scales = layer.tensor("weight_packed"), layer.tensor("weight_scale")
+            try:
+                return mxfp4_weight(packed, scales)
+            except ValueError as error:
+                raise ValueError(f"{layer.where('weight_scale')}: {error}") from None
         scales = layer.scales("weight_scale", transpose=layer.spec("weight_scale").shape != ())
         if scales.numel() == 1:
             scales = scales.reshape(1, 1).repeat(1, shape.n)
@@ -110,6 +128,10 @@ class CompressedTensors:
             g_idx=layer.g_idx("weight_g_idx", shape),
         )
 
+    def _is_mxfp4(self, group: Section) -> bool:
+        """By the group's own format, which is there where formats are mixed, else by the file's."""
+        return (group.values.get("format") or self._layout) == _MXFP4
+
     def _group(self, layer: str) -> Section:
         """The group of a layer: by name or regular expression, else by class, else the only one."""
         for targets, group in self._groups:
@@ -119,6 +141,23 @@ class CompressedTensors:
             if "Linear" in targets or len(self._groups) == 1:
                 return group
         raise self._section.error("config_groups", f"a group with a target for {layer}", "none")
+
+
+def _mxfp4_shape(weights: Section, layer: ForeignLayer) -> LayerShape:
+    if weights.text("type", default="int") != "float":
+        raise weights.error("type", "'float'", weights.values.get("type"))
+    size = weights.group_size("group_size", default=GROUP_SIZE)
+    if size != GROUP_SIZE:
+        raise weights.error("group_size", str(GROUP_SIZE), size)
+    n, half_k = layer.size("weight_packed", 0), layer.size("weight_packed", 1)
+    layer.check("weight_packed", ("uint8",), (n, half_k))
+    if half_k % (GROUP_SIZE // 2) != 0:
+        raise ValueError(
+            f"{layer.where('weight_packed')} must have a multiple of {GROUP_SIZE // 2} columns, "
+            f"got {half_k}"
+        )
+    layer.check("weight_scale", ("uint8",), (n, 2 * half_k // GROUP_SIZE))
+    return LayerShape(n, 2 * half_k, GROUP_SIZE, zeros=False, fp4=True)
 
 
 def _matches(layer: str, target: str) -> bool:

@@ -30,6 +30,7 @@ _VERSIONS = ("gptq", "gptq_v2")
 
 class Gptq:
     method = "gptq"
+    separator = "."
     key = "qweight"
     parts: tuple[str, ...] = ("qweight", "qzeros", "scales", "g_idx")
 

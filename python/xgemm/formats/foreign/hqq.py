@@ -25,6 +25,7 @@ _BITS = 4
 
 class Hqq:
     method = "hqq"
+    separator = "."
     key = "W_q"
     parts: tuple[str, ...] = (
         *("W_q", "scale", "zero", "shape", "nbits", "group_size", "axis", "packing"),

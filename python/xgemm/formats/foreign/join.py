@@ -20,6 +20,8 @@ def joined(weights: list[QuantizedWeight]) -> QuantizedWeight:
     for weight in weights[1:]:
         if (weight.k, weight.group_size) != (first.k, first.group_size):
             raise TypeError("the layers that make one weight must have the same K and group_size")
+        if weight.fp4 != first.fp4:
+            raise TypeError("the layers that make one weight must have codes of one kind")
         if weight.scales.dtype != first.scales.dtype:
             raise TypeError("the layers that make one weight must have scales of one dtype")
         if not torch.equal(weight.group_of_channel(), first.group_of_channel()):
@@ -33,6 +35,7 @@ def joined(weights: list[QuantizedWeight]) -> QuantizedWeight:
         torch.cat(zeros, dim=1) if zeros else None,
         first.g_idx,
         first.group_size,
+        first.fp4,
     )
 
 

@@ -23,12 +23,16 @@ class LayerShape:
 
     group_size: the file's own; -1 for one group over all of K.
     zeros: whether the file stores zero points that the config calls asymmetric.
+    experts: how many weights [N, K] the layer's tensors hold; None for one, as of a linear layer.
+    fp4: the layer is MXFP4.
     """
 
     n: int
     k: int
     group_size: int
     zeros: bool
+    experts: int | None = None
+    fp4: bool = False
 
     @property
     def groups(self) -> int:
@@ -43,25 +47,27 @@ class ForeignLayer:
         directory: Path,
         name: str,
         specs: Mapping[str, TensorSpec],
-        read: Callable[[str], torch.Tensor],
+        read: Callable[..., torch.Tensor],
+        separator: str = ".",
     ) -> None:
         self.directory = directory
         self.name = name
         self.specs = specs
         self._read = read
+        self._separator = separator
 
     def __contains__(self, part: str) -> bool:
         return part in self.specs
 
     def where(self, part: str) -> str:
         """File and tensor, for a message."""
-        return f"load: {self.directory / self.spec(part).file}: {self.name}.{part}"
+        return f"load: {self.directory / self.spec(part).file}: {self._full(part)}"
 
     def spec(self, part: str) -> TensorSpec:
         if part not in self.specs:
             found = ", ".join(sorted(self.specs))
             raise ValueError(
-                f"load: {self.directory}: {self.name}.{part} is missing: of this layer the files "
+                f"load: {self.directory}: {self._full(part)} is missing: of this layer the files "
                 f"hold {found}"
             )
         return self.specs[part]
@@ -82,9 +88,21 @@ class ForeignLayer:
                 f"got {spec.dtype} {list(spec.shape)}"
             )
 
+    def expert(self, index: int) -> ForeignLayer:
+        """The same layer, whose tensors are those of one expert: of one index of the first
+        dimension."""
+
+        def read(name: str) -> torch.Tensor:
+            return self._read(name, index)
+
+        return ForeignLayer(self.directory, self.name, self.specs, read, self._separator)
+
     def tensor(self, part: str) -> torch.Tensor:
         self.spec(part)
-        return self._read(f"{self.name}.{part}")
+        return self._read(self._full(part))
+
+    def _full(self, part: str) -> str:
+        return f"{self.name}{self._separator}{part}"
 
     # ---- what several formats need ----
 

@@ -41,6 +41,7 @@ _SINGLE = torch.tensor([2 * i + j for i in range(4) for j in (0, 1, 8, 9, 16, 17
 
 class Marlin:
     method = "marlin"
+    separator = "."
 
     def __init__(self, section: Section) -> None:
         if "bits" in section.values:

@@ -11,6 +11,7 @@ import torch
 from xgemm.formats.foreign.awq import Awq, AwqWriter
 from xgemm.formats.foreign.bitsandbytes import Bitsandbytes, Quantizer
 from xgemm.formats.foreign.compressed_tensors import CompressedTensors, CompressedTensorsWriter
+from xgemm.formats.foreign.gpt_oss import GptOssMxfp4
 from xgemm.formats.foreign.gptq import Gptq, GptqWriter
 from xgemm.formats.foreign.hqq import Hqq
 from xgemm.formats.foreign.layer import ForeignLayer, LayerShape
@@ -27,12 +28,13 @@ class ForeignFormat(Protocol):
     method: str
     key: str  # the tensor that every quantized layer has
     parts: tuple[str, ...]  # the tensors that a quantized layer may have
+    separator: str  # between a layer's name and these
 
     def shape(self, layer: ForeignLayer) -> LayerShape:
         """From the headers alone; ValueError by file and tensor for what is no such layer."""
 
     def read(self, layer: ForeignLayer) -> QuantizedWeight:
-        """The layer's canonical weight."""
+        """The layer's canonical weight; where its shape has experts, `layer` is one of them."""
 
 
 class ForeignWriter(Protocol):
@@ -52,6 +54,7 @@ _FORMATS: dict[str, Callable[[Section], ForeignFormat]] = {
 }
 FOREIGN_METHODS = tuple(_FORMATS)  # which transformers knows
 _FORMATS[Marlin.method] = Marlin
+_FORMATS[GptOssMxfp4.method] = GptOssMxfp4  # which take_over leaves to transformers
 _MARLIN = ("gptq", "awq", "marlin")  # methods whose sections may say that weights lie as in Marlin
 FOREIGN_WRITERS: dict[str, type[ForeignWriter]] = {
     "gptq": GptqWriter,

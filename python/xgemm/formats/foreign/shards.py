@@ -72,16 +72,16 @@ class Shards(TensorFiles):
     def __init__(self, directory: Path, files: Iterable[str], form: ForeignFormat) -> None:
         super().__init__(directory, files)
         self.form = form
-        suffix = f".{form.key}"
+        suffix = f"{form.separator}{form.key}"
         self.layers: dict[str, ForeignLayer] = {}
         self.taken: set[str] = set()
         for full in self.tensors:
             if not full.endswith(suffix):
                 continue
             name = full.removesuffix(suffix)
-            names = {part: f"{name}.{part}" for part in form.parts}
+            names = {part: f"{name}{form.separator}{part}" for part in form.parts}
             specs = {part: self.tensors[n] for part, n in names.items() if n in self.tensors}
-            self.layers[name] = ForeignLayer(directory, name, specs, self.tensor)
+            self.layers[name] = ForeignLayer(directory, name, specs, self.tensor, form.separator)
             self.taken.update(names.values())
         self.others = [name for name in self.tensors if name not in self.taken]
 
@@ -104,5 +104,7 @@ class Shards(TensorFiles):
                 raise ValueError(f"load: {self.directory}: {name}: {error}") from None
         return shapes
 
-    def read(self, layer: str) -> QuantizedWeight:
-        return self.form.read(self.layers[layer])
+    def read(self, layer: str, expert: int | None = None) -> QuantizedWeight:
+        """A layer's weight, or that of one expert where the layer holds several."""
+        found = self.layers[layer]
+        return self.form.read(found if expert is None else found.expert(expert))

@@ -25,6 +25,7 @@ _CONFIG = "Int4WeightOnlyConfig"
 
 class Torchao:
     method = "torchao"
+    separator = "."
     key = "_weight_qdata"
     parts: tuple[str, ...] = (
         *("_weight_qdata", "_weight_scale", "_weight_zero_point"),
