@@ -73,6 +73,12 @@ CASES = {
     "own, awq experts": Case(_AWQ, "own", experts=True),
     "experts, awq": Case(_AWQ, "xgemm", "own, awq experts", experts=True),
     "experts, zeros": Case(_ZEROS, "xgemm", "own, awq experts", experts=True),
+    "own, mxfp4 gpt-oss": Case(Variant("gpt-oss"), "own", experts=True),
+    "mxfp4 gpt-oss": Case(Variant("gpt-oss"), "xgemm", "own, mxfp4 gpt-oss", experts=True),
+    "mxfp4, planted error": Case(Variant("gpt-oss"), "wrong", "own, mxfp4 gpt-oss", experts=True),
+    "own, mxfp4": Case(Variant("mxfp4"), "own", experts=True),
+    "mxfp4": Case(Variant("mxfp4"), "xgemm", "own, mxfp4", experts=True),
+    "mxfp4 directory": Case(Variant("mxfp4-xgemm"), "xgemm", "own, mxfp4", experts=True),
     "directory, invariant": Case(Variant("xgemm"), "xgemm", "own", invariant=True),
     "gptq, invariant": Case(Variant("gptq"), "xgemm", "own", invariant=True),
 }
@@ -159,7 +165,7 @@ def judge(name: str, found: dict[str, dict[str, Any]]) -> list[str]:
     pairs = list(zip(found[case.like]["logprobs"], given["logprobs"], strict=True))
     gaps = [abs(p - b[t]) for a, b in pairs for t, p in a.items() if t in b]
     share = len(gaps) / sum(len(a) for a, _ in pairs)
-    bound = EXPERTS_GAP if "experts" in name else GAP
+    bound = EXPERTS_GAP if case.experts else GAP
     same = share > SHARED and max(gaps) < bound
     print(
         f"{name:26} against {case.like:17} {share:4.0%} shared, gap {max(gaps, default=0):.3f}"
@@ -235,16 +241,19 @@ def _kernels(which: str) -> Iterator[None]:
     from xgemm.vllm import experts, kernel
 
     first, pack, refusal, nibbles = kernels[0], kernel.pack_words, experts.refusal, experts.nibbles
+    e2m1_codes = experts.e2m1_codes
     if which == "own":
         kernels.remove(first)
         experts.refusal = lambda own, layer: "vLLM's own is asked for"
     elif which == "wrong":
         kernel.pack_words = _pack_wrong
         experts.nibbles = lambda words: (nibbles(words).int() - 1).clamp(min=0).byte()
+        experts.e2m1_codes = lambda packed: (e2m1_codes(packed).int() - 1).clamp(min=0).byte()
     try:
         yield
     finally:
         kernel.pack_words, experts.refusal, experts.nibbles = pack, refusal, nibbles
+        experts.e2m1_codes = e2m1_codes
         if first not in kernels:
             kernels.insert(0, first)
 

@@ -72,10 +72,16 @@ class Variant:
 
 
 FORMATS = ("compressed-tensors", "gptq", "awq", "xgemm", "dense")
+MXFP4_FORMATS = ("gpt-oss", "mxfp4", "mxfp4-xgemm")  # of vllm_mxfp4.py
 
 
 def make_model(folder: Path, shape: Shape, variant: Variant) -> None:
     """Write a model of this shape. Its weights depend on `zeros` and `act_order` alone."""
+    if variant.format in MXFP4_FORMATS:
+        import vllm_mxfp4  # which is made of this module's parts
+
+        vllm_mxfp4.write(folder, shape, variant)
+        return
     if variant.format not in FORMATS:
         raise ValueError(f"make_model: format must be one of {FORMATS}, got {variant.format!r}")
     if variant.format in ("awq", "gptq") and (variant.format == "awq") != variant.zeros:
@@ -101,11 +107,11 @@ def make_model(folder: Path, shape: Shape, variant: Variant) -> None:
 def write_config(folder: Path, shape: Shape, variant: Variant) -> None:
     """config.json alone, which is all that an engine with `load_format="dummy"` reads."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = {**_config(shape, variant), "quantization_config": _quantization_config(variant)}
+    config = {**llm_config(shape, variant), "quantization_config": _quantization_config(variant)}
     (folder / "config.json").write_text(json.dumps(config))
 
 
-class _Random:
+class RandomWeights:
     """Draws the same tensors for every format; on a GPU where there is one."""
 
     def __init__(self, variant: Variant) -> None:
@@ -140,17 +146,19 @@ class _Random:
         return QuantizedWeight(codes.byte(), scales, zeros, g_idx, GROUP_SIZE)
 
 
+def float_ends(random: RandomWeights, shape: Shape) -> dict[str, torch.Tensor]:
+    """What lies before and after a model's layers."""
+    return {
+        "model.embed_tokens.weight": random.normal(shape.vocabulary, shape.hidden),
+        "lm_head.weight": random.normal(shape.vocabulary, shape.hidden, scale=0.1),
+        "model.norm.weight": torch.ones(shape.hidden, dtype=DTYPES[random.variant.dtype]),
+    }
+
+
 def _layers(shape: Shape, variant: Variant) -> Iterator[tuple[str, dict[str, Any]]]:
     """(Prefix, its tensors and quantized weights) of the model's ends and of each layer."""
-    random = _Random(variant)
-    yield (
-        "",
-        {
-            "model.embed_tokens.weight": random.normal(shape.vocabulary, shape.hidden),
-            "lm_head.weight": random.normal(shape.vocabulary, shape.hidden, scale=0.1),
-            "model.norm.weight": torch.ones(shape.hidden, dtype=DTYPES[variant.dtype]),
-        },
-    )
+    random = RandomWeights(variant)
+    yield "", float_ends(random, shape)
     for layer in range(shape.layers):
         norm = torch.ones(shape.hidden, dtype=DTYPES[variant.dtype])
         tensors: dict[str, Any] = {
@@ -250,7 +258,7 @@ def _quantization_config(variant: Variant) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _config(shape: Shape, variant: Variant) -> dict[str, Any]:
+def llm_config(shape: Shape, variant: Variant) -> dict[str, Any]:
     config = _llama(shape, variant)
     if not shape.experts:
         return config
@@ -283,7 +291,7 @@ def _save_with_transformers(folder: Path, shape: Shape, variant: Variant) -> Non
     from xgemm.nn import QuantExperts, QuantLinear
 
     dtype = DTYPES[variant.dtype]
-    config = _config(shape, variant)
+    config = llm_config(shape, variant)
     kind = config.pop("architectures")[0].removesuffix("ForCausalLM")
     with torch.device("meta"):
         made = getattr(transformers, f"{kind}Config")(**config)
@@ -336,7 +344,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
     parser.add_argument("--layers", type=int, help="fewer than the shape's")
-    parser.add_argument("--format", choices=FORMATS, default="compressed-tensors")
+    parser.add_argument(
+        "--format", choices=(*FORMATS, *MXFP4_FORMATS), default="compressed-tensors"
+    )
     parser.add_argument("--zeros", action="store_true", help="zero points; awq has them always")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
     options = parser.parse_args()

@@ -15,10 +15,11 @@ import pytest
 import torch
 import vllm_experts_standin as standin
 import vllm_standin
-from helpers import in_act_order
+from helpers import in_act_order, random_mxfp4
 
 from xgemm.formats.describe import quantization_config
 from xgemm.formats.foreign.nibbles import pack_nibbles
+from xgemm.formats.packed import pack
 from xgemm.formats.quantized import QuantizedWeight
 from xgemm.nn import QuantExperts
 
@@ -295,12 +296,20 @@ PREFIX = "model.layers.0.mlp.experts"
 
 @pytest.mark.parametrize(
     ("group_size", "symmetric", "act_order"),
-    [(128, True, False), (32, False, False), (-1, True, False), (32, True, True)],
+    [(128, True, False), (32, False, False), (-1, True, False), (32, True, True), ("fp4", 1, 0)],
 )
 def test_packed_experts_are_served(group_size, symmetric, act_order):
-    experts = QuantExperts.from_experts(Experts(), group_size=group_size, symmetric=symmetric)
-    if act_order:
+    if group_size == "fp4":
+        sizes = {"gate_up_proj": (2 * INNER, HIDDEN), "down_proj": (HIDDEN, INNER)}
+        made = {
+            name: [pack(random_mxfp4(*size, (117, 121), seed=e)) for e in range(E)]
+            for name, size in sizes.items()
+        }
+        experts = QuantExperts.from_packed(Experts(), made)
+    elif act_order:
         experts = in_act_order(Experts(), group_size)
+    else:
+        experts = QuantExperts.from_experts(Experts(), group_size=group_size, symmetric=symmetric)
     config, state = directory(experts)
     layer = standin.RoutedExperts(PREFIX, moe(), config)
     assert len(list(layer.load_weights(state))) == len(state)

@@ -118,6 +118,15 @@ class FusedMoEMethodBase(QuantizeMethodBase):
     @abstractmethod
     def get_fused_moe_quant_config(self, layer: Any) -> Any: ...
 
+    def maybe_roundup_sizes(
+        self,
+        hidden_size: int,
+        intermediate_size_per_partition: int,
+        act_dtype: torch.dtype,
+        moe_parallel_config: Any,
+    ) -> tuple[int, int]:
+        return hidden_size, intermediate_size_per_partition
+
     def apply(
         self,
         layer: Any,
@@ -164,11 +173,18 @@ class RoutedExperts(PluggableLayer):
         self.apply_router_weight_on_input = apply_router_weight_on_input
         self.e_score_correction_bias = torch.nn.Parameter(torch.zeros(4), requires_grad=False)
         self.quant_method = self._get_quant_method(layer_name, quant_config, moe_config)
+        hidden, inner = self.quant_method.maybe_roundup_sizes(
+            moe_config.hidden_dim,
+            moe_config.intermediate_size_per_partition,
+            moe_config.in_dtype,
+            moe_config.moe_parallel_config,
+        )
+        moe_config.hidden_dim, moe_config.intermediate_size_per_partition = hidden, inner
         self.quant_method.create_weights(
             self,
             num_experts=moe_config.num_local_experts,
-            hidden_size=moe_config.hidden_dim,
-            intermediate_size_per_partition=moe_config.intermediate_size_per_partition,
+            hidden_size=hidden,
+            intermediate_size_per_partition=inner,
             params_dtype=moe_config.in_dtype,
             weight_loader=None,
             global_num_experts=moe_config.num_experts,
@@ -204,10 +220,30 @@ class RoutedExperts(PluggableLayer):
         return self.quant_method.apply(self, x, weights, ids, None, None)
 
 
+class GptOssRoutedExperts(RoutedExperts):
+    """As vllm.model_executor.models.gpt_oss has it."""
+
+
+def apply_moe_activation(
+    activation: MoEActivation,
+    output: torch.Tensor,
+    input: torch.Tensor,
+    *,
+    activation_config: Any = None,
+    topk_ids: torch.Tensor | None = None,
+    expert_map: torch.Tensor | None = None,
+    valid_token_counts: torch.Tensor | None = None,
+) -> torch.Tensor:
+    assert activation == MoEActivation.SWIGLUOAI
+    gate, up = input[..., ::2].float(), input[..., 1::2].float()
+    gate, up = gate.clamp(max=7.0), up.clamp(min=-7.0, max=7.0)
+    return output.copy_((up + 1) * gate * torch.sigmoid(1.702 * gate))
+
+
 class _OfFormat(FusedMoEMethodBase):
     """Makes the parameters of a format, empty. shapes: of (name, n, k) on this rank."""
 
-    names: ClassVar[tuple[str, ...]] = ()
+    dtype: ClassVar[torch.dtype | None] = None  # of all but biases, where it is one
 
     def __init__(self, moe: FusedMoEConfig, group_size: int, zeros: bool) -> None:
         super().__init__(moe)
@@ -234,7 +270,8 @@ class _OfFormat(FusedMoEMethodBase):
             groups = 1 if self.group_size == -1 else k // self.group_size
             for name, shape in self.shapes(n, k, groups).items():
                 is_float = "scale" in name or name == "bias"
-                dtype = params_dtype if is_float else torch.int32
+                dtype = self.dtype or (params_dtype if is_float else torch.int32)
+                dtype = torch.bfloat16 if self.dtype and name == "bias" else dtype
                 made = torch.nn.Parameter(
                     torch.zeros(num_experts, *shape, dtype=dtype), requires_grad=False
                 )
@@ -267,3 +304,31 @@ class AutoGPTQMoEMethod(_OfFormat):
 class AutoAWQMoEMethod(_OfFormat):
     def shapes(self, n: int, k: int, groups: int) -> dict[str, tuple[int, ...]]:
         return {"qweight": (k, n // 8), "scales": (groups, n), "qzeros": (groups, n // 8)}
+
+
+class CompressedTensorsW4A4Mxfp4MoEMethod(_OfFormat):
+    dtype = torch.uint8
+    use_cutlass_mxfp4 = False  # with native FP4
+
+    def shapes(self, n: int, k: int, groups: int) -> dict[str, tuple[int, ...]]:
+        return {"weight_packed": (n, k // 2), "weight_scale": (n, k // 32)}
+
+
+class GptOssMxfp4MoEMethod(_OfFormat):
+    dtype = torch.uint8
+    weight_dtype = "gpt_oss_mxfp4"
+
+    def maybe_roundup_sizes(
+        self,
+        hidden_size: int,
+        intermediate_size_per_partition: int,
+        act_dtype: torch.dtype,
+        moe_parallel_config: Any,
+    ) -> tuple[int, int]:
+        """As Marlin asks for."""
+        inner = intermediate_size_per_partition
+        return -(-hidden_size // 256) * 256, -(-inner // 128) * 128
+
+    def shapes(self, n: int, k: int, groups: int) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {"weight": (n, k // 2), "weight_scale": (n, k // 32)}
+        return {**shapes, "bias": (n,)} if self.moe.has_bias else shapes

@@ -290,6 +290,7 @@ def modules(kernels: list[str]) -> dict[str, ModuleType]:
         "vllm.logger": {"init_logger": init_logger},
         f"{executor}.custom_op": {"op_registry_oot": experts.op_registry_oot},
         f"{executor}.layers.fused_moe": vars(experts),
+        f"{executor}.layers.fused_moe.activation": vars(experts),
         f"{executor}.layers.linear": {},
         f"{executor}.layers.quantization": {},
         f"{executor}.layers.quantization.base_config": {},
@@ -314,6 +315,8 @@ def install(monkeypatch: pytest.MonkeyPatch, kernels: list[str]) -> dict[str, Mo
     for name, module in made.items():
         monkeypatch.setitem(sys.modules, name, module)
     methods.clear()
+    experts = made["vllm.model_executor.layers.fused_moe"].RoutedExperts  # which xgemm changes
+    monkeypatch.setattr(experts, "_get_quant_method", experts._get_quant_method)
     for name in [name for name in sys.modules if name.startswith("xgemm.vllm")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delenv("XGEMM_VLLM", raising=False)

@@ -57,13 +57,14 @@ USED = {
         "QuantizeMethodBase.process_weights_after_loading",
     ],
     "vllm/model_executor/custom_op.py": ["PluggableLayer.register_oot"],
-    f"{LAYERS}/fused_moe/activation.py": ["MoEActivation"],
+    f"{LAYERS}/fused_moe/activation.py": ["MoEActivation", "apply_moe_activation"],
     f"{LAYERS}/fused_moe/config.py": ["FusedMoEConfig", "FusedMoEParallelConfig"],
     f"{LAYERS}/fused_moe/fused_moe_method_base.py": [
         "FusedMoEMethodBase.__init__",
         "FusedMoEMethodBase.create_weights",
         "FusedMoEMethodBase.apply",
         "FusedMoEMethodBase.get_fused_moe_quant_config",
+        "FusedMoEMethodBase.maybe_roundup_sizes",
     ],
     f"{LAYERS}/fused_moe/routed_experts.py": [
         "RoutedExperts._get_quant_method",
@@ -77,6 +78,8 @@ USED = {
 _COMPRESSED = f"{LAYERS}/quantization/compressed_tensors/compressed_tensors_moe"
 EXPERTS = {
     f"{_COMPRESSED}/compressed_tensors_moe_wna16.py": "CompressedTensorsWNA16MoEMethod",
+    f"{_COMPRESSED}/compressed_tensors_moe_w4a4_mxfp4.py": "CompressedTensorsW4A4Mxfp4MoEMethod",
+    f"{LAYERS}/quantization/mxfp4.py": "GptOssMxfp4MoEMethod",
     f"{LAYERS}/quantization/auto_gptq.py": "AutoGPTQMoEMethod",
     f"{LAYERS}/quantization/auto_awq.py": "AutoAWQMoEMethod",
 }

@@ -29,10 +29,13 @@ def mxfp4_weight(blocks: torch.Tensor, scales: torch.Tensor) -> QuantizedWeight:
             f"MXFP4: scales must be [N, K / 32] for blocks [N, K / 2], got {list(scales.shape)} "
             f"for {list(blocks.shape)}"
         )
-    codes = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(1)
-    return QuantizedWeight(
-        codes, e8m0_to_bfloat16(scales).t().contiguous(), group_size=GROUP_SIZE, fp4=True
-    )
+    bf16_scales = e8m0_to_bfloat16(scales).t().contiguous()
+    return QuantizedWeight(e2m1_codes(blocks), bf16_scales, group_size=GROUP_SIZE, fp4=True)
+
+
+def e2m1_codes(packed: torch.Tensor) -> torch.Tensor:
+    """uint8 [..., K] of the codes in uint8 [..., K / 2], the low nibble first."""
+    return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)
 
 
 def e8m0_to_bfloat16(scales: torch.Tensor) -> torch.Tensor:

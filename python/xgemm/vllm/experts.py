@@ -1,4 +1,5 @@
-"""vLLM's int4 experts on `torch.ops.xgemm.moe.w4a16`: compressed-tensors, GPTQ and AWQ.
+"""vLLM's 4-bit experts on `torch.ops.xgemm.moe.w4a16`: compressed-tensors, GPTQ, AWQ, and MXFP4 of
+gpt-oss and of compressed-tensors.
 
 vLLM's own method of a format makes the parameters and loads them. xgemm's packs what they hold, and
 multiplies by it. Imports vLLM.
@@ -13,8 +14,10 @@ from vllm import envs
 from vllm.logger import init_logger
 from vllm.model_executor.custom_op import op_registry_oot
 from vllm.model_executor.layers.fused_moe import FusedMoEMethodBase, RoutedExperts
+from vllm.model_executor.layers.fused_moe.activation import MoEActivation, apply_moe_activation
 
 from xgemm.formats.foreign.awq import columns_of_words
+from xgemm.formats.mxfp4 import GROUP_SIZE, e2m1_codes, e8m0_to_bfloat16
 from xgemm.formats.packed import GROUP_SIZES, ROW_COLUMNS, Layout, pack
 from xgemm.formats.packed_format import PackedFormat
 from xgemm.formats.quantized import QuantizedWeight
@@ -26,13 +29,13 @@ logger = init_logger("vllm.xgemm")  # a name under vLLM's own, so that vLLM show
 GATES = {"silu": "silu_and_mul", "gelu_tanh": "gelu_tanh_and_mul"}  # by vLLM's names of them
 CODES_AT_ONCE = 1 << 25  # bytes of codes that are packed in one call: what loading needs more
 NAME = "XgemmExpertsMethod"  # for VLLM_DISABLED_KERNELS
+GPT_OSS = "GptOssRoutedExperts"  # of vllm.model_executor.models.gpt_oss
 
 
-def refusal_of_layer(layer: Any) -> str | None:
+def refusal_of_layer(layer: Any, gates: tuple[str, ...] = (*GATES, "gelu")) -> str | None:
     """Why a layer of experts cannot be xgemm's, whatever its weights are; None where it can."""
     moe = layer.moe_config
     parallel = moe.moe_parallel_config
-    gates = (*GATES, "gelu")
     asked = {
         "LoRA": moe.is_lora_enabled,
         "data parallelism": parallel.dp_size > 1,
@@ -56,11 +59,14 @@ def refusal(own: Any, layer: Any) -> str | None:
         return f"{type(own).__name__} is not taken"
     if layer.moe_config.moe_backend != "auto":
         return f"the backend {layer.moe_config.moe_backend} is asked for"
-    return form.refusal(own) or refusal_of_layer(layer)
+    return form.refusal(own) or refusal_of_layer(layer, form.gates)
 
 
 class _Words:
     """How a format's parameters lie: the quantized weights of a range of experts."""
+
+    gates: tuple[str, ...] = (*GATES, "gelu")  # the activations that its rows may have
+    fp4 = False
 
     def __init__(self, own: Any) -> None:
         self.group_size: int = self.group_size_of(own)
@@ -160,8 +166,44 @@ class _Awq(_Words):
         return codes.mT, scales, points.half()
 
 
+class _Mxfp4(_Words):
+    """uint8 [E, N, K / 2], scales E8M0 uint8 [E, N, K / 32]."""
+
+    fp4 = True
+
+    @staticmethod
+    def group_size_of(own: Any) -> int:
+        return GROUP_SIZE
+
+    def read(self, parameters: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        words, scales = parameters
+        return e2m1_codes(words), e8m0_to_bfloat16(scales).mT
+
+
+class _CompressedMxfp4(_Mxfp4):
+    @classmethod
+    def refusal(cls, own: Any) -> str | None:
+        if own.use_cutlass_mxfp4:
+            return "MXFP4 on a GPU that multiplies it itself is not taken"
+        return super().refusal(own)
+
+    def names(self, part: str) -> list[str]:
+        return [f"{part}_weight_packed", f"{part}_weight_scale"]
+
+
+class _GptOss(_Mxfp4):
+    """The first projection's rows are a gate and what it multiplies by turns."""
+
+    gates = ("swigluoai",)
+
+    def names(self, part: str) -> list[str]:
+        return [f"{part}_weight", f"{part}_weight_scale"]
+
+
 _FORMATS: dict[str, type[_Words]] = {
     "CompressedTensorsWNA16MoEMethod": _CompressedTensors,
+    "CompressedTensorsW4A4Mxfp4MoEMethod": _CompressedMxfp4,
+    "GptOssMxfp4MoEMethod": _GptOss,
     "AutoGPTQMoEMethod": _Gptq,
     "AutoAWQMoEMethod": _Awq,
 }
@@ -187,7 +229,8 @@ class ExpertsMethod(FusedMoEMethodBase):
             ids = layer.expert_map[ids]  # -1: another GPU's
         if layer.apply_router_weight_on_input:  # of one expert a token
             x, topk_weights = x * topk_weights.to(x.dtype), torch.ones_like(topk_weights)
-        gate = GATES.get(layer.activation.value, _gelu_and_mul)
+        act = layer.activation.value
+        gate = GATES.get(act, _swigluoai_and_mul if act == "swigluoai" else _gelu_and_mul)
         return mixture(x, ids, topk_weights, up, down, gate)
 
 
@@ -198,6 +241,17 @@ class XgemmExpertsMethod(ExpertsMethod):
         super().__init__(layer.moe_config)
         self.own = own
         self.words = _FORMATS[type(own).__name__](own)
+        if hasattr(own, "weight_dtype"):  # by which gpt-oss' loader knows MXFP4
+            self.weight_dtype = own.weight_dtype
+
+    def maybe_roundup_sizes(
+        self, hidden_size: int, intermediate_size_per_partition: int, *args: Any, **kwargs: Any
+    ) -> tuple[int, int]:
+        """Whole groups of channels of MXFP4, and no more, as vLLM's own kernels of it ask."""
+        hidden, inner = super().maybe_roundup_sizes(
+            hidden_size, intermediate_size_per_partition, *args, **kwargs
+        )
+        return hidden, -(-inner // GROUP_SIZE) * GROUP_SIZE if self.words.fp4 else inner
 
     def create_weights(self, layer: Any, *args: Any, **kwargs: Any) -> None:
         before = set(layer._parameters)
@@ -222,7 +276,9 @@ class XgemmExpertsMethod(ExpertsMethod):
             delattr(layer, name)
         bias = getattr(layer, f"{part}_bias", None)
         if bias is not None:
-            bias = bias.data if bool(bias.any()) else None  # GPTQ's method always makes one
+            dtype = layer.moe_config.in_dtype
+            # GPTQ's method always makes one.
+            bias = bias.data.to(dtype) if bool(bias.any()) else None
         return Projection(form, torch.nn.Parameter(qweight, requires_grad=False), bias)
 
 
@@ -239,10 +295,14 @@ def pack_experts(
         joined = [p.movedim(0, 1).flatten(1).contiguous() for p in (scales, *zeros)]
         points = joined[1] if zeros else None
         packed = pack(
-            QuantizedWeight(codes.flatten(0, 1), joined[0], points, None, words.group_size)
+            QuantizedWeight(
+                codes.flatten(0, 1), joined[0], points, None, words.group_size, words.fp4
+            )
         )
         if start == 0:
-            form = PackedFormat(n, k, packed.group_size, packed.bf16_scales, packed.has_zeros)
+            form = PackedFormat(
+                n, k, packed.group_size, packed.bf16_scales, packed.has_zeros, packed.fp4
+            )
             layout = Layout(n, k, packed.group_size, packed.has_zeros)
             qweight = packed.qweight.new_empty(experts, layout.rows, layout.row_bytes)
             if n % ROW_COLUMNS == 0:
@@ -257,18 +317,45 @@ def _gelu_and_mul(rows: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.gelu(gate) * up
 
 
+def _swigluoai_and_mul(rows: torch.Tensor) -> torch.Tensor:
+    """gpt-oss' clamped gate, by vLLM's own kernel: of columns that are gate and rest by turns."""
+    y = rows.new_empty(rows.shape[0], rows.shape[1] // 2)
+    apply_moe_activation(MoEActivation.SWIGLUOAI, y, rows)
+    return y
+
+
+def _chosen(layer: Any, prefix: str, own: Any) -> Any:
+    """The method of a layer for which vLLM has taken `own`."""
+    if NAME in envs.VLLM_DISABLED_KERNELS or isinstance(own, ExpertsMethod):
+        return own
+    if reason := refusal(own, layer):
+        logger.debug("%s stays with vLLM's own kernels: %s", prefix, reason)
+        return own
+    logger.info_once("Using %s for %s", NAME, type(own).__name__)
+    return XgemmExpertsMethod(own, layer)
+
+
 class XgemmRoutedExperts(RoutedExperts):
     """vLLM's layer of experts, with xgemm's method in the place of one that it can stand for."""
 
     def _get_quant_method(self, prefix: str, quant_config: Any, moe_config: Any) -> Any:
         own = super()._get_quant_method(prefix, quant_config, moe_config)
-        if NAME in envs.VLLM_DISABLED_KERNELS or isinstance(own, ExpertsMethod):
-            return own
-        if reason := refusal(own, self):
-            logger.debug("%s stays with vLLM's own kernels: %s", prefix, reason)
-            return own
-        logger.info_once("Using %s for %s", NAME, type(own).__name__)
-        return XgemmExpertsMethod(own, self)
+        return _chosen(self, prefix, own)
+
+
+def _ask_in_gpt_oss() -> None:
+    """The same for gpt-oss' subclass, once: a class of a module that not every model imports, so
+    that there is none yet to register another for."""
+    theirs: Any = RoutedExperts._get_quant_method
+    if hasattr(theirs, "_of_xgemm"):
+        return
+
+    def get_quant_method(self: Any, prefix: str, quant_config: Any, moe_config: Any) -> Any:
+        own = theirs(self, prefix, quant_config, moe_config)
+        return _chosen(self, prefix, own) if type(self).__name__ == GPT_OSS else own
+
+    get_quant_method._of_xgemm = True  # type: ignore[attr-defined]
+    RoutedExperts._get_quant_method = get_quant_method
 
 
 def install() -> None:
@@ -278,3 +365,4 @@ def install() -> None:
         RoutedExperts.register_oot(XgemmRoutedExperts)
     elif there is not XgemmRoutedExperts:
         raise TypeError(f"{there.__module__} is in the place of vLLM's RoutedExperts")
+    _ask_in_gpt_oss()

@@ -38,6 +38,10 @@ EXPERTS_METHODS = {
         "shared_experts_input",
     ],
     "FusedMoEMethodBase.get_fused_moe_quant_config": ["self", "layer"],
+    "FusedMoEMethodBase.maybe_roundup_sizes": [
+        *("self", "hidden_size", "intermediate_size_per_partition", "act_dtype"),
+        "moe_parallel_config",
+    ],
     "RoutedExperts._get_quant_method": ["self", "prefix", "quant_config", "moe_config"],
 }
 

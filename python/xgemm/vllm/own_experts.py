@@ -13,7 +13,7 @@ import torch
 
 from xgemm.formats.manifest import ExpertsSpec, ModuleSpec
 from xgemm.formats.packed import ROW_COLUMNS, Layout
-from xgemm.formats.packed_format import FIELDS, PackedFormat
+from xgemm.formats.packed_format import PackedFormat
 from xgemm.formats.split import channels
 from xgemm.nn.mixture import Projection
 from xgemm.vllm.experts import ExpertsMethod, refusal_of_layer
@@ -69,7 +69,7 @@ class XgemmPackedExpertsMethod(ExpertsMethod):
             shape = (num_experts, layout.rows, layout.row_bytes)
             self._register(layer, f"{part}_qweight", torch.empty(shape, dtype=torch.uint8))
             self._register(
-                layer, f"{part}_packed_format", torch.empty(len(FIELDS), dtype=torch.int64)
+                layer, f"{part}_packed_format", torch.empty(len(form.fields), dtype=torch.int64)
             )
             if spec.act_order:
                 perm = torch.empty(num_experts, form.k, dtype=torch.int32)
