@@ -1,19 +1,32 @@
 """Models with random MXFP4 experts in the directories that vLLM reads: see vllm_models.py.
 
+python benchmarks/vllm_mxfp4.py FOLDER --format gpt-oss
+
 Formats: "gpt-oss" (OpenAI's own), "mxfp4" (a Qwen3-MoE by compressed-tensors) and "mxfp4-xgemm"
 (the same model as xgemm's own directory).
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from vllm_models import DTYPES, RandomWeights, Shape, Variant, float_ends, llm_config
+from vllm_models import (
+    DTYPES,
+    MXFP4_FORMATS,
+    SHAPES,
+    RandomWeights,
+    Shape,
+    Variant,
+    float_ends,
+    llm_config,
+)
 
 GROUP_SIZE = 32
 RMS = 2.93  # of E2M1 codes drawn evenly
@@ -133,3 +146,23 @@ def _config(shape: Shape, variant: Variant) -> dict[str, Any]:
         "layer_types": [f"{('sliding', 'full')[i % 2]}_attention" for i in range(shape.layers)],
         "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": floats},
     }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    shapes = [name for name, shape in SHAPES.items() if shape.experts]
+    parser.add_argument("--shape", choices=shapes, default="tinymoe")
+    parser.add_argument("--layers", type=int, help="fewer than the shape's")
+    parser.add_argument("--format", choices=MXFP4_FORMATS, default="gpt-oss")
+    options = parser.parse_args()
+    shape = SHAPES[options.shape]
+    write(
+        options.folder,
+        replace(shape, layers=options.layers or shape.layers),
+        Variant(options.format),
+    )
+
+
+if __name__ == "__main__":
+    main()
