@@ -17,6 +17,7 @@ from xgemm import reference
 from xgemm.formats.mxfp4 import e8m0_to_bfloat16, mxfp4_weight
 from xgemm.formats.packed_format import PackedFormat
 from xgemm.formats.quantized import FP4_VALUES
+from xgemm.quantize.requantize import requantize
 
 HALVES = (torch.float16, torch.bfloat16)
 FLOATS = (torch.float32, *HALVES)
@@ -151,6 +152,8 @@ def test_bad_forms() -> None:
         xgemm.linear(m.a, m.packed[0])
     with pytest.raises(ValueError, match="from_packed: packed must hold int4 codes, got MXFP4"):
         xgemm.nn.QuantLinear.from_packed(m.packed[0])
+    with pytest.raises(ValueError, match="requantize: packed must hold int4 codes, got MXFP4"):
+        requantize(m.packed[0], m.packed[0].dequantize())
 
 
 def test_the_format_that_travels() -> None:

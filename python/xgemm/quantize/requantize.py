@@ -32,6 +32,8 @@ def requantize(packed: PackedWeight, w: torch.Tensor) -> PackedWeight:
             f"requantize: w must be a float tensor [{packed.n}, {packed.k}], "
             f"got {w.dtype} {list(w.shape)}"
         )
+    if packed.fp4:
+        raise ValueError("requantize: packed must hold int4 codes, got MXFP4")
     old = unpack(packed)
     group = old.group_of_channel()
     groups = old.scales.shape[0]
