@@ -93,7 +93,7 @@ HOSTILE = [
     ((SECTION, "layout_version"), True, "layout_version must be an int, got bool"),
     ((SECTION, "layout_version"), None, "layout_version must be an int, got NoneType"),
     ((SECTION, "quant_method"), "gptq", "quant_method must be 'xgemm', got 'gptq'"),
-    ((SECTION, "format"), "other", "format must be 'packed-w4', got 'other'"),
+    ((SECTION, "format"), "other", "format must be 'packed-w4' or 'packed-w4-fp4', got 'other'"),
     ((SECTION, "modules"), [], "modules must be of type dict"),
     ((SECTION,), 3, "quantization_config must be of type dict, got 3"),
     ((SECTION, "modules", "up"), 3, "up must be an object, got int"),

@@ -259,7 +259,10 @@ def test_other_bytes_are_refused(directories, tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda s: s.update(layout_version=9), "layout_version"),
-        (lambda s: s.update(format="packed-w5"), "format must be 'packed-w4', got 'packed-w5'"),
+        (
+            lambda s: s.update(format="packed-w5"),
+            "format must be 'packed-w4' or 'packed-w4-fp4', got 'packed-w5'",
+        ),
         (
             lambda s: s["modules"].update(
                 {"model.layers.7.x": s["modules"]["model.layers.0.mlp.up_proj"]}
