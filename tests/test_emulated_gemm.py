@@ -382,6 +382,28 @@ def test_sm90_small_halves_of_k(shape: tuple[int, int, int], layout: str) -> Non
     check(machine_of(3), config, a, b)
 
 
+def k_major_shapes() -> list[tuple[int, int, int]]:
+    return [shape for shape, layout in small_shapes_and_layouts() if layout == "nt"]
+
+
+@pytest.mark.parametrize("shape", k_major_shapes(), ids=str)
+def test_sm90_single_tile_parts_of_k(shape: tuple[int, int, int]) -> None:
+    """Parts of K whose sums a second launch adds: uneven ones, and of one chunk."""
+    block_m, block_n, stages = shape
+    for index, (chunks, parts) in enumerate(((2 * stages + 3, 2 + (block_m == 128)), (5, 5))):
+        dtype, k = DTYPES[index % 2], 64 * chunks - 8 * index
+        m, n = block_m + 21, 2 * block_n - 24
+        a, b = matrix(m, k, dtype, "n", pad=8), matrix(k, n, dtype, "t", pad=8)
+        config = Config(
+            "sm90_single_tile", block_m, block_n, stages, ctas=0, splits=parts,
+            workspace_bytes=4 * parts * m * n,
+        )  # fmt: skip
+        bias = torch.randn(n).to(dtype)
+        check(machine_of(index), config, a, b, **({"bias": bias} if index else {}))
+        swapped = replace(config, swapped=True, workspace_bytes=4 * parts * n * (m + 3))
+        check(machine_of(index + 1), swapped, b.t(), a.t(), d_layout="nt"[index % 2])
+
+
 @pytest.mark.parametrize("capability", [90, 80])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gemv(dtype: torch.dtype, capability: int) -> None:

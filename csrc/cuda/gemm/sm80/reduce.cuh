@@ -3,15 +3,21 @@
 
 #include "cuda/gemm/sm80/epilogue.cuh"
 #include "cuda/launch.h"
+#include "cuda/ptx/griddep.h"
 #include "cuda/tile/split_k.cuh"
 
 namespace xgemm::cuda::gemm::sm80 {
 
 inline constexpr int kReduceThreads = 256;
 
-template <typename T>
+// kOverlap: it may start, and then wait, before earlier work in the stream has ended.
+template <typename T, bool kOverlap>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_kernel(const __grid_constant__ Params params, int64_t quads) {
+  if constexpr (kOverlap) {
+    ptx::griddep_launch_dependents();
+    ptx::griddep_wait();
+  }
   const int64_t part_stride = params.batches * params.m * params.partial_stride;
   for_each_quad<kReduceThreads>(quads, [&](int64_t i) {
     const int64_t quads_of_row = params.partial_stride / 4;
@@ -25,13 +31,14 @@ __global__ void __launch_bounds__(kReduceThreads)
   });
 }
 
-template <typename T>
+template <typename T, bool kOverlap = false>
 Status reduce(const Params& params, cudaStream_t stream) {
   const int64_t quads = params.batches * params.m * (params.partial_stride / 4);
   const Grid grid{.blocks = dim3(blocks_of_quads<kReduceThreads>(quads)),
                   .threads = dim3(kReduceThreads),
-                  .stream = stream};
-  return launch_grid("split-K's sum in the sm_80 GEMM", grid, reduce_kernel<T>, params, quads);
+                  .stream = stream,
+                  .overlaps_previous = kOverlap};
+  return launch_grid("split-K's sum", grid, reduce_kernel<T, kOverlap>, params, quads);
 }
 
 }  // namespace xgemm::cuda::gemm::sm80

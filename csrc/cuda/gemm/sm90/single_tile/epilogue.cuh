@@ -44,6 +44,10 @@ class WarpStore {
       store_vectors(at, d);
       return;
     }
+    if (params_.parts > 1) {
+      store_part(sums, at);
+      return;
+    }
     finish(sums);
     if (params_.transposed) {
       stage_transpose(sums);
@@ -63,6 +67,34 @@ class WarpStore {
   // element of D is taken from.
   __device__ static const float* next_of(const float (&sums)[kColumns / 2], int j) {
     return sums + 4 * (j + 1 < kColumns / 8 ? j + 1 : j);
+  }
+
+  // Of one part of K: as they are, where the second launch finds them.
+  __device__ void store_part(const float (&sums)[kColumns / 2], const Corner& at) const {
+    float* part = params_.partials + blockIdx.z * params_.part_stride;
+    const int64_t row_stride = params_.partial_row_stride,
+                  column_stride = params_.partial_col_stride;
+    const layout::Place first = layout::fragment_place(16, 8, lane_, 0);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = at.m + first.row + half * 8;
+      if (row >= at.m_end) continue;
+      float* to = part + row * row_stride + (at.n + first.column) * column_stride;
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+        const int column = at.n + first.column + 8 * j;
+        const float* x = sums + 4 * j + 2 * half;
+        if (column < at.n_end) {
+          if (column_stride == 1) {
+            *reinterpret_cast<float2*>(to) = make_float2(x[0], x[1]);  // n is a multiple of 8
+          } else {
+            to[0] = x[0];
+            if (column + 1 < at.n_end) to[column_stride] = x[1];
+          }
+        }
+        to += 8 * column_stride;
+      }
+    }
   }
 
   __device__ void stage_transpose(const float (&sums)[kColumns / 2]) const {

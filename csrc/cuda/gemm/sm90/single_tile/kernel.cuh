@@ -4,7 +4,7 @@
 // order, or the first stage would be there with the last; for the first ones before the CTA's
 // threads have met. Warpgroups that multiply have 64 rows of the tile each, or twice 64 of a large
 // one; two of them take the stages of a tile of 64 rows by turns. Where K is long two CTAs of a
-// cluster may have half of it each.
+// cluster may have half of it each, or more CTAs a part of it, whose sums a second launch adds.
 #pragma once
 
 #include "cuda/gemm/sm90/operand.cuh"
@@ -109,6 +109,13 @@ __device__ inline Place place_of(const Params& params) {
     if (index % 2 != 0) place.first_chunk = first;
     place.chunks = index % 2 != 0 ? place.chunks - first : first;
     index /= 2;
+  } else if (params.parts > 1) {
+    const auto parts = static_cast<uint32_t>(params.parts);
+    const auto chunks = static_cast<uint32_t>(place.chunks);
+    const uint32_t first = index * chunks / parts;
+    place.first_chunk = static_cast<int>(first);
+    place.chunks = static_cast<int>((index + 1) * chunks / parts - first);
+    return place;
   }
   place.batch = batch_of(params, index);
   return place;
@@ -329,7 +336,7 @@ __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int w
   ptx::wgmma_wait_group<0>();
 }
 
-// Grid: (columns of tiles, rows of tiles, batch and halves of K), or rows first.
+// Grid: (columns of tiles, rows of tiles, batch and halves of K, or parts of K), or rows first.
 template <typename T, typename Tile, bool kAMn, bool kBMn>
 __global__ void __launch_bounds__(Tile::kLaunched, 1)
     single_tile_kernel(const __grid_constant__ Params params) {

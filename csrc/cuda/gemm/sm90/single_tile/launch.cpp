@@ -1,6 +1,7 @@
 #include "cuda/gemm/sm90/single_tile/launch.h"
 
 #include "common/math.h"
+#include "cuda/gemm/sm80/plan.h"
 #include "cuda/gemm/sm90/operand.h"
 #include "cuda/gemm/sm90/operand_map.h"
 #include "cuda/gemm/sm90/single_tile/instances.h"
@@ -9,7 +10,19 @@
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
 
-Status launch(const GemmProblem& given, const Config& config, void*, cudaStream_t stream) {
+namespace {
+
+// Of the second launch, which is split-K's of sm80.
+sm80::Params sum_of_parts(const GemmProblem& p, int parts, float* partials) {
+  sm80::Params params = sm80::make_params(p);
+  params.splits = parts, params.partials = partials;
+  return params;
+}
+
+}  // namespace
+
+Status launch(const GemmProblem& given, const Config& config, void* workspace,
+              cudaStream_t stream) {
   const GemmProblem p = config.swapped ? swapped(given) : given;
   const Batch a_batch = batch_of(p, &BatchDim::a), b_batch = batch_of(p, &BatchDim::b);
   const Batch d_batch = batch_of(p, &BatchDim::d);
@@ -31,15 +44,17 @@ Status launch(const GemmProblem& given, const Config& config, void*, cudaStream_
   params.bias = p.bias, params.bias_stride = p.bias_stride;
   params.bias_of_rows = config.swapped;
   params.activation = p.activation;
-  params.plain_end = params.vector_store && p.bias == nullptr && p.activation == Activation::kNone;
+  params.parts = are_halves(*config.shape, config.splits) ? 1 : config.splits;
+  params.plain_end = params.vector_store && p.bias == nullptr &&
+                     p.activation == Activation::kNone && params.parts == 1;
   params.a_chunked = a_mn && p.m % kSwizzleElements == 0;
   params.b_chunked = b_mn && p.n % kSwizzleElements == 0 && config.tile_n % kSwizzleElements == 0;
   params.cluster = config.clusters;
   params.share_rows = params.cluster.along_n > 1 ? config.tile_m / params.cluster.along_n
                                                  : config.tile_n / params.cluster.along_m;
   params.rows_first = p.m < p.n;  // those of the larger operand
-  params.halves = config.splits == 2;
-  params.plain = !params.batched && params.cluster.size() == 1 && !params.halves;
+  params.halves = are_halves(*config.shape, config.splits);
+  params.plain = !params.batched && params.cluster.size() == 1 && config.splits == 1;
   const bool encoded = encode_operand(&params.a, p,
                                       {p.a.data, p.m, p.a.row_stride, p.a.col_stride, a_batch, a_mn,
                                        params.a_chunked, config.tile_m, params.cluster.along_n}) &&
@@ -49,8 +64,19 @@ Status launch(const GemmProblem& given, const Config& config, void*, cudaStream_
   if (!encoded) {
     return {cudaErrorInvalidValue, "encoding a tensor map of the sm_90a GEMM for small products"};
   }
-  const auto run = p.dtype == DType::kF16 ? launch_f16 : launch_bf16;
-  return run(params, {config.shape->block_m, config.shape->block_n, a_mn, b_mn}, stream);
+  const bool f16 = p.dtype == DType::kF16;
+  const auto run = f16 ? launch_f16 : launch_bf16;
+  const Variant variant{config.shape->block_m, config.shape->block_n, a_mn, b_mn};
+  if (params.parts == 1) return run(params, variant, stream);
+  const sm80::Params sum = sum_of_parts(given, params.parts, static_cast<float*>(workspace));
+  params.bias = nullptr, params.activation = Activation::kNone;
+  params.partials = sum.partials, params.part_stride = sum.m * sum.partial_stride;
+  const bool same = sum.d_row_stride == params.d_row_stride;
+  params.partial_row_stride = same ? sum.partial_stride : 1;
+  params.partial_col_stride = same ? 1 : sum.partial_stride;
+  const Status status = run(params, variant, stream);
+  if (!status.ok()) return status;
+  return f16 ? add_parts_f16(sum, stream) : add_parts_bf16(sum, stream);
 }
 
 }  // namespace xgemm::cuda::gemm::sm90::single_tile

@@ -15,6 +15,7 @@ struct Params {
   CUtensorMap a, b;  // 5-D, as those of ../params.h
   bool plain;        // neither batched nor in clusters
   bool halves;       // two CTAs of a cluster have half of K each
+  int parts;         // of K, of a CTA each, whose sums a second launch adds; else 1
   bool a_chunked, b_chunked;
   Clusters cluster;  // one of both is 1, the other a power of 2
   int share_rows;    // of a tile that a cluster shares and that lies along K, for one CTA to load
@@ -33,6 +34,8 @@ struct Params {
   bool bias_of_rows;
   int64_t bias_stride;
   Activation activation;
+  float* partials;  // of parts: [parts], part_stride apart, of sums that lie as D does
+  int64_t part_stride, partial_row_stride, partial_col_stride;  // elements
 };
 
 }  // namespace xgemm::cuda::gemm::sm90::single_tile

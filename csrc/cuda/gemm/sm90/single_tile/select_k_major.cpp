@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "common/math.h"
 #include "cuda/choose/constants_of.h"
@@ -37,6 +38,9 @@ constexpr double kTwoWarpgroups = 0.1757;  // loss of two that share the k of 64
 constexpr double kClusterUs = 1.624;       // until a cluster has met
 constexpr double kFourUs = 0.2581;         // more, where four share an operand
 constexpr double kHalvesUs = 0.6508;       // of the sums of 16384 elements that two CTAs add up
+// Of the second launch that adds parts of K, and bytes of sums that it and the first one move.
+constexpr double kPartsUs = 2.0, kPartsBytesPerUs = 4e6;
+constexpr int64_t kMinChunksOfPart = 6;
 // CTAs that share an operand, and parts of K. Two CTAs that share an operand were never ahead of
 // two that do not: 1.02 of the time on average, 1.27 where they fill the GPU. Halves of K of which
 // no operand is shared took 1.1 of the time of those that share one.
@@ -73,6 +77,10 @@ class Side {
     cycles_per_us_ = kCyclesPerUs * gpu.clock_speed;
     l2_bytes_per_us_ = kL2BytesPerUs * gpu.l2_speed;
     memory_us_ = bytes / (kMemoryBytesPerUs * gpu.dram_speed);
+    l2_speed_ = gpu.l2_speed;
+    // As D lies, rows of whole quads.
+    const bool across = std::abs(p.d_row_stride) < std::abs(p.d_col_stride);
+    sums_bytes_ = (across ? p.n * round_up<int64_t>(p.m, 4) : p.m * round_up<int64_t>(p.n, 4)) * 4;
   }
 
   template <typename Search>
@@ -86,6 +94,7 @@ class Side {
       if (least_us(shape, rows * columns) >= search.limit()) continue;
       const int tile_m = cut(p_.m, rows), tile_n = cut(p_.n, columns);
       if (&shape_of(tile_m, tile_n, true) != &shape) continue;
+      const int most = most_parts(rows * columns);
       const bool has_halves =
           takes_halves(shape.block_m, shape.block_n) && halves_fill(chunks_, shape.stages);
       for (const Cluster& cluster : kClusters) {
@@ -96,6 +105,18 @@ class Side {
                   .tile_n = tile_n,
                   .cluster = cluster.sharers,
                   .splits = cluster.splits,
+                  .rows = rows,
+                  .columns = columns},
+                 search);
+      }
+      for (int parts = most, i = 0; parts > 1 && i < 2; --parts, ++i) {
+        if (are_halves(shape, parts)) continue;
+        consider({.side = this,
+                  .shape = &shape,
+                  .tile_m = tile_m,
+                  .tile_n = tile_n,
+                  .cluster = 1,
+                  .splits = parts,
                   .rows = rows,
                   .columns = columns},
                  search);
@@ -111,20 +132,22 @@ class Side {
                              .splits = c.splits,
                              .ctas = static_cast<int>(c.ctas),
                              .swapped = swapped_},
+            .workspace_bytes = has_parts(c) ? c.splits * sums_bytes_ : 0,
             .reason = "tiles that fill whole waves, one for each CTA"};
   }
 
   Estimate estimate(const KMajorCandidate& c) const {
     constexpr double kLineBytes = 2.0 * kChunkK;
     const Shape& shape = *c.shape;
-    const int64_t room = c.cluster * c.splits > 2 ? room_ : sm_count_;
+    const bool parts = has_parts(c);
+    const int64_t room = !parts && c.cluster * c.splits > 2 ? room_ : sm_count_;
     const int64_t waves = ceil_div(c.ctas, room);
     // Of K, that the busiest SM multiplies.
     const auto stages = static_cast<double>(waves * ceil_div<int64_t>(chunks_, c.splits));
     // wgmma takes half as many cycles as columns for each of its 64 rows and 16 k.
     double cycles = shape.block_m * shape.block_n / 32.0;
     if (sharers_of(shape.block_m) > 1) cycles *= 1 + kTwoWarpgroups;
-    const bool shares = c.cluster > 1, halves = c.splits > 1;
+    const bool shares = c.cluster > 1, halves = c.splits > 1 && !parts;
     const double load = (c.tile_m + c.tile_n) * kLineBytes / kLoadBytesPerCycle;
     const double loss =
         kLoadLoss * (1 + (shares ? kSharedLoadLoss : 0) + (halves ? kHalvesLoadLoss : 0));
@@ -139,15 +162,18 @@ class Side {
         std::sqrt(multiply_us * multiply_us + memory_us_ * memory_us_ + l2_us * l2_us);
     const double waves_us = kWaveUs * (static_cast<double>(waves) - 1);
     const double cluster_us = shares ? kClusterUs : 0, four_us = c.cluster > 2 ? kFourUs : 0;
-    const double halves_us = halves ? kHalvesUs * shape.block_m * shape.block_n / 16384 : 0;
-    return {.us = kLaunchUs + overlapped + waves_us + cluster_us + four_us + halves_us,
+    const double moved = 2.0 * c.splits * static_cast<double>(sums_bytes_);
+    const double sums_us = parts    ? kPartsUs + moved / (kPartsBytesPerUs * l2_speed_)
+                           : halves ? kHalvesUs * shape.block_m * shape.block_n / 16384
+                                    : 0;
+    return {.us = kLaunchUs + overlapped + waves_us + cluster_us + four_us + sums_us,
             .parts = {.launch = kLaunchUs,
                       .first_bytes = cluster_us + four_us,
                       .dram = memory_us_,
                       .l2 = l2_us,
                       .intake = stages * load / cycles_per_us_,
                       .mma = multiply_us,
-                      .exchange = halves_us,
+                      .exchange = sums_us,
                       .epilogue = waves_us}};
   }
 
@@ -158,11 +184,22 @@ class Side {
 
   // What no cluster takes less than: the tensor cores are busy all the time.
   double least_us(const Shape& shape, int64_t tiles) const {
-    const int parts = takes_halves(shape.block_m, shape.block_n) ? 2 : 1;  // of K
+    const int halves = takes_halves(shape.block_m, shape.block_n) ? 2 : 1;
+    const int64_t parts = std::max(halves, most_parts(tiles));  // of K
     const auto parts_of_sm = static_cast<double>(ceil_div(tiles * parts, sm_count_));
-    const double stages = parts_of_sm / parts * static_cast<double>(chunks_);
+    const double stages = parts_of_sm / static_cast<double>(parts) * static_cast<double>(chunks_);
     const double us = stages * shape.block_m * shape.block_n / 32 / cycles_per_us_;
     return kLaunchUs + std::sqrt(us * us + memory_us_ * memory_us_);
+  }
+
+  static bool has_parts(const KMajorCandidate& c) {
+    return c.splits > 1 && !are_halves(*c.shape, c.splits);
+  }
+
+  // Of K, so that all CTAs are one wave.
+  int most_parts(int64_t tiles) const {
+    return static_cast<int>(
+        std::min({sm_count_ / tiles, chunks_ / kMinChunksOfPart, int64_t{kMaxParts}}));
   }
 
   template <typename Search>
@@ -178,7 +215,8 @@ class Side {
   bool swapped_;
   int64_t sm_count_, room_;  // SMs, and those that large clusters find room on
   int64_t chunks_;
-  double memory_us_, cycles_per_us_, l2_bytes_per_us_;  // on this GPU
+  int64_t sums_bytes_;                                             // of one part of K
+  double memory_us_, cycles_per_us_, l2_bytes_per_us_, l2_speed_;  // on this GPU
 };
 
 class KMajorModel {

@@ -97,7 +97,7 @@ struct Config {
   const Shape* shape;  // of kShapes
   int tile_m, tile_n;  // the part of it that a tile has
   Clusters clusters;
-  int splits;    // of K, by two CTAs: 1 or 2
+  int splits;    // of K: 1, or halves or parts
   int ctas;      // of the grid
   bool swapped;  // D^T = B^T A^T is computed, its rows the columns of D
 };
@@ -106,6 +106,13 @@ struct Config {
 // tiles seldom gain by it), and whether K is long enough for that: every stage is used.
 constexpr bool takes_halves(int block_m, int block_n) { return block_m == 128 && block_n <= 128; }
 constexpr bool halves_fill(int64_t chunks, int stages) { return chunks / 2 >= stages; }
+
+// Whether so many splits of K are halves. Else they are parts, which leave their sums in memory for
+// a second launch.
+constexpr bool are_halves(const Shape& shape, int splits) {
+  return splits == 2 && takes_halves(shape.block_m, shape.block_n);
+}
+inline constexpr int kMaxParts = 16;
 
 // Warpgroups that multiply have 64 rows each; two share the k of a tile that has no more. Of a
 // large tile they have twice 64 rows: four warpgroups have not the registers for its sums.
