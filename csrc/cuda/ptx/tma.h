@@ -13,12 +13,13 @@ __device__ inline void prefetch_tensormap(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-__device__ inline void tma_load_5d(void* dst, const CUtensorMap* map, uint64_t* barrier, int c0,
-                                   int c1, int c2, int c3, int c4) {
+// `policy`: of the L2 cache (l2_policy.h).
+__device__ inline void tma_load_5d(void* dst, const CUtensorMap* map, uint64_t* barrier,
+                                   uint64_t policy, int c0, int c1, int c2, int c3, int c4) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(smem_address(dst)),
-      "l"(map), "r"(smem_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(smem_address(dst)),
+      "l"(map), "r"(smem_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "l"(policy)
       : "memory");
 }
 
@@ -31,7 +32,6 @@ __device__ inline void tma_load_3d(void* dst, const CUtensorMap* map, uint64_t* 
       : "memory");
 }
 
-// `policy`: of the L2 cache, as createpolicy makes them.
 __device__ inline void tma_load_3d(void* dst, const CUtensorMap* map, uint64_t* barrier,
                                    uint64_t policy, int c0, int c1, int c2) {
   asm volatile(
@@ -43,13 +43,14 @@ __device__ inline void tma_load_3d(void* dst, const CUtensorMap* map, uint64_t* 
 
 // The same box into the same offsets of every CTA in `cta_mask`, each counted by its own barrier.
 __device__ inline void tma_load_multicast_5d(void* dst, const CUtensorMap* map, uint64_t* barrier,
-                                             uint16_t cta_mask, int c0, int c1, int c2, int c3,
-                                             int c4) {
+                                             uint64_t policy, uint16_t cta_mask, int c0, int c1,
+                                             int c2, int c3, int c4) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(smem_address(dst)),
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3, %9;" ::"r"(
+          smem_address(dst)),
       "l"(map), "r"(smem_address(barrier)), "h"(cta_mask), "r"(c0), "r"(c1), "r"(c2), "r"(c3),
-      "r"(c4)
+      "r"(c4), "l"(policy)
       : "memory");
 }
 

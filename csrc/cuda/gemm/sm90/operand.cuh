@@ -17,13 +17,15 @@ struct BatchPosition {
 
 inline constexpr int kBoxBytes = kSwizzleElements * kBlockK * 2;  // of an MN-major operand
 
-// `ctas`: those of the cluster that get it; 0: this one alone.
-__device__ inline void load_box(void* dst, const CUtensorMap* map, uint64_t* full, uint16_t ctas,
-                                int inner, int outer, int chunk, BatchPosition batch) {
+// `policy`: of L2. `ctas`: those of the cluster that get it; 0: this one alone.
+__device__ inline void load_box(void* dst, const CUtensorMap* map, uint64_t* full, uint64_t policy,
+                                uint16_t ctas, int inner, int outer, int chunk,
+                                BatchPosition batch) {
   if (ctas != 0) {
-    ptx::tma_load_multicast_5d(dst, map, full, ctas, inner, outer, chunk, batch.inner, batch.outer);
+    ptx::tma_load_multicast_5d(dst, map, full, policy, ctas, inner, outer, chunk, batch.inner,
+                               batch.outer);
   } else {
-    ptx::tma_load_5d(dst, map, full, inner, outer, chunk, batch.inner, batch.outer);
+    ptx::tma_load_5d(dst, map, full, policy, inner, outer, chunk, batch.inner, batch.outer);
   }
 }
 
@@ -32,7 +34,8 @@ __device__ inline void load_box(void* dst, const CUtensorMap* map, uint64_t* ful
 // share some of them. Else it is chunks 64 wide, several of them a load where the map is `chunked`.
 template <int kRows, bool kMnMajor, int kSharers, bool kToAll = (kSharers > 1), typename T>
 __device__ inline void load_operand(T* dst, const CUtensorMap* map, bool chunked, uint64_t* full,
-                                    int row, int k, BatchPosition batch, int share) {
+                                    uint64_t policy, int row, int k, BatchPosition batch,
+                                    int share) {
   constexpr uint16_t kAll = kToAll ? (1 << kSharers) - 1 : 0;
   if constexpr (kMnMajor) {
     constexpr int kChunks = kRows / kSwizzleElements, kBox = chunks_per_load(kRows, kSharers);
@@ -42,12 +45,12 @@ __device__ inline void load_operand(T* dst, const CUtensorMap* map, bool chunked
       T* box = dst + i * kBlockK * kSwizzleElements;
       const int inner = chunked ? 0 : row + i * kSwizzleElements;
       const int chunk = chunked ? row / kSwizzleElements + i : 0;
-      load_box(box, map, full, kAll, inner, k, chunk, batch);
+      load_box(box, map, full, policy, kAll, inner, k, chunk, batch);
     }
   } else {
     constexpr int kHeight = kRows / kSharers;
     const int first = share * kHeight;
-    load_box(dst + first * kBlockK, map, full, kAll, k, row + first, 0, batch);
+    load_box(dst + first * kBlockK, map, full, policy, kAll, k, row + first, 0, batch);
   }
 }
 

@@ -103,11 +103,12 @@ class Producer {
     ptx::mbarrier_arrive_expect_tx(&smem_.full[stage], kBytes);
     if (params_.a_shifted && k_tile > 0) [[unlikely]] {
       load_operand<kBlockM, kAMn, 1>(smem_.a[stage], &params_.a_of[tile_.batch.inner], false,
-                                     &smem_.full[stage], tile_.m, k_tile * kBlockK, {0, 0}, 0);
+                                     &smem_.full[stage], params_.a_policy, tile_.m,
+                                     k_tile * kBlockK, {0, 0}, 0);
       return;
     }
     load_operand<kBlockM, kAMn, 1>(smem_.a[stage], &params_.a, params_.a_chunked,
-                                   &smem_.full[stage], tile_.m, k_tile * kBlockK,
+                                   &smem_.full[stage], params_.a_policy, tile_.m, k_tile * kBlockK,
                                    position(params_.a_batched), 0);
   }
 
@@ -136,8 +137,8 @@ class Producer {
   template <int kSharers, bool kToAll>
   __device__ void load_share_of_b(int k_tile, int stage, int share) {
     load_operand<Config::kBlockN, kBMn, kSharers, kToAll>(
-        smem_.b[stage], &params_.b, params_.b_chunked, &smem_.full[stage], tile_.n,
-        k_tile * kBlockK - shift(), position(params_.b_batched), share);
+        smem_.b[stage], &params_.b, params_.b_chunked, &smem_.full[stage], params_.b_policy,
+        tile_.n, k_tile * kBlockK - shift(), position(params_.b_batched), share);
   }
 
   // Of A's rows, 0 where they are read as they lie.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/gemm/sm90/operand_map.h"
+#include "cuda/gemm/sm90/operand_policy.h"
 #include "cuda/gemm/sm90/persistent/heads.h"
 #include "cuda/gemm/sm90/persistent/params.h"
 #include "cuda/gemm/sm90/persistent/shifted.h"
@@ -18,6 +19,8 @@ namespace {
 // make no difference beyond noise). Where A is the larger operand and no pair shares B, neighbours
 // are to have A in common: over 2 rows of tiles (1 to 4: the same; 16: 1 to 10 % slower).
 constexpr int kGroupRows = 2048, kGroupTilesOfTall = 2;
+
+constexpr int64_t kMaxEvictFirstBytes = 150'000'000;  // operand_policies
 
 // The rows of tiles of a group. Where two CTAs have half of K each of every tile, fewer: 3.4 % less
 // time over 209 such ways, up to 14 % (fewer than 3 and more than 14 rows are level).
@@ -113,6 +116,8 @@ Status launch(const GemmProblem& given, const Config& config, void* workspace,
   params.n = static_cast<int>(problem.n);
   const int most_shift = config.shifted ? kVector - 1 : 0;
   params.k = static_cast<int>(problem.k) + most_shift;
+  const OperandPolicies policies = operand_policies(problem, kMaxEvictFirstBytes);
+  params.a_policy = policies.a, params.b_policy = policies.b;
   params.tma_store = config.tma_store;
   params.transposed = config.tma_store && !d_fits_tma(problem);
   params.d_data = problem.d;

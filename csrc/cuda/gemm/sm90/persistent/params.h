@@ -19,6 +19,7 @@ inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 constexpr int store_columns(int block_n) { return block_n % 128 == 0 ? 64 : 32; }
 
 struct Params {
+  uint64_t a_policy, b_policy;  // of L2, for the operands
   // 5-D: inner, outer, chunk, and two dimensions of the batch. Where an operand is chunked
   // (MN-major, its extent a multiple of 64) inner runs over a chunk and chunk over the rest; else
   // chunk has an extent of 1.

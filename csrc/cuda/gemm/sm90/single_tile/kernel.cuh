@@ -136,11 +136,11 @@ class Loader {
     ptx::mbarrier_arrive_expect_tx(full(stage),
                                    (kMnMajor ? kRows : tile_rows()) * kChunkK * sizeof(T));
     if (params_.plain) [[likely]] {  // by itself: the way to the first load is to be short
-      load_operand<kRows, kMnMajor, 1>(to(stage), map(), chunked(), full(stage), row(), k, {0, 0},
-                                       0);
+      load_operand<kRows, kMnMajor, 1>(to(stage), map(), chunked(), full(stage), policy(), row(), k,
+                                       {0, 0}, 0);
     } else if (sharers() == 1) {
-      load_operand<kRows, kMnMajor, 1>(to(stage), map(), chunked(), full(stage), row(), k, batch(),
-                                       0);
+      load_operand<kRows, kMnMajor, 1>(to(stage), map(), chunked(), full(stage), policy(), row(), k,
+                                       batch(), 0);
     } else {
       load_share(stage, chunk, k);
     }
@@ -151,6 +151,7 @@ class Loader {
 
   __device__ T* to(int stage) const { return kOfB ? smem_.stages[stage].b : smem_.stages[stage].a; }
   __device__ const CUtensorMap* map() const { return kOfB ? &params_.b : &params_.a; }
+  __device__ uint64_t policy() const { return kOfB ? params_.b_policy : params_.a_policy; }
   __device__ bool chunked() const { return kOfB ? params_.b_chunked : params_.a_chunked; }
   __device__ int row() const { return kOfB ? place_.n : place_.m; }
   __device__ int tile_rows() const { return kOfB ? params_.tile_n : params_.tile_m; }
@@ -174,13 +175,14 @@ class Loader {
 #pragma unroll 1
       for (int i = 0; i < kBoxes; i += step, ++owner) {
         if ((owner & (sharers() - 1)) != rank) continue;
-        load_box(to(stage) + i * kChunkK * kSwizzleElements, map(), full(stage), all,
+        load_box(to(stage) + i * kChunkK * kSwizzleElements, map(), full(stage), policy(), all,
                  chunked() ? 0 : row() + i * kSwizzleElements, k,
                  chunked() ? row() / kSwizzleElements + i : 0, batch());
       }
     } else {
       const int first = rank * params_.share_rows;
-      load_box(to(stage) + first * kChunkK, map(), full(stage), all, k, row() + first, 0, batch());
+      load_box(to(stage) + first * kChunkK, map(), full(stage), policy(), all, k, row() + first, 0,
+               batch());
     }
   }
 

@@ -4,6 +4,7 @@
 #include "cuda/gemm/sm80/plan.h"
 #include "cuda/gemm/sm90/operand.h"
 #include "cuda/gemm/sm90/operand_map.h"
+#include "cuda/gemm/sm90/operand_policy.h"
 #include "cuda/gemm/sm90/single_tile/instances.h"
 #include "cuda/gemm/sm90/swap.h"
 #include "cuda/gemm/sm90/tma_fit.h"
@@ -11,6 +12,8 @@
 namespace xgemm::cuda::gemm::sm90::single_tile {
 
 namespace {
+
+constexpr int64_t kMaxEvictFirstBytes = 400'000'000;  // operand_policies
 
 // Of the second launch, which is split-K's of sm80.
 sm80::Params sum_of_parts(const GemmProblem& p, int parts, float* partials) {
@@ -30,6 +33,8 @@ Status launch(const GemmProblem& given, const Config& config, void* workspace,
   Params params{};
   params.m = static_cast<int>(p.m), params.n = static_cast<int>(p.n);
   params.k = static_cast<int>(p.k);
+  const OperandPolicies policies = operand_policies(p, kMaxEvictFirstBytes);
+  params.a_policy = policies.a, params.b_policy = policies.b;
   params.tile_m = config.tile_m, params.tile_n = config.tile_n;
   params.batch = static_cast<int>(d_batch.extent[0] * d_batch.extent[1]);
   params.batched = params.batch > 1;

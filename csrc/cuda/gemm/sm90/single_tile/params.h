@@ -12,10 +12,11 @@
 namespace xgemm::cuda::gemm::sm90::single_tile {
 
 struct Params {
-  CUtensorMap a, b;  // 5-D, as those of ../params.h
-  bool plain;        // neither batched nor in clusters
-  bool halves;       // two CTAs of a cluster have half of K each
-  int parts;         // of K, of a CTA each, whose sums a second launch adds; else 1
+  uint64_t a_policy, b_policy;  // of L2, for the operands
+  CUtensorMap a, b;             // 5-D, as those of ../params.h
+  bool plain;                   // neither batched nor in clusters
+  bool halves;                  // two CTAs of a cluster have half of K each
+  int parts;                    // of K, of a CTA each, whose sums a second launch adds; else 1
   bool a_chunked, b_chunked;
   Clusters cluster;  // one of both is 1, the other a power of 2
   int share_rows;    // of a tile that a cluster shares and that lies along K, for one CTA to load

@@ -7,8 +7,8 @@
 namespace xgemm::ptx {
 
 inline void prefetch_tensormap(const CUtensorMap* map) { emulator::check_tensor_map(map); }
-inline void tma_load_5d(void* dst, const CUtensorMap* map, uint64_t* barrier, int c0, int c1,
-                        int c2, int c3, int c4) {
+inline void tma_load_5d(void* dst, const CUtensorMap* map, uint64_t* barrier, uint64_t, int c0,
+                        int c1, int c2, int c3, int c4) {
   emulator::tma_load(dst, map, barrier, {c0, c1, c2, c3, c4});
 }
 inline void tma_load_3d(void* dst, const CUtensorMap* map, uint64_t* barrier, int c0, int c1,
@@ -19,7 +19,7 @@ inline void tma_load_3d(void* dst, const CUtensorMap* map, uint64_t* barrier, ui
                         int c1, int c2) {
   emulator::tma_load(dst, map, barrier, {c0, c1, c2});
 }
-inline void tma_load_multicast_5d(void* dst, const CUtensorMap* map, uint64_t* barrier,
+inline void tma_load_multicast_5d(void* dst, const CUtensorMap* map, uint64_t* barrier, uint64_t,
                                   uint16_t cta_mask, int c0, int c1, int c2, int c3, int c4) {
   emulator::tma_load(dst, map, barrier, {c0, c1, c2, c3, c4}, cta_mask);
 }
