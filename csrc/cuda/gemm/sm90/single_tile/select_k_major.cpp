@@ -22,24 +22,24 @@ using choose::Scored;
 // 4,200 products of 129 to 2047 rows (layers of 16 models and random ones), each in 40 to 300
 // candidates, so that the choice takes the least time. Of 588 that were held out it takes 2.1 %
 // longer than the best of all kernels.
-constexpr double kLaunchUs = 5.09;
+constexpr double kLaunchUs = 6.362;
 constexpr double kCyclesPerUs = 1811;  // at which tensor cores are busy all the time
 // Above what the memory gives: part of the bytes' time lies under the launch and the first stages.
-constexpr double kMemoryBytesPerUs = 9.09e6;
-constexpr double kL2BytesPerUs = 27.83e6;  // for all SMs
-constexpr double kWaveUs = 5.622;          // of a wave after the first one
+constexpr double kMemoryBytesPerUs = 7.27e6;
+constexpr double kL2BytesPerUs = 30.6e6;  // for all SMs
+constexpr double kWaveUs = 5.847;         // of a wave after the first one
 // An SM takes in 64 bytes a cycle. A stage whose bytes take longer than its products waits for a
 // share of the difference; longer where CTAs wait for one another.
-constexpr double kLoadBytesPerCycle = 64;
-constexpr double kHiddenLoad = 1.032, kLoadLoss = 0.4598;
-constexpr double kSharedLoadLoss = 0.884, kHalvesLoadLoss = 0.2175;  // of kLoadLoss, more
+constexpr double kLoadBytesPerCycle = 66.56;
+constexpr double kHiddenLoad = 1.073, kLoadLoss = 0.4414;
+constexpr double kSharedLoadLoss = 1.105, kHalvesLoadLoss = 0.2175;  // of kLoadLoss, more
 constexpr double kSharedLoss = 0.06911;    // of a stage that a cluster shares
 constexpr double kTwoWarpgroups = 0.1757;  // loss of two that share the k of 64 rows
 constexpr double kClusterUs = 1.624;       // until a cluster has met
-constexpr double kFourUs = 0.2581;         // more, where four share an operand
+constexpr double kFourUs = 0.2065;         // more, where four share an operand
 constexpr double kHalvesUs = 0.6508;       // of the sums of 16384 elements that two CTAs add up
 // Of the second launch that adds parts of K, and bytes of sums that it and the first one move.
-constexpr double kPartsUs = 2.0, kPartsBytesPerUs = 4e6;
+constexpr double kPartsUs = 2.2, kPartsBytesPerUs = 3.84e6;
 constexpr int64_t kMinChunksOfPart = 6;
 // CTAs that share an operand, and parts of K. Two CTAs that share an operand were never ahead of
 // two that do not: 1.02 of the time on average, 1.27 where they fill the GPU. Halves of K of which
