@@ -2,8 +2,8 @@
 
 The files of tests/data hold the times of random layers of 129 to 2047 rows on an H200, each in all
 candidates of its sweep, and where they are from (`sweep_mul.py compact`). A choice that was not
-swept has no time. The constants were fitted to half of the layers of dense_h200.json.xz, and to
-none of dense_h200_held_out.json.xz.
+swept has no time. The constants were fitted to half of the layers of which dense_h200.json.xz
+holds a part, and to none of dense_h200_held_out.json.xz.
 """
 
 from __future__ import annotations
