@@ -222,6 +222,22 @@ for m, n, k in ((40, 50, 70), (20, 33, 2100)):
 print("checked")
 """
 
+CHECK_MXFP4 = """
+import torch, xgemm
+from helpers import random_mxfp4
+from moe import check, mixture
+from xgemm import reference
+
+torch.set_num_threads(2)
+q = random_mxfp4(70, 200, (0, 253))
+for dtype in (torch.float32, torch.bfloat16):
+    found = xgemm.pack(q).dequantize(dtype)
+    assert torch.equal(found, reference.dequantize(q).to(dtype))
+    check(mixture(1, 2, 3, 70, 200, dtype, fp4=True, bias=True))
+    check(mixture(50, 2, 3, 70, 200, dtype, fp4=True))
+print("checked")
+"""
+
 # A sandbox that refuses arch_prctl (158), by which a process asks for AMX's state.
 REFUSED = """
 import ctypes, struct
@@ -321,6 +337,11 @@ ISAS_4_BIT = [
 @pytest.mark.parametrize("isa", [*ISAS, *ISAS_BF16])
 def test_ragged_products_match_float64(isa: str) -> None:
     assert run_with(isa, CHECK) == "checked\n"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_mxfp4(isa: str) -> None:
+    assert run_with(isa, CHECK_MXFP4) == "checked\n"
 
 
 @pytest.mark.parametrize("isa", ISAS_BF16)

@@ -7,8 +7,8 @@
 namespace xgemm::cuda::w4a16 {
 
 // What dequantize_fp4_fragment<T>'s weights are to be multiplied by. Where a code's exponent lies
-// in a half's, 0 to 3, it stands for 2^-14 of what it means. The sums of a group are exact all the
-// same: fp32 has that much room below them.
+// in a half's, 0 to 3, it stands for 2^-14 of what it means. Sums lose nothing by that: fp32 has as
+// much room below them.
 template <typename T>
 inline constexpr float kFp4Unit = std::is_same_v<T, __half> ? 16384.0f : 1.0f;
 
