@@ -99,6 +99,13 @@ def test_many_rows(tokens: int) -> None:
     check(mixture(tokens, 2, 3, 200, 400, torch.bfloat16, fp4=True))
 
 
+@pytest.mark.parametrize("run", RUNS[1:])
+@pytest.mark.parametrize("activation", ["none", "silu_and_mul"])
+def test_so_many_rows_that_int4_has_other_kernels(activation: str, run: Run) -> None:
+    """MXFP4 keeps its own."""
+    check(mixture(400, 1, 2, 128, 256, torch.bfloat16, fp4=True, activation=activation), run)
+
+
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_every_code_with_every_scale(dtype: torch.dtype, run: Run) -> None:
