@@ -103,7 +103,7 @@ def test_many_rows(tokens: int) -> None:
 @pytest.mark.parametrize("activation", ["none", "silu_and_mul"])
 def test_so_many_rows_that_int4_has_other_kernels(activation: str, run: Run) -> None:
     """MXFP4 keeps its own."""
-    check(mixture(400, 1, 2, 128, 256, torch.bfloat16, fp4=True, activation=activation), run)
+    check(mixture(160, 1, 1, 128, 256, torch.bfloat16, fp4=True, activation=activation), run)
 
 
 @pytest.mark.parametrize("run", RUNS)
