@@ -35,7 +35,6 @@ constexpr int64_t kProductsPerTask = 1 << 17;
 // The same where tiles multiply; decoding the weights costs as much as 16 rows. (Xeon: 16 rows of
 // 576x576 take 51 us with one thread and 56 with two, 5 rows of 1536x576 74 and 58.)
 constexpr int64_t kTileProductsPerTask = 1 << 24, kDecodingRows = 16;
-constexpr int64_t kPartsPerThread = 4;
 
 // Columns [column, column + count) of a row of Y.
 void store_row(const W4Problem& problem, int64_t row, int64_t column, int64_t count, float unscale,
@@ -126,6 +125,24 @@ void stream_strips(const W4Problem& problem, const std::vector<Block>& blocks, i
   }
 }
 
+// A thread's strips, which lie one after the other in memory. A thread that is done with its own
+// takes parts of the others': they may be slower, or not run at all for a while where processes
+// share the cores.
+struct alignas(64) Share {
+  std::atomic<int64_t> next{0};
+  int64_t end = 0;
+
+  // The next strips, up to the end of a row of qweight; false where none are left.
+  bool take(int64_t row_strips, Range& part) {
+    part.begin = next.load(std::memory_order_relaxed);
+    do {
+      if (part.begin >= end) return false;
+      part.end = std::min(end, round_up(part.begin + 1, row_strips));
+    } while (!next.compare_exchange_weak(part.begin, part.end, std::memory_order_relaxed));
+    return true;
+  }
+};
+
 // All columns, times `count` rows of X from `row` on, cut between threads.
 template <typename Block, int kRows>
 void stream_rows(const W4Problem& problem, const std::vector<Block>& blocks, int64_t row,
@@ -133,26 +150,24 @@ void stream_rows(const W4Problem& problem, const std::vector<Block>& blocks, int
   const w4::Layout& layout = problem.weight.layout;
   constexpr int64_t kStripsPerRow = w4::kRowColumns / kColumns;
   const int64_t strips = ceil_div(layout.n, kColumns);
-  // Whole rows of qweight, read front to back, where there are enough of them to share out evenly.
   constexpr bool kTiles = std::is_same_v<Block, PartBlock>;
+  constexpr int64_t kGrain = kTiles ? 2 : 1;  // tiles take strips by pairs
   constexpr int64_t kPerTask = kTiles ? kTileProductsPerTask : kProductsPerTask;
   const int64_t work = (kTiles ? count + kDecodingRows : count) * layout.n * layout.k;
   const int64_t worthwhile = ceil_div(work + 1, kPerTask);
   const int64_t threads = std::min<int64_t>(parallel.num_threads(), worthwhile);
-  // A thread takes the next part when it is done with one: others may be slower, or not run at all
-  // for a while where processes share the cores.
-  const int64_t wanted = threads == 1 ? 1 : kPartsPerThread * threads;
-  // Tiles take strips by pairs.
-  const int64_t grain = layout.rows() >= 4 * wanted ? kStripsPerRow : kTiles ? 2 : 1;
-  const int64_t parts = std::min(wanted, ceil_div(strips, grain));
-  std::atomic<int64_t> next{0};
-  parallel.for_each(std::min(threads, parts), [&](int64_t) {
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < parts;) {
-      const Range range = split_range(strips, parts, i, grain);
-      for (int64_t first = range.begin; first < range.end;) {
-        const int64_t last = std::min(range.end, round_up(first + 1, kStripsPerRow));
-        stream_strips<Block, kRows>(problem, blocks, row, first, last);
-        first = last;
+  const int64_t shares = std::min(threads, ceil_div(strips, kGrain));
+  std::vector<Share> share(static_cast<size_t>(shares));
+  for (int64_t i = 0; i < shares; ++i) {
+    const Range range = split_range(strips, shares, i, kGrain);
+    share[i].next.store(range.begin, std::memory_order_relaxed);
+    share[i].end = range.end;
+  }
+  parallel.for_each(shares, [&](int64_t task) {
+    for (int64_t i = 0; i < shares; ++i) {
+      Share& from = share[(task + i) % shares];
+      for (Range part; from.take(kStripsPerRow, part);) {
+        stream_strips<Block, kRows>(problem, blocks, row, part.begin, part.end);
       }
     }
   });

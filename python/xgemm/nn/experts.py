@@ -171,7 +171,7 @@ class QuantExperts(nn.Module):
                     f"QuantExperts: {name} must have {experts.num_experts} packed weights, "
                     f"got {len(weights)}"
                 )
-            experts._parameters[f"{name}_qweight"] = PackedParameter(qweight)
+            experts._parameters[f"{name}_qweight"] = PackedParameter.of(qweight)
             experts._buffers[f"{name}_packed_format"] = form.to_tensor(qweight.device)
             if name in act_order:
                 in_order = torch.arange(form.k, dtype=torch.int32, device=qweight.device)

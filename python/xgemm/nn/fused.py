@@ -40,6 +40,7 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 from xgemm.autograd import plain_w4a16
 from xgemm.formats.packed import ROW_COLUMNS
+from xgemm.nn.large_pages import ask_for_large_pages
 from xgemm.nn.linear import QuantLinear
 
 __all__ = ["FusedLinear", "JoinedWeight"]
@@ -162,6 +163,7 @@ class JoinedWeight:
         self.n, self.k, self.group_size = sum(self.columns), first.in_features, first.group_size
         self.perm, self.options = first.perm, dict(first._options)
         joined = torch.cat([part.qweight.data for part in members])
+        ask_for_large_pages(joined)
         self.qweight = nn.Parameter(joined, requires_grad=False)
         biases = [part.bias.data for part in members if part.bias is not None]
         if biases:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from xgemm.direct import PLAIN_TENSORS
+from xgemm.nn.large_pages import ask_for_large_pages
 
 __all__ = ["PackedParameter"]
 
@@ -36,8 +37,16 @@ class PackedParameter(nn.Parameter):
     def of(cls, tensor: torch.Tensor) -> nn.Parameter:
         """`tensor` as a parameter without gradient: the same object where it is a parameter.
 
-        A parameter of another class than nn.Parameter (a DTensor's) is returned as it is.
+        A parameter of another class than nn.Parameter (a DTensor's) is returned as it is. Bytes on
+        the CPU are asked into pages of 2 MiB, where they lie.
         """
+        parameter = cls._of(tensor)
+        if has_values(parameter):
+            ask_for_large_pages(parameter)
+        return parameter
+
+    @classmethod
+    def _of(cls, tensor: torch.Tensor) -> nn.Parameter:
         if type(tensor) is nn.Parameter:
             if not _aligned(tensor):
                 tensor.data = tensor.data.clone()
