@@ -1,6 +1,7 @@
 """Times the experts of a mixture-of-experts layer over 4-bit weights, from a cold L2 cache.
 
     python benchmarks/bench_moe.py [--models qwen3-30b,mixtral] [--tokens 1,8,64] [--no-loop]
+        [--parts up,down,layer] [--kernels mma_sync,wgmma:16,wgmma:64]
     python benchmarks/bench_moe.py --models gpt-oss-20b --dtype bfloat16 --group-size 32 --fp4
 
 Each part runs as a CUDA graph: the order (moe_sort), up (gate and up, fused with SiLU), down, down
@@ -8,13 +9,16 @@ with the weighted sum, and the layer, which is the order, up, and down with the 
 at random, as many different experts for each token as the model takes. The floor is the time to
 read the experts that were drawn and the activations; "loop" is a product for each expert, one after
 the other, whose bounds the host waits for; of MXFP4 each weight is dequantized for it. gpt-oss' own
-gate is no part of the kernel: SiLU stands for it here.
+gate is no part of the kernel: SiLU stands for it here. With --kernels each part but the order runs
+by each of them, by turns: the names are values of XGEMM_MOE_KERNEL, and "own" is the library's
+choice.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +52,7 @@ MODELS = {
     "gpt-oss-120b": Model(128, 4, 2880, 2880),
 }
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+OWN = "own"
 
 
 def random_experts(experts: int, n: int, k: int, group_size: int, fp4: bool) -> torch.Tensor:
@@ -154,18 +159,35 @@ class Layer:
         return {**found, "layer": both}
 
 
-def graphed(call: Callable[[], torch.Tensor]) -> Callable[[], None]:
+def graphed(call: Callable[[], torch.Tensor], kernel: str = OWN) -> Callable[[], None]:
+    """A graph of the call by a kernel."""
+    os.environ["XGEMM_MOE_KERNEL"] = kernel
     call()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
+    os.environ["XGEMM_MOE_KERNEL"] = OWN
     return graph.replay
 
 
-def measure(name: str, layer: Layer, tokens: int, with_loop: bool) -> dict[str, object]:
+def measure(
+    name: str,
+    layer: Layer,
+    tokens: int,
+    with_loop: bool,
+    wanted: list[str] | None = None,
+    kernels: list[str] | None = None,
+) -> dict[str, object]:
     parts, active = layer.parts(tokens)
     loop = parts.pop("loop")
-    calls: dict[str, Callable[[], object]] = {part: graphed(call) for part, call in parts.items()}
+    if wanted is not None:
+        parts = {part: parts[part] for part in wanted}
+    calls: dict[str, Callable[[], object]] = {}
+    for part, call in parts.items():
+        if kernels is None or part == "sort":
+            calls[part] = graphed(call)
+        else:
+            calls.update({f"{part} {kernel}": graphed(call, kernel) for kernel in kernels})
     if with_loop:
         calls["loop"] = loop
     us = {part: round(s * 1e6, 2) for part, s in time_cuda(calls).items()}
@@ -176,7 +198,10 @@ def measure(name: str, layer: Layer, tokens: int, with_loop: bool) -> dict[str, 
             part: round(s * 1e6, 2) for part, s in layer.floors(device, tokens, active).items()
         }
     text = ", ".join(f"{part} {value:.1f}" for part, value in us.items())
-    shares = ", ".join(f"{part} {us[part] / floor:.2f}x" for part, floor in floors.items())
+    of_floor = {call: floors.get(call.partition(" ")[0]) for call in us}
+    shares = ", ".join(
+        f"{call} {us[call] / floor:.2f}x" for call, floor in of_floor.items() if floor
+    )
     print(f"{name} T={tokens} ({active} experts): {text} us; of the floor: {shares}", flush=True)
     return {"model": name, "tokens": tokens, "active": active, "us": us, "floor_us": floors}
 
@@ -189,6 +214,8 @@ def main() -> None:
     parser.add_argument("--fp4", action="store_true", help="MXFP4, with --group-size 32")
     parser.add_argument("--dtype", default="float16", choices=HALF_DTYPES)
     parser.add_argument("--no-loop", action="store_true", help="leave the loop over experts out")
+    parser.add_argument("--parts", help="some of sort, up, down, down+sum and layer")
+    parser.add_argument("--kernels", help="to compare: own, mma_sync, wgmma, wgmma:64, ...")
     parser.add_argument("--json", type=Path, help="a file for the results")
     options = parser.parse_args()
     device = torch.cuda.get_device_name()
@@ -200,7 +227,11 @@ def main() -> None:
     for name in options.models.split(","):
         layer = Layer(MODELS[name], options.group_size, HALF_DTYPES[options.dtype], options.fp4)
         for tokens in map(int, options.tokens.split(",")):
-            results.append(measure(name, layer, tokens, not options.no_loop))
+            lists = (
+                None if text is None else text.split(",")
+                for text in (options.parts, options.kernels)
+            )
+            results.append(measure(name, layer, tokens, not options.no_loop, *lists))
         del layer
     if options.json is not None:
         options.json.write_text(json.dumps({"device": device, "results": results}, indent=1))

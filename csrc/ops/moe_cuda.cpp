@@ -1,6 +1,8 @@
 // moe_sort and moe.w4a16 on CUDA.
 #ifdef XGEMM_WITH_CUDA
+#include <cstdlib>
 #include <optional>
+#include <string_view>
 
 #include "common/current_device.h"
 #include "cuda/w4a16/api.h"
@@ -12,6 +14,21 @@
 namespace xgemm::ops {
 
 using namespace cuda::w4a16;
+
+namespace {
+
+// XGEMM_MOE_KERNEL: "mma_sync" or "wgmma", of tiles of so many rows: "wgmma:64". To measure one of
+// them, so it is asked for at every call.
+grouped::Wanted wanted_kernel() {
+  const char* value = std::getenv("XGEMM_MOE_KERNEL");
+  if (value == nullptr) return {};
+  const std::string_view text(value), name = text.substr(0, text.find(':'));
+  const int rows = name.size() < text.size() ? std::atoi(value + name.size() + 1) : 0;
+  if (name == "mma_sync") return {grouped::Kernel::kMmaSync, rows};
+  return {name == "wgmma" ? grouped::Kernel::kWgmma : grouped::Kernel::kAny, rows};
+}
+
+}  // namespace
 
 void sort_cuda(const char* op, const TensorView& ids, int64_t experts, int32_t* sorted) {
   const CurrentDevice device(op, ids.device_index);
@@ -45,7 +62,8 @@ void run_moe_cuda(const char* op, const MoeCall& call, const TensorView& like) {
                                  .bias = call.bias,
                                  .perm = call.perm,
                                  .activation = call.activation,
-                                 .y = of_slots ? of_slots->data : call.result};
+                                 .y = of_slots ? of_slots->data : call.result,
+                                 .wanted = wanted_kernel()};
   const grouped::Plan plan = grouped::make_plan(problem, info);
   if (plan.workspace_bytes > 0) workspace.emplace(plan.workspace_bytes, like);
   require_ok(op, grouped::launch(problem, plan, workspace ? workspace->data : nullptr, stream));

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "cuda/w4a16/grouped/api.h"
+#include "cuda/w4a16/grouped/select.h"
 #include "emulator/engine.h"
 
 namespace py = pybind11;
@@ -47,8 +48,10 @@ grouped::Problem make_problem(int64_t experts, int64_t slots,
 // block_m, stages: others than the plan's, where they are not 0.
 xgemm::DeviceInfo device_of(int capability) { return {.sm_count = 4, .capability = capability}; }
 
-void launch(const grouped::Problem& problem, int capability, int block_m, int stages) {
+void launch(grouped::Problem problem, int capability, int block_m, int stages, bool wgmma) {
+  problem.wanted = {wgmma ? grouped::Kernel::kWgmma : grouped::Kernel::kMmaSync, block_m};
   grouped::Plan plan = grouped::make_plan(problem, device_of(capability));
+  if (plan.wgmma != wgmma) throw std::runtime_error("wgmma does not take the problem");
   if (block_m != 0) {
     plan.block_m = block_m;
     plan.tiles = problem.slots + problem.experts;  // more than there are
@@ -67,6 +70,11 @@ void bind_moe(py::module_& m) {
            py::arg("weight"), py::arg("x"), py::arg("row_divisor"), py::arg("sorted"),
            py::arg("bias"), py::arg("perm"), py::arg("activation"), py::arg("y"), py::arg("fp4"));
   m.def("launch_moe", &launch);
+  m.def("select_moe", [](int64_t experts, int64_t slots, int64_t n, int64_t k, bool zeros) {
+    grouped::Problem problem;
+    problem.experts = experts, problem.slots = slots, problem.weight.layout = {n, k, 128, zeros};
+    return grouped::select_wgmma(problem, {.sm_count = 132, .capability = 90});
+  });
   m.def("combine_moe", [](int64_t tokens, int64_t top_k, int64_t columns, int dtype, Address y,
                           Address weights, int weights_dtype, Address result, int capability) {
     const grouped::Combine combine{.tokens = tokens,

@@ -27,8 +27,12 @@ def run(
     sorted: torch.Tensor | None = None,
     block_m: int = 0,
     stages: int = 0,
+    wgmma: bool = False,
 ) -> torch.Tensor:
-    """What the op computes on CUDA; other rows of a tile, or stages, than the plan's."""
+    """What the op computes on CUDA; other rows of a tile, or stages, than the plan's.
+
+    By mma.sync, or by wgmma.
+    """
     memory = Memory()
     experts, (tokens, top_k) = len(m.packed), m.ids.shape
     sorted = sort(m.ids, experts, machine) if sorted is None else sorted
@@ -62,7 +66,7 @@ def run(
         fp4=m.options()["fp4"],
     )
     machine.use()
-    library().launch_moe(problem, machine.capability, block_m, stages)
+    library().launch_moe(problem, machine.capability, block_m, stages, wgmma)
     if weights is None:
         return y.clone()
     result = memory.empty((tokens, columns), a.dtype)

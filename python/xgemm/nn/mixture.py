@@ -22,8 +22,8 @@ FUSED_GATES = ("silu_and_mul", "gelu_tanh_and_mul")
 # has many rows, on average: it has the kernels for them. On a CPU from so many rows on.
 MANY_ROWS = 64
 # On CUDA from so many rows times elements of an expert's weights on. The host needs 50 us for each
-# expert of that loop, and moe.w4a16 takes 13 fs for a row and an element: as much at 4e9. (H200;
-# the loop was measured with Qwen3-30B's small experts alone, up to 32 rows.)
+# expert of that loop, and moe.w4a16 takes 13 fs for a row and an element by mma.sync: as much at
+# 4e9. (H200; the loop was measured with Qwen3-30B's small experts alone, up to 32 rows.)
 MANY_PRODUCTS = 4 * 10**9
 
 

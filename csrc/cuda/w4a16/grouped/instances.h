@@ -47,6 +47,8 @@ Status launch_f16(const Params& params, const Instance& instance, cudaStream_t s
 Status launch_bf16(const Params& params, const Instance& instance, cudaStream_t stream);
 Status launch_fp4_f16(const Params& params, const Instance& instance, cudaStream_t stream);
 Status launch_fp4_bf16(const Params& params, const Instance& instance, cudaStream_t stream);
+Status launch_wgmma_f16(const Params& params, const Persistent& instance, cudaStream_t stream);
+Status launch_wgmma_bf16(const Params& params, const Persistent& instance, cudaStream_t stream);
 Status copy_rows(const CopyRows& copy, cudaStream_t stream);
 Status gate(const Gate& gate, cudaStream_t stream);
 Status combine(const Combine& combine, cudaStream_t stream);

@@ -2,40 +2,21 @@
 // its weight, which all of its warps share along k.
 //
 // A warp has a ring of its own: it waits for its own copies, so that no barrier of the CTA is in
-// the main loop. Warp w takes the units w, w + kWarps, ... of k, and the warps' sums are added in
-// order, whatever the tile: a row's bits do not depend on the other rows.
+// the main loop. Each warp takes a part of k, and the warps' sums are added in order, whatever the
+// tile: a row's bits do not depend on the other rows.
 #pragma once
 
 #include "cuda/ptx/cp_async.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/opaque.h"
 #include "cuda/shared_memory.h"
-#include "cuda/tile/convert.cuh"
 #include "cuda/tile/layout_index.h"
+#include "cuda/w4a16/grouped/columns.cuh"
 #include "cuda/w4a16/grouped/overlap.cuh"
-#include "cuda/w4a16/grouped/params.h"
 #include "cuda/w4a16/grouped/rows.cuh"
-#include "cuda/w4a16/grouped/tile.h"
 #include "cuda/w4a16/sm80/warp_mma.cuh"
 
 namespace xgemm::cuda::w4a16::grouped {
-
-// The two halves, 32 columns each, that a CTA computes: neighbours, or a gate and what it
-// multiplies.
-struct Halves {
-  int64_t first, second;  // the columns at which they begin
-
-  __device__ int64_t column(int half) const { return half == 0 ? first : second; }
-
-  __device__ static Halves at(const Params& p, int block) {
-    if (p.gated) return {block * 32, p.columns + block * 32};
-    return {block * int64_t{kColumns}, block * int64_t{kColumns} + 32};
-  }
-};
-
-__device__ inline const uint8_t* row_of_units(const Params& p, int expert, int64_t column) {
-  return p.weight + expert * p.expert_bytes + column / kColumns * p.row_bytes;
-}
 
 // Until at most `pending` of this thread's groups of copies are under way.
 __device__ inline void wait_for_groups(int pending) {
@@ -135,34 +116,6 @@ __device__ inline void load_channel_scales(const Params& p, const Halves& halves
   if (p.format.zeros) to[kColumns + thread] = tail[kColumns + column % kColumns];
 }
 
-template <typename T>
-__device__ float bias_of(const Params& p, int expert, int64_t column) {
-  return static_cast<float>(static_cast<const T*>(p.bias)[expert * p.n + column]);
-}
-
-// Four neighbouring columns of y, from their sums and, where there is a gate, what it multiplies.
-template <typename T>
-__device__ void finish_columns(const Params& p, const Halves& halves, int expert, int slot,
-                               int column, float (&x)[4], const float (&up)[4]) {
-  const int64_t first = halves.column(column / 32) + column % 32;  // of y, too
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const bool exists = p.bias != nullptr && first + i < p.n;
-    if (exists) x[i] += bias_of<T>(p, expert, first + i);
-    if (p.activation != Activation::kNone) x[i] = activate(p.activation, x[i]);
-    if (p.gated) x[i] *= exists ? up[i] + bias_of<T>(p, expert, p.columns + first + i) : up[i];
-  }
-  T* y = static_cast<T*>(p.y) + slot * p.columns + first;
-  if (p.y_vector && first + 4 <= p.columns) {
-    *reinterpret_cast<uint2*>(y) = make_uint2(pack2<T>(x[0], x[1]), pack2<T>(x[2], x[3]));
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (first + i < p.columns) y[i] = round_to<T>(x[i]);
-  }
-}
-
 // A fragment's sums to shared memory, [kBlockM][kStagingPitch] for each warp.
 template <typename Tile>
 __device__ void stage_sums(const float (&acc)[Tile::kStrips][Tile::kRows8][4], float* staging,
@@ -209,20 +162,6 @@ __device__ void store_rows(const Params& p, const Halves& halves, const RowRange
   }
 }
 
-// Zeros, where slots have no expert.
-template <typename T>
-__device__ void clear_rows(const Params& p, const Halves& halves, const RowRange& rows,
-                           int thread) {
-  const int width = p.gated ? kColumns / 2 : kColumns;
-  for (int i = thread; i < rows.count * width; i += kThreads) {
-    const int slot = slot_at(p.sorted, p.experts, p.slots, rows.begin + i / width);
-    const int64_t column = halves.first + i % width;
-    if (slot >= 0 && column < p.columns) {
-      static_cast<T*>(p.y)[slot * p.columns + column] = round_to<T>(0.0f);
-    }
-  }
-}
-
 // kOverlap: it may start, and then wait, before earlier work in the stream has ended.
 template <typename T, typename Tile, bool kOverlap, bool kFp4>
 __global__ void __launch_bounds__(kThreads, Tile::kCtasPerSm)
@@ -242,16 +181,16 @@ __global__ void __launch_bounds__(kThreads, Tile::kCtasPerSm)
   const int stages = p.stages, stage_bytes = Tile::stage_bytes(p.format.unit_bytes);
   char* ring = rings + warp * stages * stage_bytes;
   const WarpLoader<Tile> loader(p, halves, rows.expert, ptx::smem_address(ring), lane);
-  const int steps = max(ceil_div(p.units - warp, kWarps), 0);
+  const int first = begin_of_part(p.units, warp), steps = begin_of_part(p.units, warp + 1) - first;
   // The weight first: where it lies is known before the rows are.
 #pragma unroll 1
-  for (int s = 0; s < min(stages, steps); ++s) loader.fetch_weight(s, warp + s * kWarps);
+  for (int s = 0; s < min(stages, steps); ++s) loader.fetch_weight(s, first + s);
   find_x<Tile>(p, rows, x_rows, thread);
   if (p.format.per_channel) load_channel_scales(p, halves, rows.expert, channel_scales, thread);
   __syncthreads();
 #pragma unroll 1
   for (int s = 0; s < stages; ++s) {
-    if (s < steps) loader.fetch_x(x_rows, s, warp + s * kWarps);
+    if (s < steps) loader.fetch_x(x_rows, s, first + s);
     ptx::cp_async_commit_group();  // even where it is empty: groups are counted
   }
 
@@ -266,8 +205,8 @@ __global__ void __launch_bounds__(kThreads, Tile::kCtasPerSm)
     __syncwarp();  // all have read it
     const int next = step + stages;
     if (next < steps) {
-      loader.fetch_weight(stage, warp + next * kWarps);
-      loader.fetch_x(x_rows, stage, warp + next * kWarps);
+      loader.fetch_weight(stage, first + next);
+      loader.fetch_x(x_rows, stage, first + next);
     }
     ptx::cp_async_commit_group();
     stage = stage + 1 == stages ? 0 : stage + 1;

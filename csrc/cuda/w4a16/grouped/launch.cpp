@@ -31,8 +31,9 @@ Params make_params(const Problem& p, const Plan& plan) {
   params.k = static_cast<int>(layout.k), params.units = static_cast<int>(layout.units());
   params.gated = is_gated(p.activation) && !plan.gate_after;
   params.n = layout.n, params.columns = params.gated ? layout.n / 2 : layout.n;
-  const bool whole = p.dtype == DType::kF32 || !params.gated;
-  params.column_blocks = static_cast<int>(ceil_div<int64_t>(params.columns, whole ? 64 : 32));
+  const int halves = p.dtype == DType::kF32 || !params.gated ? 2 : 1;  // of 32 columns of y
+  const int width = 32 * halves * (plan.wgmma ? kWgmmaBlocks : 1);
+  params.column_blocks = static_cast<int>(ceil_div<int64_t>(params.columns, width));
   params.weight = p.weight.data;
   params.expert_bytes = layout.bytes(), params.row_bytes = layout.row_bytes();
   params.x = p.x, params.x_row_stride = p.x_row_stride;
@@ -45,13 +46,19 @@ Params make_params(const Problem& p, const Plan& plan) {
 
 using Launch = Status (*)(const Params&, const Instance&, cudaStream_t);
 
-Launch run_product(const Problem& p, const Plan& plan) {
+Launch mma_sync(const Problem& p, const Plan& plan) {
   if (p.dtype == DType::kF16) {
     if (p.fp4) return plan.overlap ? sm90::launch_fp4_f16 : launch_fp4_f16;
     return plan.overlap ? sm90::launch_f16 : launch_f16;
   }
   if (p.fp4) return plan.overlap ? sm90::launch_fp4_bf16 : launch_fp4_bf16;
   return plan.overlap ? sm90::launch_bf16 : launch_bf16;
+}
+
+Status multiply(const Problem& p, const Params& params, const Plan& plan, cudaStream_t stream) {
+  if (!plan.wgmma) return mma_sync(p, plan)(params, {plan.block_m, plan.tiles}, stream);
+  const auto run = p.dtype == DType::kF16 ? sm90::launch_wgmma_f16 : sm90::launch_wgmma_bf16;
+  return run(params, {plan.block_m, plan.ctas}, stream);
 }
 
 }  // namespace
@@ -80,7 +87,7 @@ Status launch(const Problem& p, const Plan& plan, void* workspace, cudaStream_t 
   }
   if (plan.gate_after) params.y = static_cast<char*>(workspace) + plan.product_offset;
   params.y_vector = params.columns % 4 == 0 && reinterpret_cast<uintptr_t>(params.y) % 8 == 0;
-  const Status status = run_product(p, plan)(params, {plan.block_m, plan.tiles}, stream);
+  const Status status = multiply(p, params, plan, stream);
   if (!status.ok() || !plan.gate_after) return status;
   const auto run_gate = plan.overlap ? sm90::gate : gate;
   return run_gate({.slots = p.slots,

@@ -11,7 +11,7 @@ struct Params {
   int experts, slots, row_divisor;
   int k, units;
   int64_t n, columns;     // of W, of y
-  int column_blocks;      // of W, 64 columns each: CTAs for a tile of rows
+  int column_blocks;      // tiles of columns for a tile of rows: 64 of W each, 256 by wgmma
   const uint8_t* weight;  // of expert 0
   int64_t expert_bytes, row_bytes;
   const void* x;
@@ -30,6 +30,11 @@ struct Params {
 struct Instance {
   int block_m;
   int64_t tiles;
+};
+
+// The same by CTAs that take several tiles each.
+struct Persistent {
+  int block_m, ctas;
 };
 
 }  // namespace xgemm::cuda::w4a16::grouped

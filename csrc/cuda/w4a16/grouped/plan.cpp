@@ -3,6 +3,7 @@
 
 #include "common/math.h"
 #include "cuda/w4a16/grouped/problem.h"
+#include "cuda/w4a16/grouped/select.h"
 #include "cuda/w4a16/grouped/tile.h"
 
 namespace xgemm::cuda::w4a16::grouped {
@@ -32,6 +33,7 @@ int stages_of(int unit_bytes, int steps, int64_t ctas, const DeviceInfo& device)
 // The rows of an expert that has some, on average over those that can have: half as many more are
 // not rare, and a tile that is too short reads its weight twice.
 int wanted_rows(const Problem& p) {
+  if (p.wanted.block_m > 0) return p.wanted.block_m;
   const int64_t active = std::min(p.slots, p.experts);
   if (p.slots <= active * 6) return 8;
   return p.slots <= active * 14 ? 16 : 32;
@@ -50,8 +52,10 @@ Plan make_plan(const Problem& p, const DeviceInfo& device) {
   const int unit_bytes = static_cast<int>(layout.unit_bytes());
   const int steps = static_cast<int>(ceil_div<int64_t>(layout.units(), kWarps));
   Plan plan{};
-  plan.block_m = wanted_rows(p);
   plan.overlap = device.capability == 90;
+  plan.block_m = select_wgmma(p, device);
+  plan.wgmma = plan.block_m > 0;
+  if (!plan.wgmma) plan.block_m = wanted_rows(p);
   const auto try_tile = [&](auto tile) {
     using Tile = decltype(tile);
     if (plan.stages > 0 || plan.block_m < Tile::kBlockM) return;
@@ -61,16 +65,20 @@ Plan make_plan(const Problem& p, const DeviceInfo& device) {
   };
   if (p.dtype == DType::kF32) {
     plan.block_m = 8;
-  } else {
+  } else if (!plan.wgmma) {
     try_tile(Tile32{}), try_tile(Tile16{}), try_tile(Tile8{});
   }
   plan.tiles = most_tiles(p, plan.block_m);
+  if (plan.wgmma) {
+    plan.ctas =
+        static_cast<int>(std::min<int64_t>(plan.tiles * wgmma_column_blocks(p), device.sm_count));
+  }
   if (p.dtype == DType::kF32) return plan;
 
   plan.x_row_stride = round_up<int64_t>(layout.k, 8);
   plan.copy_x =
       p.perm != nullptr || p.x_row_stride % 8 != 0 || reinterpret_cast<uintptr_t>(p.x) % 16 != 0;
-  plan.gate_after = is_gated(p.activation) && layout.n % kColumns != 0;
+  plan.gate_after = is_gated(p.activation) && !gates_itself(p);
   const int64_t copy = plan.copy_x ? p.slots * plan.x_row_stride * 2 : 0;
   plan.product_offset = round_up<int64_t>(copy, 256);
   plan.workspace_bytes = plan.gate_after ? plan.product_offset + p.slots * layout.n * 2 : copy;

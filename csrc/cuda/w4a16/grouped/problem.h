@@ -9,6 +9,13 @@
 
 namespace xgemm::cuda::w4a16::grouped {
 
+// Which kernel multiplies: to measure one, or test it.
+enum class Kernel { kAny, kMmaSync, kWgmma };
+struct Wanted {
+  Kernel kernel = Kernel::kAny;
+  int block_m = 0;  // of its tiles, or 0
+};
+
 // y[s] = activation(x[s / row_divisor] W_e^T + bias[e]) for each slot s of an expert e, fp32
 // accumulation, rounded once to `dtype`; 0 for the slots of no expert. Which slots an expert has
 // is on the device.
@@ -26,14 +33,17 @@ struct Problem {
                                     // x[:, perm[e, j]]; outside of [0, k) it stands for zeros
   GatedActivation activation = GatedActivation::kNone;
   void* y = nullptr;  // [slots, columns()]
+  Wanted wanted;      // where it can be had
 
   int64_t columns() const { return is_gated(activation) ? weight.layout.n / 2 : weight.layout.n; }
 };
 
 // How the kernel runs, from the sizes alone.
 struct Plan {
+  bool wgmma;       // by wgmma, else by mma.sync: the same bits
   int block_m;      // rows of an expert that a CTA multiplies
-  int stages;       // of each warp's ring
+  int ctas;         // by wgmma, which take the tiles by turns
+  int stages;       // by mma.sync, of each warp's ring
   int64_t tiles;    // at the most, over all experts
   bool copy_x;      // into rows that whole copies can read, in the order of the expert's channels
   bool gate_after;  // by a kernel of its own: the halves of columns are not aligned
@@ -42,6 +52,9 @@ struct Plan {
   int64_t workspace_bytes;  // the copy, then the product before the gate
   int64_t product_offset;   // bytes
 };
+
+// Whether the kernel for Hopper by wgmma takes the problem.
+bool takes_wgmma(const Problem& problem, const DeviceInfo& device);
 
 // fp32 problems need none, and get the plan of tiles alone.
 Plan make_plan(const Problem& problem, const DeviceInfo& device);

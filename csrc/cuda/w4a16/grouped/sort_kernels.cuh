@@ -44,60 +44,84 @@ __device__ inline int sum_before(int value, int* sums, int* all) {
   return of_warps + before - value;
 }
 
-// Few experts: a round takes a slot for each thread. counts[warp][bucket] is that of the round, and
-// next[bucket] the place in the order that its first slot gets.
+// Of the lanes of a warp that have this one's bucket: those before it, and all. `bits`: of a
+// bucket.
+struct Rank {
+  int before, all;
+};
+__device__ inline Rank rank_in_warp(int bucket, int bits, int lane) {
+  unsigned same = __ballot_sync(~0u, bucket >= 0);
+  for (int bit = 0; bit < bits; ++bit) {
+    const bool set = bucket >> bit & 1;
+    const unsigned others = __ballot_sync(~0u, set);
+    same &= set ? others : ~others;
+  }
+  return {__popc(same & ((1u << lane) - 1)), __popc(same)};
+}
+
+// Calls visit(slot, bucket) for a warp's slots, 32 at a time; behind the last one bucket is -1.
+template <typename Id, typename Visit>
+__device__ void for_slots(const Sort& p, int64_t begin, int64_t end, int lane, Visit visit) {
+  constexpr int kTogether = 4;  // ids on their way
+  for (int64_t first = begin; first < end; first += 32 * kTogether) {
+    int buckets[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int64_t slot = first + 32 * i + lane;
+      buckets[i] = slot < end ? bucket_of<Id>(p, slot) : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (first + 32 * i < end) visit(first + 32 * i + lane, buckets[i]);
+    }
+  }
+}
+
+// Few experts: each warp takes neighbouring slots, counts them, and puts them behind those of the
+// warps before it. counts[warp][bucket] is that warp's, then what is before its next slot of the
+// bucket; begin[bucket] where the bucket begins.
 template <typename Id, bool kOverlap>
 __global__ void __launch_bounds__(kMaxThreads) counted_kernel(const __grid_constant__ Sort p) {
   XGEMM_DYNAMIC_SHARED(int, sort_smem, 16);
   wait_for_earlier<kOverlap>();
   const int threads = blockDim.x, thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const int warps = threads / 32, buckets = p.experts + 1;
-  int* sums = sort_smem;
-  int* next = sums + kMaxWarps;
-  auto* counts = reinterpret_cast<uint8_t*>(next + buckets);  // [warps][buckets]
+  const int warps = threads / 32, buckets = p.experts + 1, bits = 32 - __clz(p.experts);
+  int *sums = sort_smem, *begin = sums + kMaxWarps, *counts = begin + buckets;
+  int* own = counts + warp * buckets;
+  const int64_t each = round_up<int64_t>(ceil_div<int64_t>(p.slots, warps), 32);
+  const int64_t from = min(each * warp, p.slots), to = min(from + each, p.slots);
 
-  for (int b = thread; b < buckets; b += threads) next[b] = 0;
+  for (int i = thread; i < warps * buckets; i += threads) counts[i] = 0;
   __syncthreads();
-  for (int64_t s = thread; s < p.slots; s += threads) atomicAdd(&next[bucket_of<Id>(p, s)], 1);
+  for_slots<Id>(p, from, to, lane, [&](int64_t, int bucket) {
+    const Rank rank = rank_in_warp(bucket, bits, lane);
+    if (bucket >= 0 && rank.before == 0) own[bucket] += rank.all;
+    __syncwarp();
+  });
   __syncthreads();
-  int begin = 0;
+  int before_round = 0;
   for (int first = 0; first < buckets; first += threads) {
-    const int b = first + thread, count = b < buckets ? next[b] : 0;
-    int all = 0;
-    const int before = begin + sum_before(count, sums, &all);
-    if (b < buckets) p.sorted[b] = next[b] = before;
-    begin += all;
+    const int b = first + thread;
+    int count = 0, all = 0;
+    for (int w = 0; b < buckets && w < warps; ++w) {
+      const int of_warp = counts[w * buckets + b];
+      counts[w * buckets + b] = count;
+      count += of_warp;
+    }
+    const int before = before_round + sum_before(count, sums, &all);
+    if (b < buckets) p.sorted[b] = begin[b] = before;
+    before_round += all;
   }
-
+  __syncthreads();
   int32_t* order = p.sorted + buckets;
-  for (int64_t first = 0; first < p.slots; first += threads) {
-    for (int i = thread; i < warps * buckets; i += threads) counts[i] = 0;
-    __syncthreads();
-    const int64_t slot = first + thread;
-    const int bucket = slot < p.slots ? bucket_of<Id>(p, slot) : -1;
-    int rank = 0, same = 0;  // of the warp's slots in this bucket: before this one, and all
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const bool equal = __shfl_sync(0xffffffffu, bucket, i) == bucket;
-      rank += equal && i < lane ? 1 : 0;
-      same += equal ? 1 : 0;
-    }
-    if (bucket >= 0 && rank == 0) counts[warp * buckets + bucket] = static_cast<uint8_t>(same);
-    __syncthreads();
-    int place = 0;
-    if (bucket >= 0) {
-      place = next[bucket] + rank;
-      for (int w = 0; w < warp; ++w) place += counts[w * buckets + bucket];
-    }
-    __syncthreads();
-    if (bucket >= 0) order[place] = static_cast<int32_t>(slot);
-    for (int b = thread; b < buckets; b += threads) {
-      int count = 0;
-      for (int w = 0; w < warps; ++w) count += counts[w * buckets + b];
-      next[b] += count;
-    }
-    __syncthreads();
-  }
+  for_slots<Id>(p, from, to, lane, [&](int64_t slot, int bucket) {
+    const Rank rank = rank_in_warp(bucket, bits, lane);
+    const int before = bucket >= 0 ? begin[bucket] + own[bucket] : 0;
+    __syncwarp();  // all have read it
+    if (bucket >= 0) order[before + rank.before] = static_cast<int32_t>(slot);
+    if (bucket >= 0 && rank.before == 0) own[bucket] += rank.all;
+    __syncwarp();
+  });
 }
 
 // Any number of experts: a thread has a bucket, and looks at all slots.
@@ -129,13 +153,20 @@ __global__ void __launch_bounds__(kMaxThreads) searched_kernel(const __grid_cons
 template <typename Id, bool kOverlap>
 Status sort_typed(const Sort& p, cudaStream_t stream) {
   const int64_t most = std::max<int64_t>(p.slots, p.experts + 1);
-  const int threads = static_cast<int>(std::min<int64_t>(round_up<int64_t>(most, 32), kMaxThreads));
-  Grid grid{
-      .blocks = dim3(1), .threads = dim3(threads), .stream = stream, .overlaps_previous = kOverlap};
+  int warps = static_cast<int>(std::min<int64_t>(ceil_div<int64_t>(most, 32), kMaxWarps));
+  Grid grid{.blocks = dim3(1), .stream = stream, .overlaps_previous = kOverlap};
   const char* where = "the order of the experts' rows";
   grid.shared_bytes = kMaxWarps * sizeof(int);
-  if (p.experts > kMaxCounted) return launch_grid(where, grid, searched_kernel<Id, kOverlap>, p);
-  grid.shared_bytes += (p.experts + 1) * (sizeof(int) + threads / 32);
+  if (p.experts > kMaxCounted) {
+    grid.threads = dim3(32 * warps);
+    return launch_grid(where, grid, searched_kernel<Id, kOverlap>, p);
+  }
+  // begin[buckets] and counts[warps][buckets], of 48 KB that a block has without asking.
+  constexpr int kMaxCounts = (48 << 10) / sizeof(int) - kMaxWarps;
+  const int buckets = p.experts + 1;
+  warps = std::min(warps, kMaxCounts / buckets - 1);
+  grid.threads = dim3(32 * warps);
+  grid.shared_bytes += buckets * (warps + 1) * sizeof(int);
   return launch_grid(where, grid, counted_kernel<Id, kOverlap>, p);
 }
 

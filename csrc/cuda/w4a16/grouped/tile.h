@@ -8,11 +8,19 @@
 
 namespace xgemm::cuda::w4a16::grouped {
 
-// Warps take the units along k by turns. Four, so that several CTAs share an SM and one of them has
-// copies under way while another finds its rows or adds its sums.
-inline constexpr int kWarps = 4, kThreads = 32 * kWarps;
+// Sums over k are those of so many parts, added in order: by every kernel and tile, so that all of
+// them give a row the same bits.
+inline constexpr int kParts = 4;
+// The units of k before a part.
+XGEMM_HOST_DEVICE constexpr int begin_of_part(int units, int part) { return units * part / kParts; }
+
+// A part for each warp. Four, so that several CTAs share an SM and one of them has copies under way
+// while another finds its rows or adds its sums.
+inline constexpr int kWarps = kParts, kThreads = 32 * kWarps;
 inline constexpr int kColumns = static_cast<int>(w4::kRowColumns);  // of W, of a CTA
 inline constexpr int kMaxStages = 4;
+// By wgmma a CTA has kBlocks times as many columns, and a table of so many experts' tiles.
+inline constexpr int kWgmmaBlocks = 4, kMaxWgmmaExperts = 512;
 inline constexpr int kChannelBytes = 2 * kColumns * 2;  // scales and zeros of group_size -1
 inline constexpr int kXRowBytes = static_cast<int>(w4::kUnitK) * 2;
 

@@ -252,7 +252,7 @@ class WarpMma {
       for (int r = 0; r < kRows8; ++r) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          acc[s][r][i] += scale[i / 2] * partial_[s][r][i];
+          acc[s][r][i] = fmaf(scale[i / 2], partial_[s][r][i], acc[s][r][i]);
           if (kClear) partial_[s][r][i] = 0.0f;
         }
       }

@@ -12,7 +12,8 @@
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
-template <typename T, typename Config>
+// Format: how a unit of W is read, by the names that Params has for it.
+template <typename T, typename Config, typename Format = Params>
 class SmallMConsumer {
   static constexpr int kRows = Config::kRows, kUnits = Config::kStageUnits;
   static constexpr bool kPlain = Config::kPlain;
@@ -22,7 +23,7 @@ class SmallMConsumer {
 
  public:
   // Warpgroup `part` of those that share block `block` of the tile's columns.
-  __device__ SmallMConsumer(const Params& params, UnitStorage<Config>& smem, int block, int part,
+  __device__ SmallMConsumer(const Format& params, UnitStorage<Config>& smem, int block, int part,
                             int thread)
       : params_(params),
         smem_(smem),
@@ -46,6 +47,12 @@ class SmallMConsumer {
         params_.bf16_scales);
   }
 
+  // The same, of whoever knows where those of this warp's 16 columns lie.
+  __device__ void load_channel_scales(const uint8_t* scales) {
+    codes_.template load_group<false>(
+        {scales + thread_ % 32 / 4 * 2, kWarpgroupColumns * 2, params_.zeros}, params_.bf16_scales);
+  }
+
   // total = W X^T over this warpgroup's part of `units` units of K.
   __device__ void accumulate(float (&total)[kRows / 2], int units) {
 #pragma unroll
@@ -56,7 +63,7 @@ class SmallMConsumer {
       run<1>(total, units);
     } else if (groups_ <= 1) {
       run<1>(total, units);
-    } else if (params_.bf16_scales == std::is_same_v<T, __nv_bfloat16>) {
+    } else if (!Config::kScaledSums && params_.bf16_scales == std::is_same_v<T, __nv_bfloat16>) {
       run_weights(total, units);
     } else {
       groups_ == 2 ? run<2>(total, units) : run<4>(total, units);
@@ -205,7 +212,7 @@ class SmallMConsumer {
     }
   }
 
-  const Params& params_;
+  const Format& params_;
   UnitStorage<Config>& smem_;
   int block_, part_, thread_;
   const uint8_t* strip_;  // this warp's, in the first stage

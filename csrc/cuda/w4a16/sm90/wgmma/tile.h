@@ -192,6 +192,7 @@ struct SmallMConfig : WarpgroupTile<kBlocks, kRows, may_split(kBlocks, kRows)> {
   static constexpr int kSumsBytes = kBlocks * kSumsSlots * kSumsOfPart * 16;
   static constexpr int kRingBytes = kMaxSmemBytes - Base::kOtherBytes - kSumsBytes;
   static constexpr bool kScaledWeights = kPlain && scales_weights(kBlocks, kRows);
+  static constexpr bool kScaledSums = false;  // whatever the format: sums of groups are scaled
   static constexpr int kUnitBytes = 2 * Base::kXBytes + Base::kWBytes;
   static constexpr int kStagePeriod = kParts / kStageUnits;  // of warpgroups, a stage each
   static constexpr int kWStages =  // a stage has the same warpgroups at every pass
