@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from emulator.library import Machine
-from emulator.moe import ACTIVATIONS, run, sort
+from emulator.moe import ACTIVATIONS, drawn_options, run, sort
 from moe import FORMATS, Mixture, check, mixture, sorted_slots
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -39,15 +39,9 @@ def test_sort(dtype: torch.dtype) -> None:
 def test_formats(group_size: int, zeros: str, scales: torch.dtype, dtype: torch.dtype) -> None:
     draw = random.Random(group_size)
     for tokens, n, k in ((3, 70, 300), (9, 34, 1030)):
-        options: dict[str, Any] = {
-            "bias": draw.random() < 0.5,
-            "act_order": draw.random() < 0.3,
-            "rows": draw.choice(("tokens", "slots")),
-            "activation": draw.choice(ACTIVATIONS),
-            "weights": draw.choice((None, dtype, torch.float32)),
-            "strangers": draw.random() < 0.5,
-        }
-        m = mixture(tokens, 2, 3, n, k, dtype, group_size, zeros, scales, **options)
+        m = mixture(
+            tokens, 2, 3, n, k, dtype, group_size, zeros, scales, **drawn_options(draw, dtype)
+        )
         check_on(m, draw.choice(MACHINES))
 
 

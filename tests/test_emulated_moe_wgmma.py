@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from emulator.library import Machine, library
-from emulator.moe import ACTIVATIONS, run
+from emulator.library import Machine
+from emulator.moe import drawn_options, run
 from moe import FORMATS, Mixture, check, mixture
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -39,15 +39,9 @@ def test_formats(group_size: int, zeros: str, scales: torch.dtype, dtype: torch.
     for rows, (tokens, n, k) in zip(
         ROWS, ((9, 70, 300), (5, 34, 1030), (8, 320, 140)), strict=True
     ):
-        options: dict[str, Any] = {
-            "bias": draw.random() < 0.5,
-            "act_order": draw.random() < 0.3,
-            "rows": draw.choice(("tokens", "slots")),
-            "activation": draw.choice(ACTIVATIONS),
-            "weights": draw.choice((None, dtype, torch.float32)),
-            "strangers": draw.random() < 0.5,
-        }
-        m = mixture(tokens, 2, 3, n, k, dtype, group_size, zeros, scales, **options)
+        m = mixture(
+            tokens, 2, 3, n, k, dtype, group_size, zeros, scales, **drawn_options(draw, dtype)
+        )
         check_both(m, draw.choice(MACHINES), rows)
 
 
@@ -109,35 +103,3 @@ def test_an_order_that_is_none_reads_nothing_else() -> None:
     for index in range(6):
         sorted = torch.randint(-30, 30, (4 + 1 + 18,), generator=draw, dtype=torch.int32)
         run(m, MACHINES[index % 4], sorted=sorted, wgmma=True, block_m=ROWS[index % 3])
-
-
-# us on an H200 (docs/design/moe.md): tokens, then by mma.sync and in tiles of 16, 32 and 64 rows.
-QWEN3, MIXTRAL = (128, 8, {"up": (1536, 2048), "down": (2048, 768)}), (
-    8, 2, {"up": (28672, 4096), "down": (4096, 14336)},
-)  # fmt: skip
-MEASURED = (
-    (QWEN3, "up", 1, (16.3, 19.1, 20.7, 28.7)),
-    (QWEN3, "up", 16, (58.3, 57.7, 70.3, 107)),
-    (QWEN3, "up", 128, (107.6, 81.2, 97.5, 144.6)),
-    (QWEN3, "up", 256, (171.1, 117.1, 101.7, 148)),
-    (QWEN3, "up", 1024, (402.4, 322.1, 241.9, 225.9)),
-    (QWEN3, "up", 4096, (1350.8, 1163.8, 769.5, 623)),
-    (QWEN3, "down", 1, (11.1, 12.1, 14.1, 18.8)),
-    (QWEN3, "down", 32, (51.8, 42.9, 54.1, 80.3)),
-    (QWEN3, "down", 256, (126.9, 73.6, 69.7, 96)),
-    (QWEN3, "down", 4096, (1032.9, 672.7, 548, 480.3)),
-    (MIXTRAL, "up", 1, (51.5, 55.1, 62.5, 99)),
-    (MIXTRAL, "up", 64, (335.8, 237.5, 192.3, 282.1)),
-    (MIXTRAL, "up", 4096, (10913, 10014, 5955.6, 4659.8)),
-    (MIXTRAL, "down", 1, (38, 70.6, 84.5, 124.1)),
-    (MIXTRAL, "down", 256, (386.4, 330.8, 250.5, 252.7)),
-    (MIXTRAL, "down", 4096, (4811.8, 4074.7, 2788.3, 2183.5)),
-)
-
-
-@pytest.mark.parametrize(("model", "part", "tokens", "us"), MEASURED)
-def test_choice(model: Any, part: str, tokens: int, us: tuple[float, ...]) -> None:
-    experts, top_k, sizes = model
-    rows = library().select_moe(experts, tokens * top_k, *sizes[part], False)
-    assert us[(0, *ROWS).index(rows)] <= 1.1 * min(us)
-    assert library().select_moe(experts, tokens * top_k, *sizes[part], True) == 0

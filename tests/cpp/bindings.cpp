@@ -13,6 +13,7 @@ namespace py = pybind11;
 void bind_choose(py::module_& m);   // bindings_choose.cpp
 void bind_gemm(py::module_& m);     // bindings_gemm.cpp
 void bind_w4a16(py::module_& m);    // bindings_w4a16.cpp
+void bind_moe(py::module_& m);      // bindings_moe.cpp
 void bind_reduce(py::module_& m);   // bindings_reduce.cpp
 void bind_layouts(py::module_& m);  // bindings_layouts.cpp
 
@@ -79,6 +80,7 @@ PYBIND11_MODULE(xgemm_testing, m) {
   bind_choose(m);
   bind_gemm(m);
   bind_w4a16(m);
+  bind_moe(m);
   bind_reduce(m);
   bind_layouts(m);
 }

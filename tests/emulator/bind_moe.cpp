@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "cuda/w4a16/grouped/api.h"
-#include "cuda/w4a16/grouped/select.h"
 #include "emulator/engine.h"
 
 namespace py = pybind11;
@@ -70,11 +69,6 @@ void bind_moe(py::module_& m) {
            py::arg("weight"), py::arg("x"), py::arg("row_divisor"), py::arg("sorted"),
            py::arg("bias"), py::arg("perm"), py::arg("activation"), py::arg("y"), py::arg("fp4"));
   m.def("launch_moe", &launch);
-  m.def("select_moe", [](int64_t experts, int64_t slots, int64_t n, int64_t k, bool zeros) {
-    grouped::Problem problem;
-    problem.experts = experts, problem.slots = slots, problem.weight.layout = {n, k, 128, zeros};
-    return grouped::select_wgmma(problem, {.sm_count = 132, .capability = 90});
-  });
   m.def("combine_moe", [](int64_t tokens, int64_t top_k, int64_t columns, int dtype, Address y,
                           Address weights, int weights_dtype, Address result, int capability) {
     const grouped::Combine combine{.tokens = tokens,

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import torch
 from moe import Mixture
 
 from .library import DTYPES, Machine, Memory, library
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "silu_and_mul", "gelu_tanh_and_mul")
+
+
+def drawn_options(draw: random.Random, dtype: torch.dtype) -> dict[str, Any]:
+    """What a mixture may have beside its sizes and its format."""
+    return {
+        "bias": draw.random() < 0.5,
+        "act_order": draw.random() < 0.3,
+        "rows": draw.choice(("tokens", "slots")),
+        "activation": draw.choice(ACTIVATIONS),
+        "weights": draw.choice((None, dtype, torch.float32)),
+        "strangers": draw.random() < 0.5,
+    }
 
 
 def sort(ids: torch.Tensor, experts: int, machine: Machine) -> torch.Tensor:
