@@ -57,13 +57,19 @@ def test_regret(cpp: ModuleType) -> None:
     assert sum(found.values()) / len(found) < MEAN_REGRET, found
 
 
-@pytest.mark.parametrize("refused", ["zeros", "fp4", "fp32"])
+ASKED_FOR = ("zeros", "bf16", "per_channel")
+
+
+@pytest.mark.parametrize("refused", [*ASKED_FOR, "fp4", "fp32"])
 def test_mma_sync_keeps_what_wgmma_has_not(cpp: ModuleType, refused: str) -> None:
-    """Zero points too, unless it is asked for: with them the kernels' bits differ."""
+    """Unless it is asked for also zero points, with which the kernels' bits differ, and what has
+    not been checked on a GPU."""
     many = (8, 8192, 28672, 4096)
     assert cpp.select_moe_wgmma(*many) == 64
     assert cpp.select_moe_wgmma(*many, **{refused: True}) == 0
-    assert (cpp.select_moe_wgmma(*many, **{refused: True}, wanted=True) > 0) == (refused == "zeros")
+    assert (cpp.select_moe_wgmma(*many, **{refused: True}, wanted=True) > 0) == (
+        refused in ASKED_FOR
+    )
 
 
 @pytest.mark.parametrize("capability", [80, 89, 100, 120])

@@ -30,13 +30,10 @@ int stages_of(int unit_bytes, int steps, int64_t ctas, const DeviceInfo& device)
   return 0;
 }
 
-// The rows of an expert that has some, on average over those that can have: half as many more are
-// not rare, and a tile that is too short reads its weight twice.
 int wanted_rows(const Problem& p) {
   if (p.wanted.block_m > 0) return p.wanted.block_m;
-  const int64_t active = std::min(p.slots, p.experts);
-  if (p.slots <= active * 6) return 8;
-  return p.slots <= active * 14 ? 16 : 32;
+  const int64_t active = std::max<int64_t>(std::min(p.slots, p.experts), 1);  // at the most
+  return mma_sync_rows(static_cast<double>(p.slots) / static_cast<double>(active));
 }
 
 // Buckets are the experts, and the slots of none. Each has a tile that is not full.

@@ -51,8 +51,7 @@ double read_us(const Problem& p, const Loads& loads, const choose::DeviceConstan
 }
 
 double mma_sync_us(const Problem& p, const Loads& loads, const choose::DeviceConstants& gpu) {
-  const double average = loads.slots / loads.active;
-  const int rows = average <= 6 ? 8 : average <= 14 ? 16 : 32;
+  const int rows = mma_sync_rows(loads.slots / loads.active);
   const double weight = static_cast<double>(p.weight.layout.n * p.weight.layout.k);
   // The warp that has most of K is what a tile waits for.
   const int64_t units = p.weight.layout.units(), most = ceil_div<int64_t>(units, kWarps);
@@ -87,8 +86,10 @@ bool takes_wgmma(const Problem& p, const DeviceInfo& device) {
 int select_wgmma(const Problem& p, const DeviceInfo& device) {
   if (!takes_wgmma(p, device) || p.wanted.kernel == Kernel::kMmaSync) return 0;
   const bool wanted = p.wanted.kernel == Kernel::kWgmma;
-  // With zero points the kernels' bits differ, which must not depend on the number of slots.
-  if (p.weight.layout.zeros && !wanted) return 0;
+  // With zero points the kernels' bits differ, which must not depend on the number of slots. bf16,
+  // and one group for all of K, have run under the emulator alone, not on a GPU.
+  const bool checked = p.dtype == DType::kF16 && !p.weight.layout.per_channel();
+  if ((p.weight.layout.zeros || !checked) && !wanted) return 0;
   const Loads loads = loads_of(p);
   const choose::DeviceConstants& gpu = choose::constants_of(device);
   double least = wanted ? HUGE_VAL : mma_sync_us(p, loads, gpu) / kMargin;

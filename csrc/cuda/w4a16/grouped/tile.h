@@ -19,6 +19,11 @@ XGEMM_HOST_DEVICE constexpr int begin_of_part(int units, int part) { return unit
 inline constexpr int kWarps = kParts, kThreads = 32 * kWarps;
 inline constexpr int kColumns = static_cast<int>(w4::kRowColumns);  // of W, of a CTA
 inline constexpr int kMaxStages = 4;
+
+// Rows of a tile by mma.sync, from those of an expert on average: half as many more are not rare,
+// and a tile that is too short reads its weight twice.
+constexpr int mma_sync_rows(double average) { return average <= 6 ? 8 : average <= 14 ? 16 : 32; }
+
 // By wgmma a CTA has kBlocks times as many columns, and a table of so many experts' tiles.
 inline constexpr int kWgmmaBlocks = 4, kMaxWgmmaExperts = 512;
 inline constexpr int kChannelBytes = 2 * kColumns * 2;  // scales and zeros of group_size -1
