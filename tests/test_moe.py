@@ -262,6 +262,32 @@ def test_a_row_does_not_depend_on_the_others(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize(("group_size", "zeros", "scales"), FORMATS, ids=str)
+def test_both_kernels_give_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch,
+    group_size: int,
+    zeros: str,
+    scales: torch.dtype,
+    dtype: torch.dtype,
+) -> None:
+    """Without zero points, so that the number of rows, which decides between them, shows in none."""
+    if zeros != "none":
+        pytest.skip("with zero points wgmma runs only where it is asked for")
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("wgmma is compute capability 9.0's")
+    for m in (
+        mixture(200, 3, 6, 192, 1100, dtype, group_size, zeros, scales, bias=True),
+        mixture(90, 2, 4, 256, 512, dtype, group_size, zeros, scales, activation="silu_and_mul"),
+    ):
+        on_gpu, found = m.to("cuda"), []
+        for kernel in ("mma_sync", "wgmma:16", "wgmma:32", "wgmma:64"):
+            monkeypatch.setenv("XGEMM_MOE_KERNEL", kernel)
+            found.append(run_op(on_gpu))
+        assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+@pytest.mark.gpu
 def test_a_layer_is_the_same_in_every_run() -> None:
     """Each kernel starts under the one before it: one that did not wait would differ at times."""
     up = mixture(64, 8, 128, 512, 256, activation="silu_and_mul").to("cuda")

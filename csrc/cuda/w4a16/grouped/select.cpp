@@ -10,7 +10,7 @@ namespace xgemm::cuda::w4a16::grouped {
 namespace {
 
 // All constants are fitted to 30 products of Qwen3-30B-A3B's and Mixtral's layers of 1 to 4096
-// tokens on an H200, in both kernels and in tiles of 16, 32 and 64 rows (docs/design/moe.md): wgmma
+// tokens on an H200 in fp16, in both kernels and in tiles of 16, 32 and 64 rows (docs/design/moe.md): wgmma
 // within 9 % (root mean square), mma.sync 13 %; the choice takes 0.7 % longer than the best, 8 % at
 // the most.
 
@@ -86,10 +86,8 @@ bool takes_wgmma(const Problem& p, const DeviceInfo& device) {
 int select_wgmma(const Problem& p, const DeviceInfo& device) {
   if (!takes_wgmma(p, device) || p.wanted.kernel == Kernel::kMmaSync) return 0;
   const bool wanted = p.wanted.kernel == Kernel::kWgmma;
-  // With zero points the kernels' bits differ, which must not depend on the number of slots. bf16,
-  // and one group for all of K, have run under the emulator alone, not on a GPU.
-  const bool checked = p.dtype == DType::kF16 && !p.weight.layout.per_channel();
-  if ((p.weight.layout.zeros || !checked) && !wanted) return 0;
+  // With zero points the kernels' bits differ, which must not depend on the number of slots.
+  if (p.weight.layout.zeros && !wanted) return 0;
   const Loads loads = loads_of(p);
   const choose::DeviceConstants& gpu = choose::constants_of(device);
   double least = wanted ? HUGE_VAL : mma_sync_us(p, loads, gpu) / kMargin;
