@@ -271,7 +271,7 @@ def test_both_kernels_give_the_same_bits(
     scales: torch.dtype,
     dtype: torch.dtype,
 ) -> None:
-    """Without zero points, so that the number of rows, which decides between them, shows in none."""
+    """Without zero points, so that nobody sees which of them the number of rows decides for."""
     if zeros != "none":
         pytest.skip("with zero points wgmma runs only where it is asked for")
     if torch.cuda.get_device_capability() != (9, 0):
