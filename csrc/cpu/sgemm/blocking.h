@@ -15,7 +15,7 @@ struct Blocking {
 inline constexpr Blocking kBlocking[] = {
     {4, 8, 128, 256, 2048},    // generic: 8 registers of 4 floats
     {6, 16, 192, 256, 4096},   // avx2: 12 of the 16 registers are sums
-    {14, 32, 112, 512, 4096},  // avx512: 28 of the 32 registers are sums
+    {14, 32, 224, 512, 4096},  // avx512: 28 of the 32 registers are sums
 };
 
 // The dense kernels have no use for VNNI.

@@ -49,6 +49,13 @@ void run_thread(const Product& p, const Plan& plan, const Kernels& table, const 
     tiles.lds = pass.lds;
     tiles.first = pass.first;
     tiles.last = pass.last;
+    tiles.fetch_b = true;
+    tiles.ahead = {};
+    if (block + 1 < blocks) {
+      part = split_range(rows.end - rows.begin, blocks, block + 1, blocking.mr);
+      tiles.ahead =
+          rows_ahead(p.a, pass.i0 + rows.begin + part.begin, pass.p0, part.end - part.begin);
+    }
     multiply_block(p, table, tiles);
   }
 }

@@ -13,6 +13,18 @@ using MicroKernel = void (*)(int64_t kc, const float* a, int64_t a_row, int64_t 
                              const float* b, int64_t ldb, float* out, int64_t ldo, bool accumulate,
                              int64_t cols);
 
+// What a packed kernel fetches to the L2 cache for those after it: kAheadRows rows of kc floats,
+// `stride` floats apart.
+struct Ahead {
+  const float* data;
+  int64_t stride;
+};
+inline constexpr int kAheadRows = 8;
+
+// A MicroKernel over packed panels: of A, `a_step` wide, and of B, NR wide.
+using PackedKernel = void (*)(int64_t kc, const float* a, int64_t a_step, const float* b,
+                              float* out, int64_t ldo, bool accumulate, int64_t cols, Ahead ahead);
+
 // Writes x [extent, k] as fp32 panels of `width` rows: out[(i / width) * k * width + p * width + i
 // % width] = x(i, p); the last panel is filled up with zeros. At most kMaxPanelWidth wide.
 using PackPanels = void (*)(const ConstMatrix& x, int64_t extent, int64_t k, int64_t width,
@@ -47,6 +59,8 @@ struct Kernels {
   MicroKernel micro[kMaxRows][2];
   // MR x NR over packed panels: a_row 1, a_col MR, ldb NR are built in.
   MicroKernel micro_packed;
+  // As micro, or null: micro and micro_packed do.
+  const PackedKernel (*packed)[2];
   // Whether tile kernels read and write `cols` columns only, else all that they compute.
   bool masks_columns;
   PackPanels pack;

@@ -102,6 +102,7 @@ constexpr Kernels kAvx2Kernels = {
               {micro_avx2<5, 1>, micro_avx2<5, 2>},
               {micro_avx2<6, 1>, micro_avx2<6, 2>}},
     .micro_packed = micro_avx2<6, 2, 6, 16>,
+    .packed = nullptr,
     .masks_columns = false,
     .pack = pack_avx2,
     .finish = finish_avx2,

@@ -3,6 +3,7 @@
 
 #include "cpu/isa/avx512.h"
 #include "cpu/sgemm/kernels_avx2.h"
+#include "cpu/sgemm/microkernel_avx512.h"
 
 namespace xgemm::cpu::dense {
 namespace {
@@ -66,6 +67,15 @@ XGEMM_TARGET_AVX512 void micro_avx512(int64_t kc, const float* a, int64_t a_row,
   }
 }
 
+constexpr PackedKernel kPacked[kMaxRows][2] = {
+    {packed_avx512<1, 1>, packed_avx512<1, 2>},   {packed_avx512<2, 1>, packed_avx512<2, 2>},
+    {packed_avx512<3, 1>, packed_avx512<3, 2>},   {packed_avx512<4, 1>, packed_avx512<4, 2>},
+    {packed_avx512<5, 1>, packed_avx512<5, 2>},   {packed_avx512<6, 1>, packed_avx512<6, 2>},
+    {packed_avx512<7, 1>, packed_avx512<7, 2>},   {packed_avx512<8, 1>, packed_avx512<8, 2>},
+    {packed_avx512<9, 1>, packed_avx512<9, 2>},   {packed_avx512<10, 1>, packed_avx512<10, 2>},
+    {packed_avx512<11, 1>, packed_avx512<11, 2>}, {packed_avx512<12, 1>, packed_avx512<12, 2>},
+    {packed_avx512<13, 1>, packed_avx512<13, 2>}, {packed_avx512<14, 1>, packed_avx512<14, 2>}};
+
 }  // namespace
 
 constexpr Kernels kAvx512Kernels = {
@@ -85,7 +95,8 @@ constexpr Kernels kAvx512Kernels = {
               {micro_avx512<12, 1>, micro_avx512<12, 2>},
               {micro_avx512<13, 1>, micro_avx512<13, 2>},
               {micro_avx512<14, 1>, micro_avx512<14, 2>}},
-    .micro_packed = micro_avx512<14, 2, 14, 32>,
+    .micro_packed = nullptr,
+    .packed = kPacked,
     .masks_columns = true,
     .pack = pack_avx512,
     .finish = finish_avx2,

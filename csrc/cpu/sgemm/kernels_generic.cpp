@@ -66,6 +66,7 @@ constexpr Kernels kGenericKernels = {
               {micro<3, 4>, micro<3, 8>},
               {micro<4, 4>, micro<4, 8>}},
     .micro_packed = micro_packed,
+    .packed = nullptr,
     .masks_columns = false,
     .pack = pack_any,
     .finish = finish_elements,

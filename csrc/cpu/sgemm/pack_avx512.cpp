@@ -41,6 +41,26 @@ XGEMM_TARGET_AVX512 void copy_panel(const typename Element<kType>::Type* x, int6
   }
 }
 
+// Whole panels of 32 rows that lie side by side, a few at once: k rows of x are read in long
+// pieces, which hardware does not fetch ahead (they are a row apart), and written in as many
+// streams.
+template <DType kType>
+XGEMM_TARGET_AVX512 void copy_panels(const typename Element<kType>::Type* x, int64_t stride,
+                                     int64_t panels, int64_t k, float* out) {
+  constexpr int64_t kWidth = 32, kAhead = 4;
+  for (int64_t p = 0; p < k; ++p, x += stride, out += kWidth) {
+    const auto* from = x;
+    float* to = out;
+    const int64_t ahead = p + kAhead < k ? kAhead * stride : 0;
+    for (int64_t i = 0; i < panels; ++i, from += kWidth, to += kWidth * k) {
+      _mm_prefetch(reinterpret_cast<const char*>(from + ahead), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(from + ahead + 16), _MM_HINT_T0);
+      _mm512_storeu_ps(to, load16<kType>(from));
+      _mm512_storeu_ps(to + 16, load16<kType>(from + 16));
+    }
+  }
+}
+
 // A panel of rows that lie along k: x(i, p) at x + i * stride + p.
 template <DType kType>
 XGEMM_TARGET_AVX512 void transpose_panel(const typename Element<kType>::Type* x, int64_t stride,
@@ -50,6 +70,11 @@ XGEMM_TARGET_AVX512 void transpose_panel(const typename Element<kType>::Type* x,
     const __mmask16 kept = first_lanes(width - i);
     for (int64_t p = 0; p < k; p += 16) {
       const int64_t steps = std::min<int64_t>(16, k - p);
+      // The same place of the rows after these: they come from farther away than they are turned.
+#pragma GCC unroll 16
+      for (int r = 0; r < 16; ++r) {
+        _mm_prefetch(reinterpret_cast<const char*>(x + (i + 16 + r) * stride + p), _MM_HINT_T1);
+      }
       __m512 block[16];
 #pragma GCC unroll 16
       for (int r = 0; r < 16; ++r) {
@@ -69,6 +94,17 @@ XGEMM_TARGET_AVX512 void transpose_panel(const typename Element<kType>::Type* x,
 template <DType kType>
 void pack(const ConstMatrix& x, int64_t extent, int64_t k, int64_t width, float* out) {
   const auto* data = static_cast<const typename Element<kType>::Type*>(x.data);
+  if (x.col_stride != 1 && width == 32) {
+    constexpr int64_t kPanels = 8;
+    const int64_t whole = extent / width;
+    for (int64_t i = 0; i < whole; i += kPanels) {
+      copy_panels<kType>(data + i * width, x.col_stride, std::min(kPanels, whole - i), k,
+                         out + i * width * k);
+    }
+    data += whole * width;
+    out += whole * width * k;
+    extent -= whole * width;
+  }
   for (int64_t i = 0; i < extent; i += width, out += width * k) {
     const int64_t rows = std::min(width, extent - i);
     const auto* panel = data + i * x.row_stride;

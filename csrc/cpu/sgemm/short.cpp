@@ -60,6 +60,16 @@ void run_short(const Product& p, const Plan& plan, const Kernels& table, const P
         tiles.a = packed_a.data() + rows * part.begin;
         tiles.first = block == 0;
         tiles.last = block + 1 == blocks.count;
+        tiles.fetch_b = false;
+        tiles.ahead = {};
+        if (p.b_source == nullptr) {
+          const int64_t next_j = tiles.last ? j + kColumns : j;
+          if (next_j < mine.end) {
+            tiles.ahead =
+                rows_ahead(transpose(p.b), next_j, blocks[tiles.last ? 0 : block + 1].begin,
+                           std::min(kColumns, mine.end - next_j));
+          }
+        }
         pack_b(p, table, part.begin, tiles.kc, j, tiles.cols, packed_b.data());
         multiply_block(p, table, tiles);
       }

@@ -4,25 +4,63 @@
 
 namespace xgemm::cpu::dense {
 
+namespace {
+
+// What the kernels of one panel of B fetch, call by call: the next panel, then what the block says.
+class Fetching {
+ public:
+  Fetching(const TileBlock& block, int64_t nr) : block_(block), nr_(nr), rows_(block.ahead) {}
+
+  // Before the panel at `b` is used, and whether it is the last one, after which the first returns.
+  void begin_panel(const float* b, bool last) {
+    b_ = b;
+    const float* next = last ? block_.b : b + nr_ * block_.kc;
+    panel_ = {next, block_.fetch_b ? nr_ : 0, block_.kc};
+  }
+  Ahead next() {
+    if (panel_.rows > 0) return panel_.take();
+    if (rows_.rows > 0) return rows_.take();
+    return {b_, 0};  // lines that are near already
+  }
+
+ private:
+  const TileBlock& block_;
+  const int64_t nr_;
+  AheadRows panel_, rows_;
+  const float* b_ = nullptr;
+};
+
+}  // namespace
+
 void multiply_block(const Product& p, const Kernels& table, const TileBlock& block) {
   const int64_t nr = table.blocking.nr, mr = block.panel_rows;
   const bool plain = sums_in_place(p) && !p.has_epilogue();
+  Fetching fetching(block, nr);
   alignas(64) float tile[kMaxRows * kMaxPanelWidth];
   for (int64_t j = 0; j < block.cols; j += nr) {
     const int64_t cols = std::min(nr, block.cols - j);
     const float* b = block.b + j * block.kc;
+    fetching.begin_panel(b, j + nr >= block.cols);
     // Fewer columns than the kernel computes, or sums that live in no memory: by way of `tile`.
     const bool whole = table.masks_columns || cols == nr || 2 * cols == nr;
     for (int64_t i = 0; i < block.rows; i += mr) {
       const int64_t rows = std::min(mr, block.rows - i);
       const float* a = block.a + i * block.kc;
-      const bool packed = rows == table.blocking.mr && cols == nr;
-      const MicroKernel micro = packed ? table.micro_packed : micro_for(table, rows, cols);
+      const auto multiply = [&](float* out, int64_t ldo, bool accumulate) {
+        if (table.packed != nullptr) {
+          table.packed[rows - 1][2 * cols > nr ? 1 : 0](block.kc, a, mr, b, out, ldo, accumulate,
+                                                        cols, fetching.next());
+        } else {
+          const bool packed = rows == table.blocking.mr && cols == nr;
+          const MicroKernel micro = packed ? table.micro_packed : micro_for(table, rows, cols);
+          micro(block.kc, a, 1, mr, b, nr, out, ldo, accumulate, cols);
+        }
+      };
       float* sums = block.sums == nullptr ? nullptr : block.sums + i * block.lds + j;
       if (sums != nullptr && whole) {
-        micro(block.kc, a, 1, mr, b, nr, sums, block.lds, !block.first, cols);
+        multiply(sums, block.lds, !block.first);
       } else {
-        micro(block.kc, a, 1, mr, b, nr, tile, nr, false, cols);
+        multiply(tile, nr, false);
         if (sums == nullptr) {
           table.finish(p, block.i0 + i, block.j0 + j, rows, cols, tile, nr);
           continue;

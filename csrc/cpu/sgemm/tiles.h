@@ -5,6 +5,26 @@
 
 namespace xgemm::cpu::dense {
 
+// Rows of floats that are read soon, which the kernels fetch to the L2 cache meanwhile.
+struct AheadRows {
+  const float* data = nullptr;
+  int64_t rows = 0, stride = 0;
+
+  // The next kAheadRows rows (the last ones are less: what lies behind them is fetched, too).
+  Ahead take() {
+    const Ahead ahead{data, stride};
+    data += kAheadRows * stride;
+    rows -= kAheadRows;
+    return ahead;
+  }
+};
+
+// The rows of an operand, `count` of k from (i, p) on; none where they are no rows of floats.
+inline AheadRows rows_ahead(const ConstMatrix& x, int64_t i, int64_t p, int64_t count) {
+  if (x.dtype != DType::kF32 || x.col_stride != 1 || x.data == nullptr) return {};
+  return {static_cast<const float*>(at(x, i, p)), count, x.row_stride};
+}
+
 struct TileBlock {
   int64_t i0, rows;  // rows of D
   int64_t j0, cols;  // columns of D
@@ -15,6 +35,8 @@ struct TileBlock {
   float* sums;     // where the sums of D[i0, j0] stand between blocks of k; null for one block
   int64_t lds;
   bool first, last;  // of the blocks of k
+  bool fetch_b;      // the panels of B are not in the L2 cache yet
+  AheadRows ahead;   // rows of kc floats
 };
 
 // Whether D itself can hold the fp32 sums between blocks of k.
