@@ -13,8 +13,9 @@
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
 
-// Barriers: of the warpgroups that multiply, and of all threads.
-inline constexpr int kMultipliers = 1, kStarted = 2;
+// Barriers: of the warpgroups that multiply, of all threads, and, from kOfWarpgroup on, of each
+// warpgroup.
+inline constexpr int kMultipliers = 1, kStarted = 2, kOfWarpgroup = 3;
 
 // The first row and column of D of a tile or a part of one, and where the tile ends.
 struct Corner {
@@ -22,20 +23,29 @@ struct Corner {
 };
 
 // One warp's 16 rows of D, kColumns of them: through shared memory, so that threads write 16 bytes
-// each of few rows at once.
+// each of few rows at once. Of a transposed D the four warps of a warpgroup store their 64 rows
+// together, which are whole lines of memory.
 template <typename T, int kColumns>
 class WarpStore {
   static constexpr int kStaged = round_up(kColumns, 16);  // stmatrix takes 16 columns at once
   static constexpr int kPitch = kStaged + 8;              // elements: free of bank conflicts
-  static constexpr int kColumnPitch = 24;                 // of the transpose
+  // Of the transpose, whose columns lie in the staging of all four warps: 64 rows of D each.
+  static constexpr int kColumnPitch = 64 + 8;
 
  public:
-  static constexpr int kBytes =
-      2 * (16 * kPitch > kStaged * kColumnPitch ? 16 * kPitch : kStaged * kColumnPitch);
+  static constexpr int kOfTranspose = kStaged * kColumnPitch / 4;  // elements, a warp's
+  static constexpr int kBytes = 2 * (16 * kPitch > kOfTranspose ? 16 * kPitch : kOfTranspose);
+  static_assert(kBytes % 16 == 0);
 
-  // `bias`: of the columns or, bias_of_rows, of the 16 rows, in shared memory.
-  __device__ WarpStore(const Params& params, const float* bias, void* staging, int lane)
-      : params_(params), bias_(bias), staging_(static_cast<T*>(staging)), lane_(lane) {}
+  // `bias`: of the columns or, bias_of_rows, of the 16 rows, in shared memory. `staging`: of the
+  // warpgroup.
+  __device__ WarpStore(const Params& params, const float* bias, void* staging)
+      : params_(params),
+        bias_(bias),
+        warp_(threadIdx.x / 32 % 4),
+        lane_(threadIdx.x % 32),
+        of_all_(static_cast<T*>(staging)),
+        staging_(of_all_ + warp_ * (kBytes / static_cast<int>(sizeof(T)))) {}
 
   // sums: in wgmma's layout, from `at` on.
   __device__ void store(float (&sums)[kColumns / 2], const Corner& at, T* d) const {
@@ -99,22 +109,23 @@ class WarpStore {
 
   __device__ void stage_transpose(const float (&sums)[kColumns / 2]) const {
     const int matrix = lane_ / 8;
-    T* to = staging_ + (matrix / 2 * 8 + lane_ % 8) * kColumnPitch + matrix % 2 * 8;
+    T* to = of_all_ + (matrix / 2 * 8 + lane_ % 8) * kColumnPitch + warp_ * 16 + matrix % 2 * 8;
 #pragma unroll
     for (int j = 0; j < kColumns / 8; j += 2) {
       const float *x = sums + 4 * j, *next = next_of(sums, j);
       ptx::stmatrix_x4_trans(to + j * 8 * kColumnPitch, pack2<T>(x[0], x[1]), pack2<T>(x[2], x[3]),
                              pack2<T>(next[0], next[1]), pack2<T>(next[2], next[3]));
     }
-    __syncwarp();
+    ptx::named_barrier_sync_apart(kOfWarpgroup + static_cast<int>(threadIdx.x) / 128, 128);
   }
 
-  // 32 bytes of each column.
+  // Whole lines: 64 rows of each column, 128 bytes, by eight threads.
   __device__ void store_columns(const Corner& at, T* d) const {
-    const int row = at.m + lane_ % 2 * 8, column = lane_ / 2;
-    if (row >= at.m_end) return;
-    d += row + (at.n + column) * params_.d_col_stride;
-    const T* from = staging_ + column * kColumnPitch + lane_ % 2 * 8;
+    const int row = lane_ % 8 * 8, column = warp_ * 4 + lane_ / 8;
+    const int first = at.m - warp_ * 16;
+    if (first + row >= at.m_end) return;
+    d += first + row + (at.n + column) * params_.d_col_stride;
+    const T* from = of_all_ + column * kColumnPitch + row;
 #pragma unroll
     for (int i = 0; i < kColumns; i += 16) {
       const uint4 piece = *reinterpret_cast<const uint4*>(from + i * kColumnPitch);
@@ -192,8 +203,8 @@ class WarpStore {
 
   const Params& params_;
   const float* bias_;
-  T* staging_;
-  int lane_;
+  int warp_, lane_;
+  T *of_all_, *staging_;
 };
 
 // Columns of D that the first of two warpgroups finishes which share the k of a tile: stmatrix
@@ -214,10 +225,10 @@ __device__ inline void store(const Params& params, const float* bias, void* stag
                              float (&acc)[kColumns / 2], int fragment, const Corner& tile, T* d) {
   using Store = WarpStore<T, kColumns>;
   const int warp = threadIdx.x / 32 % 4;
-  char* own = static_cast<char*>(staging) + (fragment * 4 + warp) * Store::kBytes;
+  char* own = static_cast<char*>(staging) + fragment * 4 * Store::kBytes;
   const Corner at{tile.m + fragment * 64 + warp * 16, tile.n, tile.m_end, tile.n_end};
   const float* of_rows = bias + fragment * 64 + warp * 16;
-  Store(params, params.bias_of_rows ? of_rows : bias, own, threadIdx.x % 32).store(acc, at, d);
+  Store(params, params.bias_of_rows ? of_rows : bias, own).store(acc, at, d);
 }
 
 // Of the 64 rows of which both warpgroups have a part, this one sends the other's columns and
@@ -242,8 +253,8 @@ __device__ inline void add_half(const Params& params, const float* bias, float4*
   }
   using Store = WarpStore<T, kOwn>;
   constexpr int kBytes = WarpStore<T, first_half(kColumns)>::kBytes;
-  char* own = reinterpret_cast<char*>(mail + kColumns / 8 * 128) + threadIdx.x / 32 * kBytes;
-  Store(params, bias + (params.bias_of_rows ? warp * 16 : kFirst), own, threadIdx.x % 32)
+  char* own = reinterpret_cast<char*>(mail + kColumns / 8 * 128) + threadIdx.x / 128 * 4 * kBytes;
+  Store(params, bias + (params.bias_of_rows ? warp * 16 : kFirst), own)
       .store(sums, {tile.m + warp * 16, tile.n + kFirst, tile.m_end, tile.n_end}, d);
 }
 
