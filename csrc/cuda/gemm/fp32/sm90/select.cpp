@@ -33,11 +33,11 @@ constexpr int64_t kMaxRowsOfWarp = 32, kMaxColumnsOfWarp = 128;  // its sides, o
 // Few rows by a large matrix, which the flat tile reads in longer runs.
 constexpr int64_t kStreamRows = 28, kMinStream = 1024;
 
-// A model of rounds of as many CTAs as the SMs hold, and of a last one of fewer. Constants: a fit
+// A model of waves of as many CTAs as the SMs hold, and of a last one of fewer. Constants: a fit
 // of an H200's times of 1,081 shapes, 9,865 tiles, splits and copies of them, those of the tile
 // that warps share of 3,700 shapes: over these the choice takes 0.5 % longer than the best. An SM's
-// time for the start and the end of a round, and of four warps in it.
-constexpr double kRoundUs = 0.28, kFourWarpsUs = 0.18;
+// time for the start and the end of a wave, and of four warps in it.
+constexpr double kWaveUs = 0.28, kFourWarpsUs = 0.18;
 constexpr double kFmasPerCycle = 128;  // of an SM
 constexpr double kStartUs = 5.4;       // the launch, and until the first tile has come
 constexpr double kStoreBytesPerUs = 6.5e6;
@@ -86,10 +86,10 @@ class Side {
   template <typename Search>
   void candidates(Search& search) const {
     consider({this, tiles_, 1}, search);
-    // The tiles of the last round, of the last two, and all.
-    const int64_t rounds = tiles_ / slots_;
-    for (int64_t last = 0; last <= std::min<int64_t>(rounds, 2); ++last) {
-      const int64_t whole = (rounds - last) * slots_;
+    // The tiles of the last wave, of the last two, and all.
+    const int64_t waves = tiles_ / slots_;
+    for (int64_t last = 0; last <= std::min<int64_t>(waves, 2); ++last) {
+      const int64_t whole = (waves - last) * slots_;
       if (whole == tiles_ || (last == 2 && whole > 0)) continue;
       const int64_t split_tiles = tiles_ - whole;
       for (int64_t splits = 2; splits <= kMaxParts && split_tiles * splits <= 4 * slots_;
@@ -112,8 +112,8 @@ class Side {
   Estimate estimate(const Candidate& c) const {
     const int64_t parts = parts_of(c);
     double busy_us = 0;
-    if (c.whole > 0) busy_us += rounds_us(c.whole, p_.k);
-    if (parts > 0) busy_us += rounds_us(parts, ceil_div(k_tiles_, c.splits) * shape_.stage_depth());
+    if (c.whole > 0) busy_us += waves_us(c.whole, p_.k);
+    if (parts > 0) busy_us += waves_us(parts, ceil_div(k_tiles_, c.splits) * shape_.stage_depth());
     const double store_us = store_bytes_ / (kStoreBytesPerUs * gpu_.dram_speed);
     double us = kStartUs + operands_.us + std::max(busy_us, stream_us_) + store_us, parts_us = 0;
     if (parts > 0) {
@@ -156,20 +156,20 @@ class Side {
   }
 
   // Of `count` CTAs of so many k.
-  double rounds_us(int64_t count, int64_t k) const {
+  double waves_us(int64_t count, int64_t k) const {
     const int warps = shape_.warps();
     const int64_t depth = round_up<int64_t>(std::min(k, p_.k), kPairOfSteps * shape_.slices);
     // Four warps' products.
     const double us = 4.0 / warps * shape_.block_m * shape_.block_n * static_cast<double>(depth) /
                       (kFmasPerCycle * gpu_.fma_cycles_per_us);
     const double* of = operands_.by_threads ? tile_.of_copies : tile_.of_tma;
-    const auto round_us = [&](int ctas) {
+    const auto wave_us = [&](int ctas) {
       if (ctas == 0) return 0.0;
       const int fours = ceil_div(ctas * warps, 4);
-      return fours * us / of[fours - 1] + kFourWarpsUs * ctas * warps / 4 + kRoundUs;
+      return fours * us / of[fours - 1] + kFourWarpsUs * ctas * warps / 4 + kWaveUs;
     };
     const auto last = static_cast<int>(ceil_div<int64_t>(count % slots_, sm_count_));
-    return static_cast<double>(count / slots_) * round_us(per_sm_) + round_us(last);
+    return static_cast<double>(count / slots_) * wave_us(per_sm_) + wave_us(last);
   }
 
   const Params& p_;
