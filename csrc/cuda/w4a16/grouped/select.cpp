@@ -10,9 +10,9 @@ namespace xgemm::cuda::w4a16::grouped {
 namespace {
 
 // All constants are fitted to 30 products of Qwen3-30B-A3B's and Mixtral's layers of 1 to 4096
-// tokens on an H200 in fp16, in both kernels and in tiles of 16, 32 and 64 rows (docs/design/moe.md): wgmma
-// within 9 % (root mean square), mma.sync 13 %; the choice takes 0.7 % longer than the best, 8 % at
-// the most.
+// tokens on an H200 in fp16, in both kernels and in tiles of 16, 32 and 64 rows
+// (docs/design/moe.md): wgmma within 9 % (root mean square), mma.sync 13 %; the choice takes 0.7 %
+// longer than the best, 8 % at the most.
 
 // Rows of a tile by wgmma, and the SM's cycles for a unit of K of 256 columns.
 struct WgmmaTile {
