@@ -54,17 +54,7 @@ XGEMM_TARGET_AVX512 void micro_avx512(int64_t kc, const float* a, int64_t a_row,
     }
     b += step_b;
   }
-#pragma GCC unroll 14
-  for (int i = 0; i < kRows; ++i) {
-    float* to = out + i * ldo;
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) {
-      const __mmask16 mask = v + 1 == kVectors ? last : static_cast<__mmask16>(0xffff);
-      __m512 sum = sums[i][v];
-      if (accumulate) sum = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to + 16 * v), sum);
-      _mm512_mask_storeu_ps(to + 16 * v, mask, sum);
-    }
-  }
+  store_tile(sums, out, ldo, accumulate, last);
 }
 
 constexpr PackedKernel kPacked[kMaxRows][2] = {

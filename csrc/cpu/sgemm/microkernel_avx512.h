@@ -10,6 +10,25 @@ namespace xgemm::cpu::dense {
 constexpr int kAheadSteps = 2, kOutSteps = 16;
 static_assert(kOutSteps == kAheadSteps * kAheadRows, "a line of every row in kOutSteps steps");
 
+// To `out`, or added to it: all of it but the last vector of each row, of which the lanes of
+// `last`.
+template <int kRows, int kVectors>
+XGEMM_TARGET_AVX512 __attribute__((always_inline)) inline void store_tile(
+    const __m512 (&sums)[kRows][kVectors], float* out, int64_t ldo, bool accumulate,
+    __mmask16 last) {
+#pragma GCC unroll 14
+  for (int i = 0; i < kRows; ++i) {
+    float* to = out + i * ldo;
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      const __mmask16 mask = v + 1 == kVectors ? last : static_cast<__mmask16>(0xffff);
+      __m512 sum = sums[i][v];
+      if (accumulate) sum = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to + 16 * v), sum);
+      _mm512_mask_storeu_ps(to + 16 * v, mask, sum);
+    }
+  }
+}
+
 // As PackedKernel. The last vector of `out` is masked: no column from `cols` on is read or written.
 template <int kRows, int kVectors>
 XGEMM_TARGET_AVX512 void packed_avx512(int64_t kc, const float* a, int64_t a_step, const float* b,
@@ -52,7 +71,9 @@ XGEMM_TARGET_AVX512 void packed_avx512(int64_t kc, const float* a, int64_t a_ste
   for (; p + kOutSteps <= kc; p += kOutSteps) {
     if (out_rows > 0) {
       _mm_prefetch(reinterpret_cast<const char*>(out_row), _MM_HINT_T0);
-      if (kVectors == 2) _mm_prefetch(reinterpret_cast<const char*>(out_row + 16), _MM_HINT_T0);
+      if constexpr (kVectors == 2) {
+        _mm_prefetch(reinterpret_cast<const char*>(out_row + 16), _MM_HINT_T0);
+      }
       out_row += ldo;
       --out_rows;
     }
@@ -75,18 +96,7 @@ XGEMM_TARGET_AVX512 void packed_avx512(int64_t kc, const float* a, int64_t a_ste
     multiply_step(0);
     b += kWidth;
   }
-  const __mmask16 last = avx512::first_lanes(cols - 16 * (kVectors - 1));
-#pragma GCC unroll 14
-  for (int i = 0; i < kRows; ++i) {
-    float* to = out + i * ldo;
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) {
-      const __mmask16 mask = v + 1 == kVectors ? last : static_cast<__mmask16>(0xffff);
-      __m512 sum = sums[i][v];
-      if (accumulate) sum = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to + 16 * v), sum);
-      _mm512_mask_storeu_ps(to + 16 * v, mask, sum);
-    }
-  }
+  store_tile(sums, out, ldo, accumulate, avx512::first_lanes(cols - 16 * (kVectors - 1)));
 }
 
 }  // namespace xgemm::cpu::dense

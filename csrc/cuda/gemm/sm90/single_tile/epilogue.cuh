@@ -31,9 +31,9 @@ class WarpStore {
   static constexpr int kPitch = kStaged + 8;              // elements: free of bank conflicts
   // Of the transpose, whose columns lie in the staging of all four warps: 64 rows of D each.
   static constexpr int kColumnPitch = 64 + 8;
+  static constexpr int kOfTranspose = kStaged * kColumnPitch / 4;  // elements, a warp's
 
  public:
-  static constexpr int kOfTranspose = kStaged * kColumnPitch / 4;  // elements, a warp's
   static constexpr int kBytes = 2 * (16 * kPitch > kOfTranspose ? 16 * kPitch : kOfTranspose);
   static_assert(kBytes % 16 == 0);
 
@@ -225,10 +225,10 @@ __device__ inline void store(const Params& params, const float* bias, void* stag
                              float (&acc)[kColumns / 2], int fragment, const Corner& tile, T* d) {
   using Store = WarpStore<T, kColumns>;
   const int warp = threadIdx.x / 32 % 4;
-  char* own = static_cast<char*>(staging) + fragment * 4 * Store::kBytes;
+  char* of_warps = static_cast<char*>(staging) + fragment * 4 * Store::kBytes;
   const Corner at{tile.m + fragment * 64 + warp * 16, tile.n, tile.m_end, tile.n_end};
   const float* of_rows = bias + fragment * 64 + warp * 16;
-  Store(params, params.bias_of_rows ? of_rows : bias, own).store(acc, at, d);
+  Store(params, params.bias_of_rows ? of_rows : bias, of_warps).store(acc, at, d);
 }
 
 // Of the 64 rows of which both warpgroups have a part, this one sends the other's columns and
@@ -253,8 +253,9 @@ __device__ inline void add_half(const Params& params, const float* bias, float4*
   }
   using Store = WarpStore<T, kOwn>;
   constexpr int kBytes = WarpStore<T, first_half(kColumns)>::kBytes;
-  char* own = reinterpret_cast<char*>(mail + kColumns / 8 * 128) + threadIdx.x / 128 * 4 * kBytes;
-  Store(params, bias + (params.bias_of_rows ? warp * 16 : kFirst), own)
+  char* of_warps =
+      reinterpret_cast<char*>(mail + kColumns / 8 * 128) + threadIdx.x / 128 * 4 * kBytes;
+  Store(params, bias + (params.bias_of_rows ? warp * 16 : kFirst), of_warps)
       .store(sums, {tile.m + warp * 16, tile.n + kFirst, tile.m_end, tile.n_end}, d);
 }
 
