@@ -10,7 +10,9 @@
 // fp16 and bf16 where a group has an outlier, beside which 2 digits would round the others to less
 // than their dtype holds, and batch-invariant products: what one row needs all rows of a call get.
 //
-// Lanes are the 16 columns of a strip, and a digit of 4 channels is broadcast to them.
+// Lanes are the 16 columns of a strip, and a digit of 4 channels is broadcast to them. Of one row
+// of 2 digits (digits_one_avx512.cpp) they are 4 columns with their 4 words of the layout: fewer
+// shuffles decode these, and others, whose number grows with the rows, add up the words.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +40,7 @@ constexpr int64_t digit_groups(const w4::Layout& layout) {
 struct DigitBlock {
   int rows = 0;
   int digits = 0;
-  uint8_t* x = nullptr;       // [unit][row][digit, the lowest first][half][j][tig][h]: 128 each
+  uint8_t* x = nullptr;       // [unit][row][digit, the lowest first][half][tig][j][h]: 128 each
   float* power = nullptr;     // [unit][group][row]: 2^e
   float* sums = nullptr;      // [unit][group][row]: the sum of the integers
   float total[kDigitRows];    // the sum of the row as the integers have it
@@ -73,5 +75,7 @@ bool has_outlier_avx512(const float* values, int64_t count, int64_t size, float 
 void arrange_digits_avx512(const w4::Layout& layout, const float* values, float scale, int slot,
                            DigitBlock& block);
 void stream_digits_avx512(const DigitTask& task);
+// Of one row of two digits, but for what one group for all of K takes in the end.
+void stream_one_row_avx512(const DigitTask& task);
 
 }  // namespace xgemm::cpu::w4a16

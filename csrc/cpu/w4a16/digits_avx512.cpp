@@ -13,74 +13,6 @@ namespace {
 constexpr int kVectors = 32;  // of a strip's unit: 16 columns of 4 channels each
 constexpr int kTileRows = 4;  // rows whose sums are in registers
 
-// -- X to digits --
-
-// 2^e of a group, and its inverse, from the bits of the largest magnitude.
-struct Power {
-  float value, inverse;
-  Power(uint32_t largest, int digits) {
-    // The digits hold 0x7f7f.. at most, so a significand of 1.98 and more takes one power less.
-    const uint32_t top = digits == 3 ? 22 : 14, more = (largest & 0x7fffff) >= 0x7e0000 ? 1 : 0;
-    const uint32_t exponent = std::max<uint32_t>((largest >> 23) + more, 32) - top;
-    value = std::bit_cast<float>(exponent << 23);
-    inverse = std::bit_cast<float>((254 - exponent) << 23);
-  }
-};
-
-// Byte i of the digits of 16 channels (one j) is channel 2 tig + 8 (h % 2) + h / 2, i = 4 tig + h.
-XGEMM_INLINE_VNNI __m128i channel_order() {
-  return _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
-}
-
-// `count` vectors of 16 channels; gives the sum of the integers.
-template <int kDigits>
-XGEMM_INLINE_VNNI float split_group(const float* values, int count, float scale, uint8_t* x,
-                                    float& power) {
-  const __m512 scales = _mm512_set1_ps(scale);
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  __m512i largest = _mm512_setzero_si512();
-  for (int i = 0; i < count; ++i) {
-    const __m512 v = _mm512_mul_ps(_mm512_loadu_ps(values + 16 * i), scales);
-    largest = _mm512_max_epi32(largest, _mm512_and_si512(_mm512_castps_si512(v), magnitude));
-  }
-  const Power group(static_cast<uint32_t>(_mm512_reduce_max_epi32(largest)), kDigits);
-  const __m512 inverse = _mm512_set1_ps(group.inverse * scale);
-  const __m512i middle = _mm512_set1_epi32(kDigits == 3 ? 0x808080 : 0x8080);
-  __m512i sum = _mm512_setzero_si512();
-  for (int i = 0; i < count; ++i) {
-    const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(values + 16 * i), inverse));
-    sum = _mm512_add_epi32(sum, q);
-    __m512i rest = _mm512_add_epi32(q, middle);
-    for (int digit = 0; digit < kDigits; ++digit) {
-      const __m128i bytes = _mm_xor_si128(_mm512_cvtepi32_epi8(rest), _mm_set1_epi8(-128));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(x + digit * w4::kUnitK + 16 * i),
-                       _mm_shuffle_epi8(bytes, channel_order()));
-      rest = _mm512_srli_epi32(rest, 8);
-    }
-  }
-  power = group.value;
-  return static_cast<float>(_mm512_reduce_add_epi32(sum));
-}
-
-template <int kDigits>
-XGEMM_TARGET_VNNI void arrange(const w4::Layout& layout, const float* values, float scale, int slot,
-                               DigitBlock& block) {
-  const int64_t units = layout.units(), groups = digit_groups(layout);
-  const int vectors = static_cast<int>(8 / groups);
-  float* power = block.power + slot;
-  float* sums = block.sums + slot;
-  float total = 0.0f;
-  for (int64_t unit = 0; unit < units; ++unit) {
-    uint8_t* x = block.x + (unit * block.rows + slot) * kDigits * w4::kUnitK;
-    for (int64_t g = 0; g < groups; ++g, power += block.rows, sums += block.rows) {
-      *sums = split_group<kDigits>(values + unit * w4::kUnitK + g * 16 * vectors, vectors, scale,
-                                   x + g * 16 * vectors, *power);
-      total += *sums * *power;
-    }
-  }
-  block.total[slot] = total;
-}
-
 // -- codes to bytes --
 
 // out[tig]: 16 columns of 4 channels each, from the words of one j.
@@ -150,14 +82,17 @@ struct GroupSums {
     }
   }
 
-  // The i-th 4 channels of the group.
-  XGEMM_INLINE_VNNI void add(__m512i code, int i, const GroupRows& group) {
+  // Where the digits of the i-th 4 channels, [half][j][tig], are: [half][tig][j].
+  static constexpr int place_of(int i) { return i / 16 * 64 + i % 4 * 16 + i % 16 / 4 * 4; }
+
+  // The 4 channels of which the digits are at x + place_of(i).
+  XGEMM_INLINE_VNNI void add(__m512i code, int i, const uint8_t* x) {
 #pragma GCC unroll 4
     for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 3
       for (int digit = 0; digit < kDigits; ++digit) {
         __m512i& sum = chains[i % kChains][row][digit];
-        sum = dot_bytes(sum, code, group.x + (row * kDigits + digit) * w4::kUnitK + 4 * i);
+        sum = dot_bytes(sum, code, x + (row * kDigits + digit) * w4::kUnitK + place_of(i));
       }
     }
   }
@@ -190,11 +125,13 @@ struct GroupSums {
 template <int kDigits, int kRows>
 XGEMM_INLINE_VNNI void dot_group(const __m512i* codes, int count, const Affine& affine,
                                  const GroupRows& group) {
-  GroupSums<kDigits, kRows> sums;
+  using Sums = GroupSums<kDigits, kRows>;
+  Sums sums;
   sums.clear();
   for (int first = 0; first < count; first += 8) {
+    const uint8_t* x = group.x + Sums::place_of(first);
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) sums.add(_mm512_load_si512(codes + first + i), first + i, group);
+    for (int i = 0; i < 8; ++i) sums.add(_mm512_load_si512(codes + first + i), i, x);
   }
   sums.finish(affine, group);
 }
@@ -250,8 +187,9 @@ struct Stream {
 
   XGEMM_INLINE_VNNI GroupRows rows(int64_t unit, int64_t group, float* totals) const {
     const int64_t index = (unit * groups + group) * block.rows;
-    return {block.x + unit * block.rows * block.digits * w4::kUnitK + group * w4::kUnitK / groups,
-            block.power + index, block.sums + index, totals};
+    const int64_t first = groups == 4 ? group / 2 * kHalfK + group % 2 * 8 : group * kHalfK;
+    return {block.x + unit * block.rows * block.digits * w4::kUnitK + first, block.power + index,
+            block.sums + index, totals};
   }
 };
 
@@ -275,7 +213,7 @@ XGEMM_INLINE_VNNI void stream_unit(const Stream& stream, const uint8_t* strip, i
       __m512i codes[4];
       decode(words[j], codes);
 #pragma GCC unroll 4
-      for (int tig = 0; tig < 4; ++tig) sums.add(codes[tig], first + tig, rows);
+      for (int tig = 0; tig < 4; ++tig) sums.add(codes[tig], first + tig, rows.x);
       if (first + 4 == kVectorsPerGroup) sums.finish(stream.affine(strip, group), rows);
     }
   }
@@ -365,31 +303,13 @@ XGEMM_TARGET_VNNI void finish_per_channel(const DigitTask& task) {
 
 }  // namespace
 
-XGEMM_TARGET_VNNI bool has_outlier_avx512(const float* values, int64_t count, int64_t size,
-                                          float spread) {
-  const __m512 share = _mm512_set1_ps(1.0f / static_cast<float>(size));
-  for (int64_t first = 0; first < count; first += size) {
-    __m512 largest = _mm512_setzero_ps(), mean = _mm512_setzero_ps();
-    for (int64_t i = first; i < first + size; i += 16) {
-      const __m512 magnitude = _mm512_abs_ps(_mm512_loadu_ps(values + i));
-      largest = _mm512_max_ps(largest, magnitude);
-      mean = _mm512_fmadd_ps(magnitude, share, mean);
-    }
-    const float most = _mm512_reduce_max_ps(largest);
-    const float others = _mm512_reduce_add_ps(mean) - most / static_cast<float>(size);
-    if (most > spread * others && others > 0.0f) return true;
-  }
-  return false;
-}
-
-void arrange_digits_avx512(const w4::Layout& layout, const float* values, float scale, int slot,
-                           DigitBlock& block) {
-  block.digits == 3 ? arrange<3>(layout, values, scale, slot, block)
-                    : arrange<2>(layout, values, scale, slot, block);
-}
-
 void stream_digits_avx512(const DigitTask& task) {
-  task.block->digits == 3 ? stream<3>(task) : stream<2>(task);
+  const DigitBlock& block = *task.block;
+  if (block.digits == 3) {
+    stream<3>(task);
+  } else {
+    block.rows == 1 ? stream_one_row_avx512(task) : stream<2>(task);
+  }
   if (task.weight->layout.per_channel() && task.weight->layout.groups() > 0) {
     finish_per_channel(task);
   }
