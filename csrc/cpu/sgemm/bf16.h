@@ -48,6 +48,8 @@ inline bool flushes_nothing(const Lowest& a, const Lowest& b) {
 
 struct Bf16Kernels {
   Isa isa;
+  // Products of fewer rows or columns are streamed, as fp32.
+  int least_extent;
   // Around the calls of multiply by one thread.
   void (*begin)();
   void (*end)();

@@ -59,6 +59,6 @@ void multiply(const Bf16Block& block) {
 }  // namespace
 
 constexpr Bf16Kernels kAmxKernels = {
-    .isa = Isa::kAmx, .begin = begin, .end = end, .multiply = multiply};
+    .isa = Isa::kAmx, .least_extent = 4, .begin = begin, .end = end, .multiply = multiply};
 
 }  // namespace xgemm::cpu::dense

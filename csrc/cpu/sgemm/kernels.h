@@ -37,9 +37,11 @@ using Finish = void (*)(const Product& p, int64_t i0, int64_t j0, int64_t rows, 
 
 // For each column j of `cols` columns of B (k contiguous: column j is at b + j * ldb elements of
 // `b_dtype`) and each of `rows` rows of A (fp32, k contiguous, lda apart):
-// sums[i * lds + j] = dot(A[i, :], B[:, j]).
+// sums[i * lds + j] = dot(A[i, :], B[:, j]). `ahead`: B is in no cache, and the columns after these
+// are next.
 using DotColumns = void (*)(int64_t rows, int64_t cols, int64_t k, const float* a, int64_t lda,
-                            const void* b, DType b_dtype, int64_t ldb, float* sums, int64_t lds);
+                            const void* b, DType b_dtype, int64_t ldb, bool ahead, float* sums,
+                            int64_t lds);
 
 // sums[i * lds + j] += sum over p < k of A[i * lda + p] * B[p, j], B with unit column stride and
 // ldb elements of `b_dtype` between rows; at most 4 rows. Rows of sums are rewritten up to the next

@@ -9,7 +9,8 @@ void pack_avx2(const ConstMatrix& x, int64_t extent, int64_t k, int64_t width, f
 void finish_avx2(const Product& p, int64_t i0, int64_t j0, int64_t rows, int64_t cols,
                  const float* sums, int64_t ld);
 void dot_columns_avx2(int64_t rows, int64_t cols, int64_t k, const float* a, int64_t lda,
-                      const void* b, DType b_dtype, int64_t ldb, float* sums, int64_t lds);
+                      const void* b, DType b_dtype, int64_t ldb, bool ahead, float* sums,
+                      int64_t lds);
 void add_rows_avx2(int64_t rows, int64_t cols, int64_t k, const float* a, int64_t lda,
                    const void* b, DType b_dtype, int64_t ldb, float* sums, int64_t lds);
 

@@ -30,7 +30,7 @@ void micro_packed(int64_t kc, const float* a, int64_t, int64_t, const float* b, 
 }
 
 void dot_columns(int64_t rows, int64_t cols, int64_t k, const float* a, int64_t lda, const void* b,
-                 DType b_dtype, int64_t ldb, float* sums, int64_t lds) {
+                 DType b_dtype, int64_t ldb, bool /*ahead*/, float* sums, int64_t lds) {
   const ConstMatrix columns{b, b_dtype, ldb, 1};  // [cols, k]
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < cols; ++j) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/math.h"
+#include "cpu/sgemm/bf16.h"
 
 namespace xgemm::cpu::dense {
 namespace {
@@ -15,14 +16,14 @@ constexpr int64_t kSmallPanel = 128 * 128;
 // (squares up to 200 on Zen 4, bench_cpu.py).
 constexpr int64_t kUnpackedWork = 200 * 200 * 200;
 constexpr int64_t kUnpackedPanel = 200 * 200;
-// The largest A that is packed whole: rows, and elements.
-constexpr int64_t kShortRows = 192;
+// The largest A that is packed whole: rows, more where B is transposed from memory (a panel at a
+// time then, which is used at once), and elements.
+constexpr int64_t kShortRows = 192, kShortRowsFromMemory = 448;
 constexpr int64_t kShortFloats = int64_t{4} << 20;
 // Below this many multiplications a second thread costs more than it brings.
 constexpr int64_t kParallelWork = 160 * 1024;
-// Tiles of bf16 take products of at least so many rows and columns (fewer are streamed) and
-// multiplications, and at most so large a k, all of which is packed at once.
-constexpr int64_t kBf16Extent = 4;
+// Tiles of bf16 take products of at least so many multiplications, and at most so large a k, all of
+// which is packed at once.
 constexpr int64_t kBf16Work = 16 * 16 * 32;
 constexpr int64_t kBf16K = int64_t{1} << 17;
 // Multiplications below which a second thread costs more than it brings.
@@ -60,7 +61,7 @@ bool is_small(const Product& p, const Kernels& table) {
 
 bool by_bf16(const Product& p, const Kernels& table) {
   return table.bf16 != nullptr && p.b_source == nullptr && p.a.dtype == DType::kBF16 &&
-         std::min(p.m, p.n) >= kBf16Extent && p.k <= kBf16K && work_of(p) >= kBf16Work;
+         std::min(p.m, p.n) >= table.bf16->least_extent && p.k <= kBf16K && work_of(p) >= kBf16Work;
 }
 
 bool should_transpose(const Product& p, const Kernels& table) {
@@ -119,6 +120,7 @@ Plan make_plan(const Product& original, const Kernels& table, int num_threads) {
   plan.transposed = should_transpose(original, table);
   const Product p = plan.transposed ? transpose(original) : original;
   const int64_t mn = saturating_product(p.m, p.n);
+  const bool transposes_b = p.b_source == nullptr && p.b.row_stride == 1;
   const int threads = work_of(p) < kParallelWork ? 1 : num_threads;
   plan.threads_n = static_cast<int>(std::min<int64_t>(threads, ceil_div<int64_t>(p.n, 16)));
   if (p.k == 0 || p.alpha == 0.0f) {
@@ -143,7 +145,8 @@ Plan make_plan(const Product& original, const Kernels& table, int num_threads) {
     plan.path = Path::kDot;
   } else if (streams_along_n(p, table)) {
     plan.path = Path::kAddRows;
-  } else if (p.m <= kShortRows && p.k <= kShortFloats / p.m) {
+  } else if (p.m <= (transposes_b && comes_from_memory(p) ? kShortRowsFromMemory : kShortRows) &&
+             p.k <= kShortFloats / p.m) {
     plan.path = Path::kShort;
   } else {
     plan.path = Path::kBlocked;

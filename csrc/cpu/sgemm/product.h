@@ -52,6 +52,12 @@ inline Product transpose(const Product& p) {
   return t;
 }
 
+// Whether B is too large to be in a cache still: more than half of a small L3 cache.
+inline bool comes_from_memory(const Product& p) {
+  constexpr int64_t kNearBytes = int64_t{16} << 20;
+  return p.n > kNearBytes / element_size(p.b.dtype) / p.k;
+}
+
 inline const void* at(const ConstMatrix& x, int64_t i, int64_t j) {
   return static_cast<const char*>(x.data) +
          (i * x.row_stride + j * x.col_stride) * element_size(x.dtype);

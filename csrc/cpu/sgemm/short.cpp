@@ -10,8 +10,9 @@
 namespace xgemm::cpu::dense {
 namespace {
 
-// Columns that a thread packs at a time.
-constexpr int64_t kColumns = 128;
+// Columns that a thread packs at a time: a panel, which is used while it is in the nearest caches;
+// more of a source of panels, which takes longer to begin.
+int64_t columns_of(const Product& p) { return p.b_source != nullptr ? 128 : 32; }
 
 struct Blocks {
   int64_t count, k, grain;
@@ -25,26 +26,31 @@ void run_short(const Product& p, const Plan& plan, const Kernels& table, const P
   const int64_t mr = panel_rows(p.m, blocking.mr), rows = round_up(p.m, mr);
   const Blocks blocks{ceil_div<int64_t>(p.k, blocking.kc), p.k, k_grain(p)};
   Buffer packed_a(Slot::kPackedA, rows * p.k);
-  parallel.for_each(std::min<int64_t>(plan.threads_n, blocks.count), [&](int64_t task) {
-    const int64_t tasks = std::min<int64_t>(plan.threads_n, blocks.count);
-    for (int64_t block = task; block < blocks.count; block += tasks) {
+  const int64_t packers = std::min<int64_t>(plan.threads_n, rows / mr);
+  parallel.for_each(packers, [&](int64_t thread) {
+    const Range mine = split_range(p.m, packers, thread, mr);
+    for (int64_t block = 0; block < blocks.count; ++block) {
       const Range part = blocks[block];
-      const ConstMatrix a{at(p.a, 0, part.begin), p.a.dtype, p.a.row_stride, p.a.col_stride};
-      table.pack(a, p.m, part.end - part.begin, mr, packed_a.data() + rows * part.begin);
+      const int64_t kc = part.end - part.begin;
+      const ConstMatrix a{at(p.a, mine.begin, part.begin), p.a.dtype, p.a.row_stride,
+                          p.a.col_stride};
+      table.pack(a, mine.end - mine.begin, kc, mr,
+                 packed_a.data() + rows * part.begin + mine.begin * kc);
     }
   });
 
   const bool in_place = sums_in_place(p);
+  const int64_t wide = columns_of(p);
   const bool partial = blocks.count > 1 && !in_place;
   parallel.for_each(plan.threads_n, [&](int64_t thread) {
     const Range mine = split_range(p.n, plan.threads_n, thread, n_grain(p, table));
-    Buffer packed_b(Slot::kPackedB, kColumns * std::min<int64_t>(p.k, blocking.kc));
-    Buffer sums(Slot::kPartial, partial ? p.m * kColumns : 0);
-    for (int64_t j = mine.begin; j < mine.end; j += kColumns) {
+    Buffer packed_b(Slot::kPackedB, wide * std::min<int64_t>(p.k, blocking.kc));
+    Buffer sums(Slot::kPartial, partial ? p.m * wide : 0);
+    for (int64_t j = mine.begin; j < mine.end; j += wide) {
       TileBlock tiles{};
       tiles.rows = p.m;
       tiles.j0 = j;
-      tiles.cols = std::min(kColumns, mine.end - j);
+      tiles.cols = std::min(wide, mine.end - j);
       tiles.panel_rows = mr;
       tiles.b = packed_b.data();
       if (in_place) {
@@ -52,7 +58,7 @@ void run_short(const Product& p, const Plan& plan, const Kernels& table, const P
         tiles.lds = p.d.row_stride;
       } else if (partial) {
         tiles.sums = sums.data();
-        tiles.lds = kColumns;
+        tiles.lds = wide;
       }
       for (int64_t block = 0; block < blocks.count; ++block) {
         const Range part = blocks[block];
@@ -63,11 +69,11 @@ void run_short(const Product& p, const Plan& plan, const Kernels& table, const P
         tiles.fetch_b = false;
         tiles.ahead = {};
         if (p.b_source == nullptr) {
-          const int64_t next_j = tiles.last ? j + kColumns : j;
+          const int64_t next_j = tiles.last ? j + wide : j;
           if (next_j < mine.end) {
             tiles.ahead =
                 rows_ahead(transpose(p.b), next_j, blocks[tiles.last ? 0 : block + 1].begin,
-                           std::min(kColumns, mine.end - next_j));
+                           std::min(wide, mine.end - next_j));
           }
         }
         pack_b(p, table, part.begin, tiles.kc, j, tiles.cols, packed_b.data());
