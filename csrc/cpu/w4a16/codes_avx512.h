@@ -13,15 +13,34 @@ namespace xgemm::cpu::w4a16 {
 // with two, 1280 bytes 1.0 to 1.25.)
 inline constexpr int64_t kPrefetchBytes = 3072;
 
+XGEMM_INLINE_AVX512 void fetch_half(const uint8_t* codes) {
+#pragma GCC unroll 8
+  for (int gid = 0; gid < 8; ++gid) {
+    _mm_prefetch(codes + gid * 64 + kPrefetchBytes, _MM_HINT_T0);
+  }
+}
+
+// Strips are fetched into the L2 cache so many units ahead. (Zen 4, cycles for 128 weights from
+// memory and one row: 13; two to eight units ahead 13 to 14, into the L1 cache, which waits for
+// fewer lines at a time, 16 to 22.)
+inline constexpr int64_t kUnitsAhead = 4;
+
+// The cache lines of a strip's codes, scales and zero points, at most, and of half of them.
+template <int kGroups>
+inline constexpr int kStripLines = kGroups == 4 ? 20 : 18;
+
+template <int kLines>
+XGEMM_INLINE_AVX512 void fetch_lines(const uint8_t* bytes) {
+#pragma GCC unroll 20
+  for (int line = 0; line < kLines; ++line) _mm_prefetch(bytes + 64 * line, _MM_HINT_T1);
+}
+
 // Half a strip with its lanes in order: words[j][0 or 1: gids 0 .. 3 or 4 .. 7], a 128-bit lane for
 // each tig.
 XGEMM_INLINE_AVX512 void load_half(const uint8_t* codes, __m512i words[4][2]) {
   __m512i rows[8];
 #pragma GCC unroll 8
-  for (int gid = 0; gid < 8; ++gid) {
-    _mm_prefetch(codes + gid * 64 + kPrefetchBytes, _MM_HINT_T0);
-    rows[gid] = _mm512_loadu_si512(codes + gid * 64);
-  }
+  for (int gid = 0; gid < 8; ++gid) rows[gid] = _mm512_loadu_si512(codes + gid * 64);
 #pragma GCC unroll 2
   for (int upper = 0; upper < 2; ++upper) {
     const __m512i* r = rows + 4 * upper;

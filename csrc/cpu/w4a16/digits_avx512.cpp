@@ -225,9 +225,9 @@ XGEMM_TARGET_VNNI void stream_few(const DigitTask& task) {
   const uint8_t* first = stream.weight.data + stream.weight.layout.strip_offset(task.column, 0);
   for (int64_t unit = 0; unit < stream.units; ++unit) {
     for (int64_t i = 0; i < task.strips; ++i) {
-      stream_unit<kDigits, kRows, kGroups>(
-          stream, first + unit * stream.unit_bytes + i * stream.strip_bytes, unit,
-          task.out + i * kColumns);
+      const uint8_t* strip = first + unit * stream.unit_bytes + i * stream.strip_bytes;
+      fetch_lines<kStripLines<kGroups>>(strip + kUnitsAhead * stream.unit_bytes);
+      stream_unit<kDigits, kRows, kGroups>(stream, strip, unit, task.out + i * kColumns);
     }
   }
 }
@@ -255,6 +255,7 @@ XGEMM_TARGET_VNNI void stream_many(const DigitTask& task) {
   for (int64_t unit = 0; unit < stream.units; ++unit) {
     for (int64_t i = 0; i < task.strips; ++i) {
       const uint8_t* strip = first + unit * stream.unit_bytes + i * stream.strip_bytes;
+      fetch_lines<kStripLines<4>>(strip + kUnitsAhead * stream.unit_bytes);
       decode_unit(strip, codes);
       for (int64_t g = 0; g < stream.groups; ++g) {
         if (unit * stream.groups + g >= stream.valid_groups) break;  // padding

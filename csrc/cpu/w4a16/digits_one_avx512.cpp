@@ -161,10 +161,6 @@ template <int kGroups>
 XGEMM_TARGET_VNNI void stream(const DigitTask& task) {
   using Row = OneRow<kGroups>;
   constexpr int kStrips = w4::kRowColumns / kColumns;
-  // Cache lines of half of a strip, at most. The next unit is fetched in the order of its bytes, in
-  // which it is not read: the hardware would not see that they are a stream. (Zen 4, cycles for 128
-  // weights from memory: 13, with lines fetched in the order of the reads 33; two units ahead 18.)
-  constexpr int kHalfLines = kGroups == 4 ? 10 : 9;
   const w4::Layout& layout = task.weight->layout;
   const Row row(task);
   const int64_t strips = task.strips, strip_bytes = layout.strip_bytes();
@@ -178,10 +174,14 @@ XGEMM_TARGET_VNNI void stream(const DigitTask& task) {
     const uint8_t* x = task.block->x + half / 2 * kDigits * w4::kUnitK + second * kHalfK;
     const Digit digits[kDigits] = {load_digit(x), load_digit(x + w4::kUnitK)};
     const uint8_t* strip = unit;
-    const uint8_t* next = unit + unit_bytes + second * strips * (strip_bytes / 2);
-    for (int64_t i = 0; i < strips; ++i, strip += strip_bytes, next += strip_bytes / 2) {
-#pragma GCC unroll 10
-      for (int line = 0; line < kHalfLines; ++line) _mm_prefetch(next + 64 * line, _MM_HINT_T0);
+    const uint8_t* next = unit + kUnitsAhead * unit_bytes + (second ? strips * strip_bytes / 2 : 0);
+    for (int64_t i = 0; i < strips; ++i, strip += strip_bytes) {
+      // In the order of its bytes: in that of the reads the hardware would not see a stream (33
+      // cycles for 128 weights instead of 13). The last half of K may fetch for a second one.
+      for (int fetched = half + 1 == halves && !second ? 0 : 1; fetched < 2; ++fetched) {
+        fetch_lines<kStripLines<kGroups> / 2>(next);
+        next += strip_bytes / 2;
+      }
       __m512 dot[Row::kCount];
       Row::multiply(strip + second * kHalfBytes, digits, dot);
       if constexpr (kGroups == 1) {

@@ -93,6 +93,7 @@ XGEMM_INLINE_AVX512 void decode(const __m512i words[2], __m512i table, uint16_t*
 XGEMM_INLINE_AVX512 void decode_half(const uint8_t* codes, uint16_t* first, uint16_t* second) {
   const __m512i table = code_values();
   __m512i words[4][2];
+  fetch_half(codes);
   load_half(codes, words);
 #pragma GCC unroll 4
   for (int j = 0; j < 4; ++j) {
