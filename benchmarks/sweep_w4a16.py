@@ -1,4 +1,4 @@
-"""Which kernel, tile, ring and split of K is best for a W4A16 product, over many layers and M.
+"""Which kernel, tile, pipeline and split of K is best for a W4A16 product, over many layers and M.
 
     make build
     python benchmarks/sweep_w4a16.py build                 # links what is measured; needs nvcc
@@ -86,7 +86,7 @@ def measure(
         d.fill_(float("nan"))
         try:
             launch()
-        except RuntimeError as error:  # a ring that the GPU has no shared memory for
+        except RuntimeError as error:  # a pipeline that the GPU has no shared memory for
             if key == listed.chosen:
                 raise
             print(f"{product}: left out {error}", file=sys.stderr)

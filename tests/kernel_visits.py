@@ -25,7 +25,7 @@ W4_N = (
 )
 W4_K = (96, 256, 512, 640, 768, 1024, 1100, 1536, 2048, 2560, 4096, 8192, 16384)
 MOST_W4_WEIGHT = 1 << 24  # elements: packed on the host
-W4_RING_UNITS = 24  # of 128 k: more than the longest ring of a CTA holds
+W4_PIPELINE_UNITS = 24  # of 128 k: more than the longest pipeline of a CTA holds
 
 # What says which kernel a product [m, k] x [k, n] gets, given also transa and transb: the `choice`
 # of explain's JSON.
@@ -145,7 +145,7 @@ W4_FORMS = (
 
 
 def w4_waves(choice: Choice, m: int, n: int, k: int) -> tuple[bool, bool]:
-    """Whether CTAs have several tiles, and whether their rings are filled more than once."""
+    """Whether CTAs have several tiles, and whether their pipelines are filled more than once."""
 
     def ceil_div(a: int, b: int) -> int:
         return -(-a // b)
@@ -158,9 +158,9 @@ def w4_waves(choice: Choice, m: int, n: int, k: int) -> tuple[bool, bool]:
     parts = choice["splits"]
     tiles = ceil_div(m, block_m) * ceil_div(n, block_n * cluster // parts)
     if choice["stream_k"]:
-        return tiles > clusters, tiles * units // clusters > W4_RING_UNITS
+        return tiles > clusters, tiles * units // clusters > W4_PIPELINE_UNITS
     waves = ceil_div(tiles, clusters)
-    return waves > 1, waves * (units // parts) > W4_RING_UNITS
+    return waves > 1, waves * (units // parts) > W4_PIPELINE_UNITS
 
 
 def w4_kernel_of(kernel: Kernel, m: int) -> Kernel:

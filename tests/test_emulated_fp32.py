@@ -59,8 +59,8 @@ def tiles_of(m: int, n: int, block_m: int, block_n: int) -> int:
 @pytest.mark.parametrize("tile", [(128, 128, 2), (64, 64, 4), (16, 128, 4)], ids=str)
 def test_tiles_of_the_fp32_cores(tile: tuple[int, int, int], layout: str) -> None:
     block_m, block_n, stages = tile
-    # Whole tiles; less than a stage of k; ragged, with more k than the ring holds; more rows than
-    # columns.
+    # Whole tiles; less than a stage of k; ragged, with more k than the pipeline holds; more rows
+    # than columns.
     shapes = (
         (2 * block_m, block_n, 64), (8, 12, 4), (block_m + 3, 2 * block_n - 1, 101), (130, 9, 33),
     )  # fmt: skip
@@ -119,7 +119,7 @@ def test_copies_along_rows(layout: str) -> None:
 def test_tiles_of_the_fp64_tensor_cores(
     copies: bool, tile: tuple[int, int, int], layout: str
 ) -> None:
-    """Whole, split over K, and both; K of less than a stage and of more than the ring; operands
+    """Whole, split over K, and both; K of less than a stage and of more than the pipeline; operands
     along k and along their rows, aligned, copied before or by the threads."""
     block_m, block_n, stages = tile
     for index, (m, n, k, whole, splits) in enumerate(
@@ -222,7 +222,7 @@ def test_tiles_of_wgmma(precision: str, swapped: bool, layout: str) -> None:
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
 def test_wgmma(precision: str, layout: str) -> None:
-    # More units than CTAs, ragged ends, K of one stage and of more than the ring, an odd count.
+    # More units than CTAs, ragged ends, K of one stage and of more than the pipeline, an odd count.
     shapes = ((520, 300, 96), (40, 260, 24), (256, 128, 416), (130, 700, 164))
     for index, shape in enumerate(shapes):
         said = check(None, shape, layout, precision, index)

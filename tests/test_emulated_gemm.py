@@ -89,7 +89,8 @@ def tiles_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
 @pytest.mark.parametrize(("tile", "layout"), tiles_and_layouts(), ids=str)
 def test_sm90(tile: tuple[int, int, int], layout: str) -> None:
     block_n, stages, cluster = tile
-    # m, n, k: several tiles and turns; whole boxes; less than a stage of K; more K than the ring.
+    # m, n, k: several tiles and waves; whole boxes; less than a stage of K; more K than the
+    # pipeline.
     shapes = ((392, block_n + 24, 200), (256, 2 * block_n, 128), (72, 40, 8), (136, 64, 456))
     for index, (m, n, k) in enumerate(shapes):
         for tma_store in (True, False):
@@ -219,7 +220,7 @@ def test_copies_for_tma(copies: tuple[bool, bool]) -> None:
 
 
 @pytest.mark.parametrize(("pad", "lead"), [(0, 0), (1, 3), (3, 0), (7, 5), (5, 1)])
-@pytest.mark.parametrize("walk", ["turns", "shares", "halves"])
+@pytest.mark.parametrize("walk", ["waves", "shares", "halves"])
 def test_shifted(walk: str, pad: int, lead: int) -> None:
     """Rows of A at odd strides, at those of 2 and 4 elements, and aligned rows at odd addresses."""
     for index, (m, n, k) in enumerate(
@@ -300,7 +301,7 @@ def small_shapes_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
 def test_sm90_single_tile(shape: tuple[int, int, int], layout: str) -> None:
     block_m, block_n, stages = shape
     # m, n, k: ragged; less than a tile, and little more than a stage; whole tiles, more K than the
-    # ring; less K than a stage.
+    # pipeline; less K than a stage.
     shapes = (
         (block_m + 40, 2 * block_n + (21 if layout[1] == "t" else 24), 200),
         (40, 24, 72),
@@ -363,8 +364,8 @@ def halved_shapes_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
 @pytest.mark.parametrize(("shape", "layout"), halved_shapes_and_layouts(), ids=str)
 def test_sm90_small_halves_of_k(shape: tuple[int, int, int], layout: str) -> None:
     block_m, block_n, stages = shape
-    # Just enough K for the rings, of both halves or of one; more, so that the mail comes in the
-    # middle of a ring.
+    # Just enough K for the pipelines, of both halves or of one; more, so that the mail comes in the
+    # middle of a pipeline.
     for index, chunks in enumerate((2 * stages, 2 * stages + 1, 3 * stages + 2)):
         dtype, k = DTYPES[index % 2], 64 * chunks - 8 * index
         m, n = block_m + 40, 2 * block_n - 24

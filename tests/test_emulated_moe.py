@@ -48,7 +48,7 @@ def test_formats(group_size: int, zeros: str, scales: torch.dtype, dtype: torch.
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("block_m", [8, 16, 32])
 def test_tiles(block_m: int, dtype: torch.dtype) -> None:
-    """Each, with 1 to 4 stages of a ring that is passed several times."""
+    """Each, with 1 to 4 stages of a pipeline that is passed several times."""
     forms = ((128, "none"), (32, "real"), (-1, "real"))
     for stages, (group_size, zeros) in enumerate(forms, 1):
         m = mixture(18, 1, 2, 33, 1700, dtype, group_size, zeros, bias=True)

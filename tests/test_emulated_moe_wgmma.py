@@ -48,7 +48,7 @@ def test_formats(group_size: int, zeros: str, scales: torch.dtype, dtype: torch.
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("rows", ROWS)
 def test_tiles(rows: int, dtype: torch.dtype) -> None:
-    """More of them than CTAs; and rings that are passed several times."""
+    """More of them than CTAs; and pipelines that are passed several times."""
     for index, counts in enumerate(([rows, 0, 1, rows + 3], [rows + 1, rows - 1, 0, 5])):
         n, k = (264, 400) if index else (40, 1100)
         m = mixture(sum(counts), 1, 4, n, k, dtype, scales=dtype, bias=index == 0)

@@ -66,7 +66,7 @@ def test_splits(m: int, cluster: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cluster", [1, 2, 8])
 def test_wide_tiles(dtype: torch.dtype, cluster: int) -> None:
-    """64 columns; in the last turn 16, 32 or all of them."""
+    """64 columns; in the last wave 16, 32 or all of them."""
     k = 1100
     for index, (m, n, clusters) in enumerate([(1, 200, 2), (2, 330, 5), (5, 90, 1), (8, 257, 3)]):
         q = random_weight(n, k, 128, scale_dtype=dtype, seed=index)

@@ -113,7 +113,7 @@ def test_tiles_for_packed_weights_are_visited_with_several_tiles_and_passes(cpp,
     assert several == again == set(cpp.W4_WGMMA_TILES)
 
 
-def test_waves_and_passes_over_a_ring_are_counted():
+def test_waves_and_passes_over_a_pipeline_are_counted():
     def waves(m: int, n: int, k: int, **other: object) -> tuple[bool, bool]:
         choice = {
             "kernel": "sm90_wgmma", "block_m": 32, "block_n": 128, "warps": 20, "stages": 0,

@@ -45,7 +45,7 @@ PRODUCTS = [
 @orders()
 @pytest.mark.parametrize(("name", "rung"), PRODUCTS)
 def test_product(name: str, rung: int, machine: Machine):
-    """Two tiles of C each way, and more of K than a ring holds."""
+    """Two tiles of C each way, and more of K than a pipeline holds."""
     tile_m, tile_n, tile_k = library().ladder_product_tiles(name)[rung]
     m, n, k = 2 * tile_m, 2 * tile_n, 6 * tile_k
     generator = torch.Generator().manual_seed(rung)
@@ -70,7 +70,7 @@ def test_product(name: str, rung: int, machine: Machine):
 @pytest.mark.parametrize("m", [1, 11, 70])
 @pytest.mark.parametrize("rung", range(LADDERS["w4a16"].rungs))
 def test_w4a16(rung: int, m: int, machine: Machine):
-    """Columns that several blocks share, and more of K than a ring holds."""
+    """Columns that several blocks share, and more of K than a pipeline holds."""
     if machine.descending:  # blocks of rung 5 wait for those before them
         machine = replace(machine, descending=rung != 5)
     tile_n, tile_k = library().ladder_w4a16_tiles()[rung]

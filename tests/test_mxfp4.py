@@ -87,7 +87,7 @@ def test_products(dtype: torch.dtype, run: Run) -> None:
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("block_m", [8, 16, 32])
 def test_emulated_tiles(block_m: int, dtype: torch.dtype) -> None:
-    """Each, with a ring that is passed several times."""
+    """Each, with a pipeline that is passed several times."""
     m = mixture(18, 1, 2, 33, 1700, dtype, fp4=True, bias=True)
     first = check(m, lambda m: emulated.run(m, MACHINES[0], block_m=block_m, stages=2))
     second = emulated.run(m, MACHINES[1], block_m=block_m, stages=2)

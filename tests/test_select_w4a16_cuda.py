@@ -74,10 +74,10 @@ def test_what_is_launched_fits(cpp: ModuleType, problem: dict[str, Any]) -> None
     assert plan.sums - plan.x_sums >= mma_tiles * split.most_units * groups * 32
     pitch = cpp.w4_rows_sum_pitch(split.strips)
     sums = split.buffers * split.warps * problem["m"] * pitch * 4
-    assert plan.ring - plan.sums >= sums
-    assert plan.bytes - plan.ring == config.warps * config.stages * split.piece_bytes
+    assert plan.pipeline - plan.sums >= sums
+    assert plan.bytes - plan.pipeline == config.warps * config.stages * split.piece_bytes
     assert plan.bytes <= limits["SMEM_BYTES"]
-    assert plan.x % 128 == plan.sums % 128 == plan.ring % 128 == 0
+    assert plan.x % 128 == plan.sums % 128 == plan.pipeline % 128 == 0
 
 
 @pytest.mark.parametrize("m", [1, 8, 16])
@@ -88,12 +88,12 @@ def test_layers_of_models_keep_the_sms_busy(cpp: ModuleType, layer: str, m: int)
     tiles = -(-n // config.block_n)
     clusters = config.ctas // config.cluster
     each, extra, extra_strips = cpp.w4_rows_share_tiles(n // 16, clusters, split.strips)
-    turns = each + (extra_strips / split.strips if extra > 0 else 0)
-    pieces = turns * split.most_units  # of the busiest CTA
-    # Clusters of 4 leave 12 SMs idle. One turn of wide tiles without clusters is faster on 96 SMs
-    # than several turns on all (8B.qkv with one row: 10.1 us in place of 10.7).
+    waves = each + (extra_strips / split.strips if extra > 0 else 0)
+    pieces = waves * split.most_units  # of the busiest CTA
+    # Clusters of 4 leave 12 SMs idle. One wave of wide tiles without clusters is faster on 96 SMs
+    # than several waves on all (8B.qkv with one row: 10.1 us in place of 10.7).
     least = 0.9 if config.cluster <= 2 else 0.85
-    if config.cluster == 1 and turns == 1:
+    if config.cluster == 1 and waves == 1:
         least = 0.7
     assert tiles * split.units / (pieces * HOPPER["sm_count"]) > least
     # At most as many bytes of X as of the weight go to an SM.
@@ -120,7 +120,7 @@ def test_whole_weights_fit_into_registers(cpp: ModuleType, problem: dict[str, An
     plain = plain and (problem["dtype"] == "bfloat16" or not problem["bf16_scales"])
     fits = m <= 2 and n <= 132 * 48 and k <= 4096
     whole_copies = m == 1 or k % 8 == 0  # of X's rows
-    # One turn of the stream's wide tiles on most SMs is faster.
+    # One wave of the stream's wide tiles on most SMs is faster.
     streams = n > 132 * 32 and -(-n // 64) >= 0.7 * 132 and m * -(-k // 128) > 24
     assert (config is not None) == (plain and fits and whole_copies and not streams)
     if config is None:
@@ -193,13 +193,13 @@ def test_explain_names_the_kernel(cpp: ModuleType) -> None:
     tile=st.sampled_from([2, 4]),
 )
 def test_strips_are_shared_out_once(cpp: ModuleType, strips: int, clusters: int, tile: int) -> None:
-    """The rule of cta.cuh: whole tiles in turns, then what is left, in smaller ones if they do."""
+    """The rule of cta.cuh: whole tiles in waves, then what is left, in smaller ones if they do."""
     each, extra, extra_strips = cpp.w4_rows_share_tiles(strips, clusters, tile)
     taken = []
     for cluster in range(clusters):
-        for turn in range(each + (cluster < extra)):
-            width = extra_strips if turn == each else tile
-            first = turn * clusters * tile + cluster * width
+        for wave in range(each + (cluster < extra)):
+            width = extra_strips if wave == each else tile
+            first = wave * clusters * tile + cluster * width
             taken += range(first, first + width)
     assert extra <= clusters
     assert extra_strips <= tile

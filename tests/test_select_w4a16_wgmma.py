@@ -89,8 +89,8 @@ def test_layers_of_models_keep_the_sms_busy(cpp: ModuleType, layer: str, m: int)
     else:
         sharers = config.cluster // config.splits
         tiles = -(-m // config.block_m) * -(-n // (config.block_n * sharers))
-        turns = -(-tiles // (config.ctas // config.cluster))
-        busy = tiles * config.cluster / (turns * HOPPER["sm_count"])
+        waves = -(-tiles // (config.ctas // config.cluster))
+        busy = tiles * config.cluster / (waves * HOPPER["sm_count"])
     # Small layers leave SMs idle where more of them would only wait for each other's sums.
     assert busy > (0.45 if n * k < 2**25 else 0.7)
 

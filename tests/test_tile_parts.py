@@ -94,9 +94,17 @@ def test_stream_k_ranges_are_even_and_cover_everything(total: int, clusters: int
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 5])
-def test_pipeline_state_walks_the_ring_and_turns_the_parity_each_pass(stages: int) -> None:
+def test_pipeline_state_walks_the_stages_and_flips_the_parity_each_pass(stages: int) -> None:
     seen = library().tile_pipeline(stages, 4 * stages + 1)
     assert seen == [(i % stages, i // stages % 2) for i in range(4 * stages + 1)]
+
+
+@pytest.mark.parametrize("period", [1, 2, 3, 6])
+@pytest.mark.parametrize("first", [0, 1, 5, 6, 17])
+def test_pipeline_state_of_consumers_that_alternate(first: int, period: int) -> None:
+    seen = library().tile_pipeline_by(first, period, 20)
+    stages = [first + i * period for i in range(20)]
+    assert seen == [(stage % 6, stage // 6 % 2) for stage in stages]
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (8, 8), (9, 2), (16, 5)])

@@ -13,15 +13,15 @@ namespace xgemm::ops {
 class Sizes {
  public:
   void push_back(int64_t size) {
-    if (count_ < kFew) {
-      few_[count_] = size;
+    if (count_ < kMaxInline) {
+      inline_[count_] = size;
     } else {
-      if (count_ == kFew) many_.assign(few_, few_ + kFew);
-      many_.push_back(size);
+      if (count_ == kMaxInline) allocated_.assign(inline_, inline_ + kMaxInline);
+      allocated_.push_back(size);
     }
     ++count_;
   }
-  const int64_t* data() const { return count_ > kFew ? many_.data() : few_; }
+  const int64_t* data() const { return count_ > kMaxInline ? allocated_.data() : inline_; }
   int64_t dim() const { return count_; }
   int64_t numel() const {
     int64_t count = 1;
@@ -30,9 +30,9 @@ class Sizes {
   }
 
  private:
-  static constexpr int64_t kFew = 8;
-  int64_t few_[kFew];
-  std::vector<int64_t> many_;
+  static constexpr int64_t kMaxInline = 8;
+  int64_t inline_[kMaxInline];
+  std::vector<int64_t> allocated_;
   int64_t count_ = 0;
 };
 

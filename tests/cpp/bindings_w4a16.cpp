@@ -157,7 +157,7 @@ void bind_w4a16(py::module_& m) {
       .def_readonly("x", &skinny::SharedPlan::x)
       .def_readonly("x_sums", &skinny::SharedPlan::x_sums)
       .def_readonly("sums", &skinny::SharedPlan::sums)
-      .def_readonly("ring", &skinny::SharedPlan::ring)
+      .def_readonly("pipeline", &skinny::SharedPlan::pipeline)
       .def_readonly("bytes", &skinny::SharedPlan::bytes);
   py::class_<skinny::Split>(m, "W4RowsSplit")
       .def_readonly("rows", &skinny::Split::rows)

@@ -146,6 +146,17 @@ std::vector<std::pair<int, uint32_t>> walk(State state, int steps) {
   return seen;
 }
 
+// Of a consumer that has every `period`-th of the stages from `first` on.
+template <int kStages>
+std::vector<std::pair<int, uint32_t>> walk_by(uint32_t first, int period, int steps) {
+  std::vector<std::pair<int, uint32_t>> seen;
+  auto state = cuda::PipelineState<kStages>::after(first);
+  for (int i = 0; i < steps; ++i, state.advance(period)) {
+    seen.emplace_back(state.stage, state.parity);
+  }
+  return seen;
+}
+
 template <typename Index>
 std::vector<std::pair<Index, Index>> places(Index tiles_m, Index tiles_n, Index group_rows) {
   std::vector<std::pair<Index, Index>> found;
@@ -188,5 +199,6 @@ void bind_tile_parts(py::module_& m) {
     if (stages == 3) return walk(cuda::PipelineState<3>{}, steps);
     return walk(cuda::DynamicPipelineState{stages}, steps);
   });
+  m.def("tile_pipeline_by", &walk_by<6>);
   m.def("tile_places", &places<uint32_t>);
 }

@@ -38,7 +38,7 @@ inline LoneRowsParams lone_rows_params(const Params& p) {
 template <typename Op>
 inline constexpr bool kSmall = kIsFloat<typename Op::Element> && sizeof(typename Op::Lane) == 4;
 
-// Kernels that few_kernels leaves out.
+// Kernels that kFewKernels leaves out.
 template <typename Op>
 Status launch_frequent(Step step, const StridedParams& params, const Grid& grid) {
   switch (step) {
@@ -74,13 +74,13 @@ Status launch_small(Step step, const Params& params, const Grid& grid) {
   return launch_grid(kWhere, grid, warp_columns_kernel<Op>, elements_params(params));
 }
 
-template <typename Op, bool kSm90, bool kFew>
+template <typename Op, bool kSm90, bool kFewKernels>
 Status launch_op(Step step, const StridedParams& params, const Grid& grid) {
   if (step == Step::kPieces) {
     return launch_grid(kWhere, grid, pieces_kernel<Op, kSm90>, params.base);
   }
   if (step == Step::kRows) return launch_grid(kWhere, grid, rows_kernel<Op, kSm90>, params.base);
-  if constexpr (!kFew) {
+  if constexpr (!kFewKernels) {
     if (step == Step::kColumns) {
       return launch_grid(kWhere, grid, columns_kernel<Op, kSm90, false>, params.base);
     }
@@ -100,7 +100,7 @@ Status launch_op(Step step, const StridedParams& params, const Grid& grid) {
     } else if (step == Step::kStrided) {
       return launch_grid(kWhere, grid, strided_kernel < Op, kRare<Op> ? 2 : 8 >, params);
     }
-    if constexpr (!kFew) {
+    if constexpr (!kFewKernels) {
       if constexpr (kSmall<Op>) {
         if (step == Step::kLoneRows || step == Step::kShortColumns || step == Step::kWarpColumns) {
           return launch_small<Op>(step, params.base, grid);

@@ -13,7 +13,7 @@ namespace {
 constexpr int kStridedThreads = 256;
 // Elements that a thread should have to itself at any strides.
 constexpr int64_t kThinStrided = 16;
-constexpr int64_t kFewBatches = 4;
+constexpr int64_t kMaxBatchesInOnePiece = 4;
 constexpr int64_t kMinStridedTiles = 2;              // of an SM
 constexpr int64_t kStridedPiece = int64_t{1} << 30;  // elements, at most
 
@@ -54,7 +54,7 @@ Config strided(const View& v) {
   const int64_t batches = ceil_div<int64_t>(plan.extent, config.threads / lanes * v.batch);
   const int64_t slots = sms * (1024 / config.threads);  // two blocks of 512 threads an SM
   int64_t pieces = std::min(batches, slots / std::max<int64_t>(config.tiles, 1));
-  if (batches <= kFewBatches) pieces = 1;  // a second launch would take longer
+  if (batches <= kMaxBatchesInOnePiece) pieces = 1;  // a second launch would take longer
   config.pieces = std::max({pieces, ceil_div(plan.extent, kStridedPiece), int64_t{1}});
   config.mail = config.pieces * config.lanes <= kMaxMail;
   config.reason = "strides that no wide load fits";

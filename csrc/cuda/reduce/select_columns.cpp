@@ -12,7 +12,7 @@ namespace xgemm::cuda::reduce {
 namespace {
 
 constexpr int kFlatThreads = 256;
-constexpr int64_t kFewRowsOfProducts = 10;
+constexpr int64_t kMaxRowsOfFlatProducts = 10;
 constexpr int kFlatResident = 768;                       // threads of an SM
 constexpr int kColumnThreads = 512, kWidestLanes = 256;  // of a block; along its rows
 constexpr int kNarrowest = 32;  // the least part of the widest lanes that is considered
@@ -184,7 +184,7 @@ struct TiledModel : CutModel {
     if (flat) consider_flat(v_, search);
     // Products of bf16 cannot store a thread's results at once, as flat columns do.
     const bool flat_alone = flat && v_.kind == Kind::kProd && v_.problem.in_dtype == DType::kBF16 &&
-                            v_.plan.extent <= kFewRowsOfProducts && v_.bytes >= kMinAloneBytes;
+                            v_.plan.extent <= kMaxRowsOfFlatProducts && v_.bytes >= kMinAloneBytes;
     if (flat_alone) return;
     consider_tiles(v_, search);
     consider_wrapped(v_, search);

@@ -1,11 +1,12 @@
-// Where things lie and whose turn it is, in one place for kernels, the ladders' rungs and the
-// emulator. constexpr: the host and the device call it. python/xgemm/layouts mirrors it.
+// Where things lie and in which order tiles are computed, in one place for kernels, the ladders'
+// rungs and the emulator. constexpr: the host and the device call it. python/xgemm/layouts mirrors
+// it.
 //
 // Some kernels have such maths of their own. Where a call changes the machine code it is written
-// out: grouped_tile in gemm/tf32/sm90 and w4a16/sm80, rows of fragments in the bias of
-// gemm/sm90/persistent and in w4a16/sm90/register_resident, the swizzle of run-time width in
-// w4a16/sm90/wgmma. The persistent and the wgmma kernels divide by precomputed reciprocals
-// (FastDivisor), so their groups of rows are not grouped_tile.
+// out: rows of fragments in the bias of gemm/sm90/persistent and in w4a16/sm90/register_resident,
+// the swizzle of run-time width in w4a16/sm90/wgmma. The persistent and the wgmma kernels divide by
+// precomputed reciprocals (FastDivisor, FastDivmod), so their rasterization groups are not
+// grouped_tile.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +39,9 @@ constexpr Place fragment_place(int rows, int core_columns, int thread, int index
           lane % 4 * per_lane + core / cores_down * core_columns + index % per_lane};
 }
 
-// Tile `index` of rows x columns of them: down a group of rows first, then to the next column, so
-// that tiles which are computed at the same time share operands in L2. Index: uint32_t where there
-// are that few, as a division of 64 bits is a call.
+// Rasterization: tile `index` of rows x columns of them, down a group of rows first, then to the
+// next column, so that tiles which are computed at the same time share operands in L2. Index:
+// uint32_t where there are that few, as a division of 64 bits is a call.
 template <typename Index>
 constexpr PlaceOf<Index> grouped_tile(Index index, Index rows, Index columns, Index group) {
   const Index first = index / (group * columns) * group;

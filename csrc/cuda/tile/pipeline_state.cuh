@@ -1,13 +1,13 @@
-// Where a producer or a consumer stands in a pipeline: a ring of stages in shared memory.
+// Where a producer or a consumer stands in a pipeline of stages in shared memory.
 #pragma once
 
 #include <cstdint>
 
 namespace xgemm::cuda {
 
-// The stage that comes next, and the parity of the pass over the ring: an mbarrier's phase of this
-// parity ends when the stage is full (for a consumer). A producer waits for the stage to be empty
-// with the opposite parity, so that the first pass waits for nothing.
+// The stage that comes next, and the parity of the pass over the stages: an mbarrier's phase of
+// this parity ends when the stage is full (for a consumer). A producer waits for the stage to be
+// empty with the opposite parity, so that the first pass waits for nothing.
 template <int kStages>
 struct PipelineState {
   int stage = 0;
@@ -18,6 +18,18 @@ struct PipelineState {
       stage = 0;
       parity ^= 1;
     }
+  }
+  // Past `count` stages, no more than there are: of a consumer that alternates with others.
+  __device__ void advance(int count) {
+    stage += count;
+    if (stage >= kStages) {
+      stage -= kStages;
+      parity ^= 1;
+    }
+  }
+  // Where a pipeline stands after so many stages.
+  __device__ static PipelineState after(uint32_t count) {
+    return {static_cast<int>(count % kStages), count / kStages % 2};
   }
   __device__ PipelineState next() const {
     PipelineState state = *this;

@@ -24,7 +24,7 @@ struct Fields {
   const char* kernel = "none";   // the folder of the kernel
   int block_m = 0, block_n = 0;  // of a CTA's tile: rows of X, columns
   int warps = 0;                 // of a CTA
-  int stages = 0;                // of the ring that a warp, or a CTA, keeps full
+  int stages = 0;                // of the pipeline that a warp, or a CTA, keeps full
   int cluster = 1;               // CTAs that share K, or an operand
   int splits = 1;                // of K, by CTAs
   int64_t ctas = 0;              // of the grid, at most

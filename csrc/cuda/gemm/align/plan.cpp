@@ -62,8 +62,8 @@ void read_from(GemmProblem& problem, GemmOperand& operand, const AlignedCopy& co
 }  // namespace
 
 bool is_skinny_side(const GemmProblem& problem, int64_t extent) {
-  constexpr int64_t kMaxFew = 32;
-  return extent <= kMaxFew && extent == std::min(problem.m, problem.n);
+  constexpr int64_t kMaxSkinnySide = 32;
+  return extent <= kMaxSkinnySide && extent == std::min(problem.m, problem.n);
 }
 
 Order order_of_a(const GemmProblem& p) { return order_of(p, p.m, p.a.row_stride, p.a.col_stride); }

@@ -282,11 +282,11 @@ class WideGemv {
 
 // kCluster: the parts of K are the CTAs of a cluster.
 template <typename Gemv, int kRowsOfD, bool kCluster>
-__global__ void __launch_bounds__(kGemvMaxThreads, 1)
+__global__ void __launch_bounds__(kMaxGemvThreads, 1)
     gemv_kernel(const __grid_constant__ Params params) {
   struct Storage {
     alignas(
-        16) float sums[kGemvMaxWarps * kRowsOfD * kGemvMaxColumns];  // [part][row][gemv_columns]
+        16) float sums[kMaxGemvWarps * kRowsOfD * kMaxGemvColumns];  // [part][row][gemv_columns]
   };
   XGEMM_STATIC_SHARED(Storage, smem);
   const GemvWork work = GemvWork::at<kCluster>(params, params.first_work + blockIdx.x);
@@ -345,7 +345,7 @@ __global__ void __launch_bounds__(kGemvMaxThreads, 1)
 template <int kRowsOfD, bool kCluster>
 inline auto find_gemv(const Params& params, int columns) {
   return params.b.access == Access::kAlongK ? gemv_kernel<KMajorGemv<kRowsOfD>, kRowsOfD, kCluster>
-         : columns == kGemvMaxColumns ? gemv_kernel<WideGemv<kRowsOfD, 32>, kRowsOfD, kCluster>
+         : columns == kMaxGemvColumns ? gemv_kernel<WideGemv<kRowsOfD, 32>, kRowsOfD, kCluster>
                                       : gemv_kernel<WideGemv<kRowsOfD, 8>, kRowsOfD, kCluster>;
 }
 

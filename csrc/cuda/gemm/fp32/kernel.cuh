@@ -1,4 +1,4 @@
-// Matrix products on the FP32 cores: tiles of both operands by k in a ring of shared-memory
+// Matrix products on the FP32 cores: tiles of both operands by k in a pipeline of shared-memory
 // stages, fragments double-buffered in registers, outer products of quads.
 //
 // The FP32 cores take an instruction of each scheduler every cycle, so whatever is not an FMA costs
@@ -18,7 +18,7 @@ struct SharedStorage {
     float a[kBlockK * Tile::kStrideA];
     float b[kBlockK * Tile::kStrideB];
   };
-  alignas(16) Stage ring[Tile::kStages];
+  alignas(16) Stage stages[Tile::kStages];
 };
 
 // kChunks: both operands lie along their rows, in aligned quads.
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
   const int k_tiles = work.k_tiles();
 
   // Tile t goes to stage t % kStages. Tiles past the last one are fetched too, as zeros.
-  const uint32_t smem_a = ptx::smem_address(smem.ring[0].a);
-  const uint32_t smem_b = ptx::smem_address(smem.ring[0].b);
+  const uint32_t smem_a = ptx::smem_address(smem.stages[0].a);
+  const uint32_t smem_b = ptx::smem_address(smem.stages[0].b);
   const uint32_t mine_a = smem_a + mine.row * 4, mine_b = smem_b + mine.column * 4;
   constexpr int kStageBytes = sizeof(typename Storage::Stage);
   int read = 0, write = 0;  // offsets of stages

@@ -102,8 +102,8 @@ Params make_gemv_params(const GemmProblem& p) {
 }
 
 Params make_tile_params(const GemmProblem& problem, int block_m, int block_n) {
-  const bool of_few = block_m < block_n || block_m <= kGemvMaxRows;
-  Params params = of_few ? make_gemv_params(problem) : make_params(problem);
+  const bool of_gemv = block_m < block_n || block_m <= kMaxGemvRows;
+  Params params = of_gemv ? make_gemv_params(problem) : make_params(problem);
   params.tiles_m = ceil_div<int64_t>(params.m, block_m);
   params.tiles_n = ceil_div<int64_t>(params.n, block_n);
   return params;
@@ -119,8 +119,8 @@ int gemv_warps(const Params& p, int columns) {
                             std::clamp<int64_t>(ceil_div(depth, kStepOfK), 1, kWarps / groups));
   }
   const int64_t ctas = ceil_div<int64_t>(p.n, columns) * p.batches * p.splits;
-  const int64_t most = ctas <= kManyCtas ? kGemvMaxWarps : depth >= kLongDepth ? 8 : 4;
-  const int64_t rows = kGemvMaxColumns / columns;  // of k that a warp takes at a time
+  const int64_t most = ctas <= kManyCtas ? kMaxGemvWarps : depth >= kLongDepth ? 8 : 4;
+  const int64_t rows = kMaxGemvColumns / columns;  // of k that a warp takes at a time
   return static_cast<int>(std::clamp<int64_t>(ceil_div(depth, rows * kMinSteps), 1, most));
 }
 

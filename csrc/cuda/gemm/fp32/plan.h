@@ -12,8 +12,8 @@ namespace xgemm::cuda::gemm::fp32 {
 // How many columns of k a stage has, of every kernel but those that TMA feeds.
 inline constexpr int kBlockK = 16;
 
-// The rows that the kernels for few of them take; the columns and the warps of a CTA.
-inline constexpr int kGemvMaxRows = 4, kGemvMaxColumns = 128, kGemvMaxWarps = 16;
+// The rows that the gemv kernels take; the columns and the warps of a CTA.
+inline constexpr int kMaxGemvRows = 4, kMaxGemvColumns = 128, kMaxGemvWarps = 16;
 
 // Groups of threads that share the parts of K of a few tiles, to sum them.
 inline constexpr int kPartsGroups = 8;
@@ -21,7 +21,7 @@ inline constexpr int kPartsGroups = 8;
 // Of the kernels on FP32 cores.
 struct Config {
   int block_m, block_n;
-  int stages;   // 0: of the kernels for few rows, of which there are block_m
+  int stages;   // 0: a gemv kernel, for block_m rows
   int cluster;  // of these: CTAs that share K
   int splits;   // of K
   int ctas;     // of the grid
@@ -29,7 +29,7 @@ struct Config {
 
 // All but what depends on the Config: splits, partials, tiles.
 Params make_params(const GemmProblem& problem);
-// With D's shorter side as rows, for the kernels that take few of them.
+// With D's shorter side as rows, for the gemv kernels.
 Params make_gemv_params(const GemmProblem& problem);
 // The one or the other, as a tile wants it, and the tiles.
 Params make_tile_params(const GemmProblem& problem, int block_m, int block_n);

@@ -21,7 +21,7 @@ struct Tile {
   int block_m, block_n, stages, ctas_per_sm;
   double efficiency_one, efficiency_full;
 };
-constexpr Tile kLargeOfChunks = {128, 128, 3, 2, 0.40, 0.755};
+constexpr Tile kRows16Tile = {128, 128, 3, 2, 0.40, 0.755};
 constexpr Tile kTiles[] = {
     {128, 128, 3, 2, 0.38, 0.70},
     {64, 64, 4, 6, 0.20, 0.68},
@@ -31,7 +31,7 @@ constexpr double kSlower = 0.2;  // the share of time that 4-byte copies add
 
 constexpr int fmas_per_cycle(int capability) { return capability == 80 ? 64 : 128; }  // of an SM
 constexpr double kReadBytesPerUs = 4.0e6;
-constexpr double kRoundUs = 2.0;  // filling the ring, the epilogue
+constexpr double kWaveUs = 2.0;  // filling the pipeline, the epilogue
 constexpr double kLaunchUs = 5.0;
 constexpr double kGemvUs = 1.0;  // of a stream: the first bytes, and the sum over warps
 constexpr double kGemvReduceUs = 3.0;
@@ -55,17 +55,17 @@ struct Candidate {
   const Tile* tile;
   const Params* p;
   const Copies* copies;
-  int64_t tiles, parts;  // of D; of K, that it is to have
+  int64_t tiles, splits;  // of D; of K, that it is to have
 };
 
-// Parts of K, none of which is empty.
-struct Parts {
+// Splits of K, none of which is empty.
+struct Splits {
   int64_t k_each, count, workspace_bytes;
 };
 
-Parts parts_of(const Candidate& c) {
+Splits splits_of(const Candidate& c) {
   const Params& p = *c.p;
-  const int64_t each = round_up<int64_t>(ceil_div<int64_t>(p.k, c.parts), kBlockK);
+  const int64_t each = round_up<int64_t>(ceil_div<int64_t>(p.k, c.splits), kBlockK);
   const int64_t count = p.k == 0 ? 1 : ceil_div(p.k, each);
   const int64_t workspace =
       count == 1 ? 0 : int64_t{4} * count * p.batches * p.m * p.partial_stride;
@@ -88,29 +88,29 @@ class Model {
       const bool flat = tile.block_m < tile.block_n;
       of_tile(tile, flat ? gemv_ : p_, kNoCopies, search);
     }
-    if (copies_ != nullptr) of_tile(kLargeOfChunks, p_, *copies_, search);
+    if (copies_ != nullptr) of_tile(kRows16Tile, p_, *copies_, search);
   }
 
   Estimate estimate(const Candidate& c, double) const;
 
   static Choice choice(const Candidate& c) {
-    const Parts parts = parts_of(c);
+    const Splits splits = splits_of(c);
     return {
         .config =
             Config{.block_m = c.tile->block_m,
                    .block_n = c.tile->block_n,
                    .stages = c.tile->stages,
                    .cluster = 1,
-                   .splits = static_cast<int>(parts.count),
-                   .ctas = static_cast<int>(std::min<int64_t>(c.tiles * parts.count, INT32_MAX))},
+                   .splits = static_cast<int>(splits.count),
+                   .ctas = static_cast<int>(std::min<int64_t>(c.tiles * splits.count, INT32_MAX))},
         .copies = c.copies->plan,
-        .workspace_bytes = parts.workspace_bytes + c.copies->plan.bytes};
+        .workspace_bytes = splits.workspace_bytes + c.copies->plan.bytes};
   }
 
  private:
   static constexpr Copies kNoCopies{};
 
-  // Whole K; in two or three parts, which shorten a last round that does not fill the SMs; and in
+  // Whole K; in two or three parts, which shorten a last wave that does not fill the SMs; and in
   // as many as give each SM from one CTA to all that it holds.
   template <typename Search>
   void of_tile(const Tile& tile, const Params& p, const Copies& copies, Search& search) const {
@@ -118,19 +118,20 @@ class Model {
         ceil_div<int64_t>(p.m, tile.block_m) * ceil_div<int64_t>(p.n, tile.block_n) * p.batches;
     const int64_t least = std::max<int64_t>(ceil_div(p.k, kMaxKPerSplit), 1);
     const int64_t most = std::clamp(p.k / kMinKPerSplit, least, std::max(least, kMaxSplits));
-    const auto consider = [&](int64_t parts) {
-      const Candidate c{&tile, &p, &copies, tiles, parts};
-      const Parts cut = parts_of(c);
+    const auto consider = [&](int64_t splits) {
+      const Candidate c{&tile, &p, &copies, tiles, splits};
+      const Splits cut = splits_of(c);
       if (cut.workspace_bytes > kMaxWorkspace && cut.k_each < kMaxKPerSplit) return;
       search.consider(c);
     };
     consider(least);
-    for (int64_t parts = 2; parts <= std::min<int64_t>(3, most); ++parts) {
-      if (parts > least) consider(parts);
+    for (int64_t splits = 2; splits <= std::min<int64_t>(3, most); ++splits) {
+      if (splits > least) consider(splits);
     }
     for (int per_sm = 1; per_sm <= tile.ctas_per_sm; ++per_sm) {
-      const int64_t parts = std::min(int64_t{std::max(device_.sm_count, 1)} * per_sm / tiles, most);
-      if (parts > least) consider(parts);
+      const int64_t splits =
+          std::min(int64_t{std::max(device_.sm_count, 1)} * per_sm / tiles, most);
+      if (splits > least) consider(splits);
     }
   }
 
@@ -142,16 +143,16 @@ class Model {
 Estimate Model::estimate(const Candidate& c, double) const {
   const Tile& tile = *c.tile;
   const Params& p = *c.p;
-  const auto [k_per_split, splits, workspace] = parts_of(c);
+  const auto [k_per_split, splits, workspace] = splits_of(c);
   const int sm_count = std::max(device_.sm_count, 1);
   const auto& gpu = choose::constants_of(device_);
   const double fmas_per_us = fmas_per_cycle(device_.capability) * gpu.fma_cycles_per_us;
   const int64_t per_sm = ceil_div<int64_t>(c.tiles * splits, sm_count);
-  // Rounds of as many CTAs as an SM holds, and a last one of fewer, which are slower together.
+  // Waves of as many CTAs as an SM holds, and a last one of fewer, which are slower together.
   const double one = tile.efficiency_one, full = tile.efficiency_full;
-  const int64_t rounds = per_sm / tile.ctas_per_sm, last = per_sm % tile.ctas_per_sm;
-  double waves = static_cast<double>(rounds * tile.ctas_per_sm) / full;
-  if (last > 0) waves += std::max(static_cast<double>(last) / full, 1 / one);
+  const int64_t waves = per_sm / tile.ctas_per_sm, last = per_sm % tile.ctas_per_sm;
+  double ctas = static_cast<double>(waves * tile.ctas_per_sm) / full;
+  if (last > 0) ctas += std::max(static_cast<double>(last) / full, 1 / one);
   // Rows of the tile that are copied 4 bytes at a time.
   const auto slow_rows = [&](const OperandParams& operand, int rows) {
     return c.copies->plan.any() || operand.access == Access::kRows16 ? 0.0 : rows;
@@ -159,13 +160,13 @@ Estimate Model::estimate(const Candidate& c, double) const {
   const double slow =
       (slow_rows(p.a, tile.block_m) + slow_rows(p.b, tile.block_n)) / (tile.block_m + tile.block_n);
   const double fmas = static_cast<double>(tile.block_m) * tile.block_n *
-                      static_cast<double>(k_per_split) * waves * (1 + kSlower * slow);
+                      static_cast<double>(k_per_split) * ctas * (1 + kSlower * slow);
   const double bytes = 4.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) *
                        static_cast<double>(p.batches);
-  const double rounds_us =
-      kRoundUs * static_cast<double>(ceil_div<int64_t>(per_sm, tile.ctas_per_sm));
+  const double waves_us =
+      kWaveUs * static_cast<double>(ceil_div<int64_t>(per_sm, tile.ctas_per_sm));
   const double fmas_us = fmas / fmas_per_us, dram_us = bytes / (kReadBytesPerUs * gpu.dram_speed);
-  double us = c.copies->us + kLaunchUs + rounds_us, reduce_us = 0;
+  double us = c.copies->us + kLaunchUs + waves_us, reduce_us = 0;
   us += std::max(fmas_us, dram_us);
   if (splits > 1) {
     reduce_us =
@@ -177,7 +178,7 @@ Estimate Model::estimate(const Candidate& c, double) const {
                     .dram = dram_us,
                     .mma = fmas_us,
                     .exchange = reduce_us,
-                    .epilogue = rounds_us,
+                    .epilogue = waves_us,
                     .copies = c.copies->us}};
 }
 
@@ -203,7 +204,7 @@ bool plan_copies(const GemmProblem& problem, const Params& p, const DeviceInfo& 
 int gemv_columns(const Params& p, int sm_count) {
   const int64_t columns = p.n * p.batches;
   if (p.b.access != Access::kAlongK) {
-    return columns >= int64_t{32} * sm_count ? kGemvMaxColumns : 32;
+    return columns >= int64_t{32} * sm_count ? kMaxGemvColumns : 32;
   }
   const int64_t most = columns * (p.m == 1 ? 2 : 3) / (3 * sm_count);
   if (p.k > 128 && p.k <= 512 && most >= 32) return 32;
@@ -226,10 +227,10 @@ int gemv_cluster(const Params& p, int64_t tiles, int sm_count) {
   return cluster;
 }
 
-// Few rows of D: a stream over B, in as many CTAs as keep the memory busy.
-std::optional<Scored<Choice>> stream_of_few(const Params& p, const DeviceInfo& device) {
-  if (p.m > kGemvMaxRows) return std::nullopt;
-  constexpr int64_t kSplitCtas = 48, kMinKToSplit = 4096, kMinKOfPart = 1024;
+// gemv: a stream over B, in as many CTAs as keep the memory busy.
+std::optional<Scored<Choice>> gemv_choice(const Params& p, const DeviceInfo& device) {
+  if (p.m > kMaxGemvRows) return std::nullopt;
+  constexpr int64_t kSplitCtas = 48, kMinKToSplit = 4096, kMinKOfSplit = 1024;
   const int sm_count = std::max(device.sm_count, 1);
   const bool along_k = p.b.access == Access::kAlongK;
   const int block_n = gemv_columns(p, sm_count);
@@ -237,10 +238,10 @@ std::optional<Scored<Choice>> stream_of_few(const Params& p, const DeviceInfo& d
   const int64_t least = std::max<int64_t>(ceil_div(p.k, kMaxKPerSplit), 1);
   const int64_t most = p.k < kMinKToSplit
                            ? least
-                           : std::clamp(p.k / kMinKOfPart, least, std::max(least, kMaxSplits));
+                           : std::clamp(p.k / kMinKOfSplit, least, std::max(least, kMaxSplits));
   const int cluster = device.capability == 90 && least == 1 ? gemv_cluster(p, tiles, sm_count) : 1;
-  const int64_t parts = cluster > 1 ? cluster : std::clamp(kSplitCtas / tiles, least, most);
-  const int64_t k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, parts), kBlockK);
+  const int64_t wanted = cluster > 1 ? cluster : std::clamp(kSplitCtas / tiles, least, most);
+  const int64_t k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, wanted), kBlockK);
   // Of a cluster, the last parts may be empty.
   const int64_t splits = cluster > 1 ? cluster : p.k == 0 ? 1 : ceil_div(p.k, k_per_split);
   const bool partials = splits > 1 && cluster == 1;
@@ -286,9 +287,9 @@ std::optional<Scored<Choice>> select(const GemmProblem& problem, const DeviceInf
     best = choose::pick<Choice>(Model(p, gemv, copied ? &copies : nullptr, device), listing);
   }
   choose::adjust(&best, listing, first, [](Choice& choice, Estimate&) { choice.reason = kReason; });
-  const auto few = stream_of_few(gemv, device);
-  if (few && listing != nullptr) listing->push_back(*few);
-  return few && (!best || few->estimate.us < best->estimate.us) ? few : best;
+  const auto stream = gemv_choice(gemv, device);
+  if (stream && listing != nullptr) listing->push_back(*stream);
+  return stream && (!best || stream->estimate.us < best->estimate.us) ? stream : best;
 }
 
 }  // namespace xgemm::cuda::gemm::fp32

@@ -35,6 +35,6 @@ using TileLarge = TileConfig<128, 128, 16, 8, 3, 2>;
 using TileSmall = TileConfig<64, 64, 8, 8, 4, 6>;
 using TileFlat = TileConfig<16, 128, 4, 4, 4, 6>;
 
-inline constexpr int kGemvMaxThreads = 32 * kGemvMaxWarps;  // of the gemv kernels
+inline constexpr int kMaxGemvThreads = 32 * kMaxGemvWarps;  // of the gemv kernels
 
 }  // namespace xgemm::cuda::gemm::fp32

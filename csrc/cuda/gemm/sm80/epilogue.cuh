@@ -60,8 +60,8 @@ __device__ inline void finish_row4(const Params& params, T* d, float (&x)[4], in
 }
 
 // A warp's [kRows, kColumns] of D, kStagedRows at a time: a row of fragments, or half of it. Each
-// warp has its own staging buffer, beside the ring: warps do not wait for each other, and the next
-// tile's copies go on. Rows go out whole, whatever their alignment.
+// warp has its own staging buffer, beside the pipeline: warps do not wait for each other, and the
+// next tile's copies go on. Rows go out whole, whatever their alignment.
 template <typename T, int kRows, int kColumns, int kStagedRows>
 class Epilogue {
  public:

@@ -1,5 +1,5 @@
-// Dense GEMM for every GPU from Ampere on: cp.async into a ring of shared-memory stages, ldmatrix
-// and mma.sync out of it.
+// Dense GEMM for every GPU from Ampere on: cp.async into a pipeline of shared-memory stages,
+// ldmatrix and mma.sync out of it.
 #pragma once
 
 #include "cuda/gemm/sm80/epilogue.cuh"
@@ -15,7 +15,7 @@ struct SharedStorage {
     uint16_t a[Tile::kBlockM * Tile::kBlockK];
     uint16_t b[Tile::kBlockN * Tile::kBlockK];
   };
-  Stage ring[Tile::kStages];
+  Stage stages[Tile::kStages];
   float staging[Tile::kWarpsM * Tile::kWarpsN][Tile::kStagedRows * Tile::kWarpN];  // by warps
 };
 
@@ -29,17 +29,17 @@ __global__ void __launch_bounds__(Tile::kThreads)
   using Mma = WarpMma<T, Tile, LayoutA, LayoutB>;
   using Storage = SharedStorage<Tile>;
   constexpr int kStages = Tile::kStages, kSteps = Tile::kBlockK / 16;
-  static_assert(sizeof(Storage::ring) == Fetch::kRingBytes);
+  static_assert(sizeof(Storage::stages) == Fetch::kPipelineBytes);
   static_assert(!kGeneral || kStages >= 4,
                 "a tile is flushed from registers two tiles before it is read");
   XGEMM_DYNAMIC_SHARED(char, raw_smem, 128);
   Storage& smem = *reinterpret_cast<Storage*>(raw_smem);
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const uint32_t ring = ptx::smem_address(smem.ring);
+  const uint32_t stages = ptx::smem_address(smem.stages);
 
   uint32_t index = blockIdx.x;
   int left = Work::at<Tile>(params, index).template k_tiles<Tile>();  // to compute
-  Fetch fetch(params, ring);
+  Fetch fetch(params, stages);
   // Pieces of a fetch behind the products of a tile of k, from the middle of the first k16's to the
   // last ones before the barrier's k16.
   const auto copy_behind = [&](int product) {
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   ptx::cp_async_wait_group<kStages - 2>();
   __syncthreads();
 
-  Mma mma(ring, ring + Fetch::kBytesA, warp, lane);
+  Mma mma(stages, stages + Fetch::kBytesA, warp, lane);
   uint32_t read = 0;  // byte offset of a stage
   mma.load(0, read, 0);
   while (true) {

@@ -1,4 +1,4 @@
-// What a CTA computes, and its way from global memory to the ring of stages.
+// What a CTA computes, and its way from global memory to the pipeline of stages.
 #pragma once
 
 #include <limits>
@@ -49,13 +49,13 @@ class Fetcher {
  public:
   static constexpr uint32_t kBytesA = LayoutA::kElements * 2;
   static constexpr uint32_t kStageBytes = kBytesA + LayoutB::kElements * 2;
-  static constexpr uint32_t kRingBytes = Tile::kStages * kStageBytes;
+  static constexpr uint32_t kPipelineBytes = Tile::kStages * kStageBytes;
   // Of a fetch, which copy_piece starts one by one, so that they may lie among other instructions.
   static constexpr int kPieces = kGeneral ? 0 : LoaderA::kPerThread + LoaderB::kPerThread;
 
-  // `ring`: shared-memory address of stage 0. It stands before the CTA's first tile.
-  __device__ Fetcher(const Params& params, uint32_t ring)
-      : params_(params), ring_(ring), index_(blockIdx.x - gridDim.x) {}
+  // `stages`: shared-memory address of stage 0. It stands before the CTA's first tile.
+  __device__ Fetcher(const Params& params, uint32_t stages)
+      : params_(params), stages_(stages), index_(blockIdx.x - gridDim.x) {}
 
   // How many k tiles there are to fetch before next_work.
   __device__ int left() const { return left_; }
@@ -81,12 +81,12 @@ class Fetcher {
     if constexpr (kGeneral) {
       // What the last fetch left in registers goes to its stage first; where there was none, to one
       // that is not yet, or no longer, read.
-      const uint32_t last = (write_ == 0 ? kRingBytes : write_) - kStageBytes;
-      a_.flush(ring_ + last);
-      b_.flush(ring_ + last + kBytesA);
+      const uint32_t last = (write_ == 0 ? kPipelineBytes : write_) - kStageBytes;
+      a_.flush(stages_ + last);
+      b_.flush(stages_ + last + kBytesA);
       if (!idle_) {
-        a_.fetch(ring_ + write_);
-        b_.fetch(ring_ + write_ + kBytesA);
+        a_.fetch(stages_ + write_);
+        b_.fetch(stages_ + write_ + kBytesA);
       }
     } else {
       a_.next_tile(), b_.next_tile();
@@ -95,9 +95,9 @@ class Fetcher {
   __device__ void copy_piece(int i) {
     if constexpr (!kGeneral) {
       if (i < LoaderA::kPerThread) {
-        a_.copy(ring_ + write_, i);
+        a_.copy(stages_ + write_, i);
       } else {
-        b_.copy(ring_ + write_ + kBytesA, i - LoaderA::kPerThread);
+        b_.copy(stages_ + write_ + kBytesA, i - LoaderA::kPerThread);
       }
     }
   }
@@ -108,7 +108,7 @@ class Fetcher {
 
   // Byte offset of the stage behind this one.
   __device__ static uint32_t next(uint32_t stage) {
-    return stage == kRingBytes - kStageBytes ? 0 : stage + kStageBytes;
+    return stage == kPipelineBytes - kStageBytes ? 0 : stage + kStageBytes;
   }
 
  private:
@@ -124,7 +124,7 @@ class Fetcher {
   const Params& params_;
   LoaderA a_;
   LoaderB b_;
-  uint32_t ring_, write_ = 0;  // the latter is the byte offset of a stage
+  uint32_t stages_, write_ = 0;  // the latter is the byte offset of a stage
   int left_ = 0;
   uint32_t index_;
   bool idle_ = false;

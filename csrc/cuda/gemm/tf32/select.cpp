@@ -33,7 +33,7 @@ constexpr Tile kTilesOfOne[] = {XGEMM_TF32_TILES(XGEMM_TILE)};
 // longer than the best; with three products, 0.2 % before that.
 constexpr double kLaunchUs = 3.1, kStartUs = 1.1;
 constexpr double kFmasPerCycle = 1024;  // of TF32, one SM
-constexpr double kTileUs = 1.1;         // filling the ring
+constexpr double kTileUs = 1.1;         // filling the pipeline
 constexpr double kElementUs = 9.4e-5;   // the epilogue, for each element of a tile
 constexpr double kWrongWayUs = 1.7;     // more, where D is contiguous along Y
 // The epilogue for each element of a D that is not aligned, contiguous along X and along Y: these

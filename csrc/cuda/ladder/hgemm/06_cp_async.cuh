@@ -1,4 +1,4 @@
-// Ladder hgemm, rung 6: a ring of four tiles, filled by cp.async.
+// Ladder hgemm, rung 6: a pipeline of four tiles, filled by cp.async.
 //
 // Source:    ours: what the product's kernel for Ampere does (csrc/cuda/gemm/sm80), step by step.
 // Changed:   tiles are copied by cp.async, three of them ahead; one __syncthreads a tile.

@@ -56,7 +56,7 @@ __device__ inline layout::Place place_of(const Matrices& x) {
 struct Copier {
   const __half *a, *b;
   int64_t step_a, step_b;  // from one copy to the next
-  uint32_t to_a, to_b;     // in the first of the ring's tiles
+  uint32_t to_a, to_b;     // in the first of the pipeline's tiles
   int left;                // tiles that are still to be copied
 
   __device__ Copier(const Matrices& x, const Tiles& tiles, layout::Place place, int tid)
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads) gemm_kernel(Matrices x) {
   Sums sums = {};
   Fragments fragments[2];
   fragments[0].load(a, b, 0, 0);
-  int read = 0, write = kLast;  // bytes from the first tile of the ring
+  int read = 0, write = kLast;  // bytes from the first tile of the pipeline
 #pragma unroll 1
   for (int k0 = 0; k0 < x.k; k0 += kBlockK) {
 #pragma unroll

@@ -82,8 +82,8 @@ __device__ inline void store(const Matrices& x, const Sums& sums, int row, int c
 }
 
 __global__ void __launch_bounds__(kThreads) gemm_kernel(Matrices x) {
-  using Ring = Tiles[2];
-  XGEMM_STATIC_SHARED(Ring, tiles);
+  using Buffers = Tiles[2];
+  XGEMM_STATIC_SHARED(Buffers, tiles);
   const int tid = static_cast<int>(threadIdx.x);
   const int row = tid / 16 * kThreadTile, column = tid % 16 * kThreadTile;
   Sums sums{};

@@ -92,8 +92,8 @@ __device__ inline void store(const Matrices& x, const Sums& sums, int row, int c
 }
 
 __global__ void __launch_bounds__(kThreads) gemm_kernel(Matrices x) {
-  using Ring = Tiles[2];
-  XGEMM_STATIC_SHARED(Ring, tiles);
+  using Buffers = Tiles[2];
+  XGEMM_STATIC_SHARED(Buffers, tiles);
   const int tid = static_cast<int>(threadIdx.x);
   const int warp = tid / 32, lane = tid % 32;
   const int row = warp / 2 * kWarpM + lane / 8 * 4, column = warp % 2 * kWarpN + lane % 8 * 4;

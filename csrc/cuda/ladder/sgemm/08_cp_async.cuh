@@ -1,7 +1,7 @@
 // Ladder sgemm, rung 8: cp.async.
 //
 // Source:    ours: what the product's fp32 kernel for Ampere does, with everything else left out.
-// Changed:   tiles of 16 k are copied by cp.async into a ring of three, without passing through
+// Changed:   tiles of 16 k are copied by cp.async into a pipeline of three, without passing through
 //            registers; addresses are kept and advanced, not computed; sums are stored as they are.
 // Published: nothing.
 //
@@ -46,7 +46,7 @@ inline constexpr int kSmemBytes = kStages * sizeof(Tiles);
 struct Copier {
   const float *a, *b;
   int64_t step_a, step_b;  // from one copy's rows to the next's
-  uint32_t to_a, to_b;     // in the first of the ring's tiles
+  uint32_t to_a, to_b;     // in the first of the pipeline's tiles
   int left;                // tiles that are still to be copied
 
   __device__ Copier(const Matrices& x, const Tiles& tiles, int tid)
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_kernel(Matrices x) {
   ptx::cp_async_wait_group<kStages - 2>();
   __syncthreads();
   fragments[0].load(a, b, 0);
-  int read = 0, write = kLast;  // bytes from the first tile of the ring
+  int read = 0, write = kLast;  // bytes from the first tile of the pipeline
 #pragma unroll 1
   for (int k0 = 0; k0 < x.k; k0 += kBlockK) {
     copier.copy(write);

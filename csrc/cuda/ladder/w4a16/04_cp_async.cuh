@@ -1,4 +1,4 @@
-// Ladder w4a16, rung 4: a ring of four stages, filled by cp.async.
+// Ladder w4a16, rung 4: a pipeline of four stages, filled by cp.async.
 //
 // Source:    MARLIN (Frantar et al., arXiv 2408.11743).
 // Changed:   tiles of W, X and the scales are copied by cp.async, three ahead; X is swizzled; a
@@ -98,12 +98,12 @@ __global__ void __launch_bounds__(kThreads) gemm_kernel(Operands x) {
   const int row = static_cast<int>(blockIdx.y) * kRows;
   Sums<kRows> sums = {};
   Copier<kRows> copier(x, stages[0], row, tid);
-  constexpr int kStage = sizeof(Stage<kRows>), kRing = kStages * kStage;
+  constexpr int kStage = sizeof(Stage<kRows>), kPipeline = kStages * kStage;
   int left = x.k / kBlockK, write = 0;  // tiles to be copied; bytes from the first stage
   const auto copy_next = [&] {
     if (left-- > 0) copier.copy(write, tid);
     ptx::cp_async_commit_group();
-    write = write + kStage == kRing ? 0 : write + kStage;
+    write = write + kStage == kPipeline ? 0 : write + kStage;
   };
   for (int tile = 0; tile < kStages - 1; ++tile) copy_next();
   for (int tile = 0; tile < x.k / kBlockK; ++tile) {

@@ -125,12 +125,12 @@ __global__ void __launch_bounds__(kThreads, kRows == 16 ? 2 : 1)
   const int first = stripe * share, end = min(first + share, count);
   Tile<kRows> tile(x, first);
   Copier<kRows> copier(x, shared.stages[0], first, tid);
-  constexpr int kStage = sizeof(Stage<kRows>), kRing = kStages * kStage;
+  constexpr int kStage = sizeof(Stage<kRows>), kPipeline = kStages * kStage;
   int left = end - first, write = 0, read = 0;  // tiles to be copied; bytes; a stage's number
   const auto copy_next = [&] {
     if (left-- > 0) copier.copy(x, write, tid);
     ptx::cp_async_commit_group();
-    write = write + kStage == kRing ? 0 : write + kStage;
+    write = write + kStage == kPipeline ? 0 : write + kStage;
   };
   for (int stage = 0; stage < kStages - 1; ++stage) copy_next();
   Sums<kRows> sums = {};

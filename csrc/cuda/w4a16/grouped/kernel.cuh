@@ -1,9 +1,9 @@
 // A mixture of experts by mma.sync: each CTA multiplies some rows of one expert by 64 columns of
 // its weight, which all of its warps share along k.
 //
-// A warp has a ring of its own: it waits for its own copies, so that no barrier of the CTA is in
-// the main loop. Each warp takes a part of k, and the warps' sums are added in order, whatever the
-// tile: a row's bits do not depend on the other rows.
+// A warp has a pipeline of its own: it waits for its own copies, so that no barrier of the CTA is
+// in the main loop. Each warp takes a part of k, and the warps' sums are added in order, whatever
+// the tile: a row's bits do not depend on the other rows.
 #pragma once
 
 #include "cuda/ptx/cp_async.h"
@@ -31,12 +31,13 @@ __device__ inline void wait_for_groups(int pending) {
   }
 }
 
-// From global memory to a warp's ring.
+// From global memory to a warp's pipeline.
 template <typename Tile>
 class WarpLoader {
  public:
-  __device__ WarpLoader(const Params& p, const Halves& halves, int expert, uint32_t ring, int lane)
-      : p_(p), ring_(ring), lane_(lane), pieces_(p.format.unit_bytes / 16) {
+  __device__ WarpLoader(const Params& p, const Halves& halves, int expert, uint32_t pipeline,
+                        int lane)
+      : p_(p), pipeline_(pipeline), lane_(lane), pieces_(p.format.unit_bytes / 16) {
     const int half_bytes = p.format.unit_bytes / 2;
     // Piece i of a unit comes from first_ + 16 i, or from second_ + 16 i in its second half.
     first_ = half_of_unit(p, expert, halves.first, half_bytes) + lane * 16;
@@ -74,7 +75,7 @@ class WarpLoader {
   }
 
   __device__ uint32_t stage_at(int stage) const {
-    return ring_ + stage * Tile::stage_bytes(p_.format.unit_bytes);
+    return pipeline_ + stage * Tile::stage_bytes(p_.format.unit_bytes);
   }
 
  private:
@@ -86,7 +87,7 @@ class WarpLoader {
   static constexpr int kMaxPieces = ceil_div(sm80::kMaxUnitBytes / 16, 32);
 
   const Params& p_;
-  uint32_t ring_;
+  uint32_t pipeline_;
   int lane_, pieces_;
   const uint8_t *first_, *second_;
 };
@@ -177,10 +178,10 @@ __global__ void __launch_bounds__(kThreads, Tile::kCtasPerSm)
 
   auto* x_rows = reinterpret_cast<const char**>(smem);
   auto* channel_scales = reinterpret_cast<uint16_t*>(smem + Tile::kRowsBytes);
-  char* const rings = smem + Tile::kRowsBytes + kChannelBytes;
+  char* const pipelines = smem + Tile::kRowsBytes + kChannelBytes;
   const int stages = p.stages, stage_bytes = Tile::stage_bytes(p.format.unit_bytes);
-  char* ring = rings + warp * stages * stage_bytes;
-  const WarpLoader<Tile> loader(p, halves, rows.expert, ptx::smem_address(ring), lane);
+  char* pipeline = pipelines + warp * stages * stage_bytes;
+  const WarpLoader<Tile> loader(p, halves, rows.expert, ptx::smem_address(pipeline), lane);
   const int first = begin_of_part(p.units, warp), steps = begin_of_part(p.units, warp + 1) - first;
   // The weight first: where it lies is known before the rows are.
 #pragma unroll 1
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(kThreads, Tile::kCtasPerSm)
   for (int step = 0; step < steps; ++step) {
     wait_for_groups(stages - 1);  // this lane's copies of the stage have landed,
     __syncwarp();                 // and so have the others'
-    const char* at = ring + stage * stage_bytes;
+    const char* at = pipeline + stage * stage_bytes;
     mma.multiply(ptx::smem_address(at), at + Tile::kXBytes);
     __syncwarp();  // all have read it
     const int next = step + stages;
@@ -213,8 +214,8 @@ __global__ void __launch_bounds__(kThreads, Tile::kCtasPerSm)
   }
   mma.finish();
   ptx::cp_async_wait_group<0>();
-  __syncthreads();  // the rings become the staging buffer
-  auto* staging = reinterpret_cast<float*>(rings);
+  __syncthreads();  // the pipelines become the staging buffer
+  auto* staging = reinterpret_cast<float*>(pipelines);
   stage_sums<Tile>(mma.acc, staging, warp, lane);
   __syncthreads();
   store_rows<T, Tile>(p, halves, rows, staging, thread);

@@ -43,7 +43,7 @@ struct Plan {
   bool wgmma;       // by wgmma, else by mma.sync: the same bits
   int block_m;      // rows of an expert that a CTA multiplies
   int ctas;         // by wgmma, which take the tiles by turns
-  int stages;       // by mma.sync, of each warp's ring
+  int stages;       // by mma.sync, of each warp's pipeline
   int64_t tiles;    // at the most, over all experts
   bool copy_x;      // into rows that whole copies can read, in the order of the expert's channels
   bool gate_after;  // by a kernel of its own: the halves of columns are not aligned

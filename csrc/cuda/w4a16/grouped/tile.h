@@ -49,8 +49,8 @@ struct TileConfig {
     return kXBytes + unit_bytes;
   }
   XGEMM_HOST_DEVICE static constexpr int shared_bytes(int unit_bytes, int stages) {
-    const int rings = kWarps * stages * stage_bytes(unit_bytes);
-    return kRowsBytes + kChannelBytes + (rings > kStagingBytes ? rings : kStagingBytes);
+    const int pipelines = kWarps * stages * stage_bytes(unit_bytes);
+    return kRowsBytes + kChannelBytes + (pipelines > kStagingBytes ? pipelines : kStagingBytes);
   }
 };
 

@@ -8,7 +8,7 @@ namespace xgemm::cuda::w4a16::sm80 {
 struct Config {
   int block_m, block_n;
   int warps;
-  int stages;               // of the ring that a CTA keeps full
+  int stages;               // of the pipeline that a CTA keeps full
   int splits;               // of K, by CTAs
   int64_t ctas;             // of all launches
   int64_t rows_per_launch;  // so that the partial sums fit into the workspace

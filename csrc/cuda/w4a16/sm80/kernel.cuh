@@ -1,5 +1,5 @@
 // W4A16 for every GPU from Ampere on: whole units of the packed weight and rows of X by cp.async
-// into a ring of stages, mma.sync out of it, D^T = W X^T.
+// into a pipeline of stages, mma.sync out of it, D^T = W X^T.
 #pragma once
 
 #include "common/math.h"
@@ -92,10 +92,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
   const int warp_n = warp % Tile::kWarpsN, warp_m = warp / Tile::kWarpsN % Tile::kWarpsM;
   const int warp_k = warp / (Tile::kWarpsN * Tile::kWarpsM);
   auto* channel_scales = reinterpret_cast<uint16_t*>(smem);
-  char* ring = smem + Tile::kChannelBytes;
+  char* pipeline = smem + Tile::kChannelBytes;
 
   const Work work = Work::at<Tile>(params, blockIdx.x);
-  Loader<Tile> loader(params, work, ptx::smem_address(ring), thread);
+  Loader<Tile> loader(params, work, ptx::smem_address(pipeline), thread);
   const int steps = ceil_div(work.unit_end - work.unit, Tile::kWarpsK);
   const int stages = params.stages;
 #pragma unroll 1
@@ -122,15 +122,15 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
     __syncthreads();              // and as far as the others did; all have read the one before
     if (step + stages - 1 < steps) loader.fetch(write);
     ptx::cp_async_commit_group();
-    const char* stage = ring + read * stage_bytes;
+    const char* stage = pipeline + read * stage_bytes;
     if (step < warp_steps) mma.multiply(ptx::smem_address(stage) + warp_x, stage + warp_unit);
     read = read + 1 == stages ? 0 : read + 1;
     write = write + 1 == stages ? 0 : write + 1;
   }
   ptx::cp_async_wait_group<0>();
-  __syncthreads();  // the ring becomes the staging buffer
-  store_tile<T, Tile>(params, work, mma.acc, reinterpret_cast<float*>(ring), thread, warp_m, warp_n,
-                      warp_k);
+  __syncthreads();  // the pipeline becomes the staging buffer
+  store_tile<T, Tile>(params, work, mma.acc, reinterpret_cast<float*>(pipeline), thread, warp_m,
+                      warp_n, warp_k);
 }
 
 }  // namespace xgemm::cuda::w4a16::sm80

@@ -16,23 +16,20 @@ struct Work {
   template <typename Tile>
   __device__ static Work at(const Params& params, uint32_t index) {
     Work work;
-    uint32_t in_plane = index, first = 0, row = 0, column = index;
+    layout::PlaceOf<uint32_t> place = {0, index};
     work.split = 0;
     if (params.splits > 1) {
       const uint32_t tiles = params.tiles_m * params.tiles_n;
       work.split = static_cast<int>(index / tiles);
-      in_plane = column = index % tiles;
+      place.column = index % tiles;
     }
     if (params.tiles_m > 1) {
-      constexpr uint32_t kGroupRows = 2048 / Tile::kBlockM;  // layout::grouped_tile, written out
-      first = in_plane / (kGroupRows * params.tiles_n) * kGroupRows;
-      const uint32_t height = min(params.tiles_m - first, kGroupRows);
-      const uint32_t in_group = in_plane - first * params.tiles_n;
-      row = in_group % height;
-      column = in_group / height;
+      constexpr uint32_t kGroupRows = 2048 / Tile::kBlockM;
+      place =
+          layout::grouped_tile<uint32_t>(place.column, params.tiles_m, params.tiles_n, kGroupRows);
     }
-    work.m = int64_t{first + row} * Tile::kBlockM;
-    work.n = int64_t{column} * Tile::kBlockN;
+    work.m = int64_t{place.row} * Tile::kBlockM;
+    work.n = int64_t{place.column} * Tile::kBlockN;
     work.unit = work.split * params.units_per_split;
     work.unit_end = min(work.unit + params.units_per_split, params.units);
     return work;
@@ -48,8 +45,8 @@ __device__ constexpr int x_offset(int row, int chunk) {
 template <typename Tile>
 class Loader {
  public:
-  __device__ Loader(const Params& params, const Work& work, uint32_t ring, int thread)
-      : ring_(ring), stage_bytes_(Tile::stage_bytes(params.unit_bytes)) {
+  __device__ Loader(const Params& params, const Work& work, uint32_t pipeline, int thread)
+      : pipeline_(pipeline), stage_bytes_(Tile::stage_bytes(params.unit_bytes)) {
     const int line = thread / kChunks, chunk = thread % kChunks;  // of [kWarpsK][kBlockM] lines
     const int row = line % Tile::kBlockM, k = line / Tile::kBlockM * kUnitK + chunk * 8;
     x_ = static_cast<const char*>(params.x) +
@@ -72,7 +69,7 @@ class Loader {
 
   // Starts the copy of the next kWarpsK units of k to stage `stage`.
   __device__ void fetch(int stage) {
-    const uint32_t to = ring_ + stage * stage_bytes_;
+    const uint32_t to = pipeline_ + stage * stage_bytes_;
     const int bytes = min(units_left_, Tile::kWarpsK) * unit_bytes_ - first_;
 #pragma unroll  // a loop with a branch would be 60 instructions more
     for (int i = 0; i < kMaxWeightCopies; ++i) {
@@ -106,7 +103,7 @@ class Loader {
   static_assert(Tile::kBlockM % kRowStep == 0 || kRowStep % Tile::kBlockM == 0,
                 "whole rounds make a unit, or whole units a round");
 
-  uint32_t ring_;
+  uint32_t pipeline_;
   int stage_bytes_;
   const char* x_;
   int64_t x_row_step_;  // bytes

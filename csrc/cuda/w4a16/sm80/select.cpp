@@ -16,9 +16,9 @@ using choose::Estimate;
 using choose::Listing;
 using choose::Scored;
 
-// A tile with a ring, and the microseconds that a CTA takes: for a unit's k where it has the SM to
-// itself and, of each, where the SM holds all it can, and for the rest: until the ring is full, and
-// to store.
+// A tile with its stages, and the microseconds that a CTA takes: for a unit's k where it has the SM
+// to itself and, of each, where the SM holds all it can, and for the rest: until the pipeline is
+// full, and to store.
 struct Way {
   int block_m, block_n, warps, warps_k, most_ctas;
   bool scaled_weights;
@@ -44,10 +44,10 @@ constexpr Way kWays[] = {
     way<Tile32>(4, 0.273, 0.273, 1.36),    way<Tile32Wide>(2, 0.437, 0.416, 2.09),
     way<Tile64>(2, 0.972, 0.748, 1.92),    way<Tile64Wide>(2, 1.467, 1.372, 3.92),
 };
-constexpr double kLaunchMicroseconds = 5.6;
-constexpr double kReduceMicroseconds = 3.4;  // the second launch of split-K
-constexpr double kReduceBytesPerMicrosecond = 2.3e6;
-constexpr double kReadBytesPerMicrosecond = 4.1e6;  // of the weight, by the whole GPU
+constexpr double kLaunchUs = 5.6;
+constexpr double kReduceUs = 3.4;  // the second launch of split-K
+constexpr double kReduceBytesPerUs = 2.3e6;
+constexpr double kReadBytesPerUs = 4.1e6;  // of the weight, by the whole GPU
 constexpr int kSplits[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64};
 
 // Shared memory of a multiprocessor.
@@ -74,16 +74,16 @@ Fit fit(const Way& way, int unit_bytes, int capability) {
 struct Candidate {
   const Way* way;
   Fit fit;
-  int64_t tiles, parts;  // of D; of K, that it is to have
+  int64_t tiles, splits;  // of D; of K, that it is to have
 };
 
-// Parts of K, none of which is empty.
-struct Parts {
+// Splits of K, none of which is empty.
+struct Splits {
   int64_t units_each, count;
 };
 
-Parts parts_of(const Candidate& c, const Params& p) {
-  const int64_t each = round_up<int64_t>(ceil_div<int64_t>(p.units, c.parts), c.way->warps_k);
+Splits splits_of(const Candidate& c, const Params& p) {
+  const int64_t each = round_up<int64_t>(ceil_div<int64_t>(p.units, c.splits), c.way->warps_k);
   return {each, p.units == 0 ? 1 : ceil_div<int64_t>(p.units, each)};
 }
 
@@ -117,51 +117,49 @@ class Model {
     }
   }
 
-  // In as many parts of K as leave each SM no more CTAs than it can hold three times.
+  // In as many splits of K as leave each SM no more CTAs than it can hold three times.
   template <typename Search>
   void of_way(const Way& way, Search& search) const {
     const Fit here = fit(way, p_.unit_bytes, capability_);
     if (here.ctas == 0) return;
     const int64_t tiles = tiles_of(way, p_);
-    for (const int parts : kSplits) {
-      if (parts > 1 && tiles * parts > int64_t{3} * here.ctas * sm_count_) break;
-      if (parts > 1 && parts * way.warps_k > p_.units) break;
-      search.consider({&way, here, tiles, parts});
+    for (const int splits : kSplits) {
+      if (splits > 1 && tiles * splits > int64_t{3} * here.ctas * sm_count_) break;
+      if (splits > 1 && splits * way.warps_k > p_.units) break;
+      search.consider({&way, here, tiles, splits});
     }
   }
 
   Estimate estimate(const Candidate& c, double) const {
-    const auto [units_each, splits] = parts_of(c, p_);
+    const auto [units_each, splits] = splits_of(c, p_);
     const int64_t per_sm = ceil_div<int64_t>(c.tiles * splits, sm_count_);  // the busiest one
-    const int64_t rounds = per_sm / c.fit.ctas, rest = per_sm % c.fit.ctas;
+    const int64_t waves = per_sm / c.fit.ctas, rest = per_sm % c.fit.ctas;
     const auto units = static_cast<double>(units_each);
     // Of a unit, at the clock that the times were measured at.
     const double unit_full_us = c.way->unit_full_us / gpu_.clock_speed;
     const double unit_alone_us = c.way->unit_alone_us / gpu_.clock_speed;
     double busy =
-        static_cast<double>(rounds) * (c.fit.ctas * units * unit_full_us + c.way->fixed_us);
+        static_cast<double>(waves) * (c.fit.ctas * units * unit_full_us + c.way->fixed_us);
     if (rest > 0) {
       const double unit_us = rest > 1 ? static_cast<double>(rest) * unit_full_us : unit_alone_us;
       busy += units * unit_us + c.way->fixed_us;
     }
     const auto weight = static_cast<double>(p_.weight_rows * p_.units) * p_.unit_bytes;
-    const double dram = weight / (kReadBytesPerMicrosecond * gpu_.dram_speed);
+    const double dram = weight / (kReadBytesPerUs * gpu_.dram_speed);
     double reduce = 0;
     if (splits > 1) {
       const double partials = 4.0 * static_cast<double>(splits * p_.m * p_.partial_stride);
-      reduce = kReduceMicroseconds + partials / (kReduceBytesPerMicrosecond * gpu_.dram_speed);
+      reduce = kReduceUs + partials / (kReduceBytesPerUs * gpu_.dram_speed);
     }
-    const double copies = copy_x_ ? kLaunchMicroseconds : 0;
-    return {.us = kLaunchMicroseconds + std::max(busy, dram) + reduce + copies,
-            .parts = {.launch = kLaunchMicroseconds,
-                      .dram = dram,
-                      .mma = busy,
-                      .exchange = reduce,
-                      .copies = copies}};
+    const double copies = copy_x_ ? kLaunchUs : 0;
+    return {
+        .us = kLaunchUs + std::max(busy, dram) + reduce + copies,
+        .parts = {
+            .launch = kLaunchUs, .dram = dram, .mma = busy, .exchange = reduce, .copies = copies}};
   }
 
   Choice choice(const Candidate& c) const {
-    const int64_t splits = parts_of(c, p_).count;
+    const int64_t splits = splits_of(c, p_).count;
     const int64_t rows = rows_per_launch(p_, static_cast<int>(splits));
     const int64_t partials =
         splits == 1 ? 0 : round_up<int64_t>(4 * splits * rows * p_.partial_stride, 256);
@@ -192,7 +190,7 @@ class Model {
   bool copy_x_;
 };
 
-// The parts of K of one way.
+// The splits of K of one way.
 struct OrderModel : Model {
   const Way& way;
 
@@ -202,9 +200,9 @@ struct OrderModel : Model {
   }
 };
 
-// All ways with a given order of K: its parts, and warps along it.
+// All ways with a given order of K: its splits, and warps along it.
 struct InvariantModel : Model {
-  int64_t parts;
+  int64_t splits;
   int warps_k;
 
   template <typename Search>
@@ -212,7 +210,7 @@ struct InvariantModel : Model {
     for (const Way& way : kWays) {
       const Fit here = fit_of(way);
       if (way.warps_k != warps_k || way.scaled_weights || here.ctas == 0) continue;
-      search.consider({&way, here, tiles_of(way, params()), parts});
+      search.consider({&way, here, tiles_of(way, params()), splits});
     }
   }
 };
@@ -226,8 +224,8 @@ InvariantModel invariant(const Problem& problem, const Params& p, const DeviceIn
   of_16_rows.m = 16;
   const OrderModel order{Model(problem, of_16_rows, device), kOrder};
   const auto best = choose::best_of<Choice>(order);
-  const int64_t parts = best ? parts_of(best->candidate, of_16_rows).count : 1;
-  return {Model(problem, p, device), parts, kOrder.warps_k};
+  const int64_t splits = best ? splits_of(best->candidate, of_16_rows).count : 1;
+  return {Model(problem, p, device), splits, kOrder.warps_k};
 }
 
 }  // namespace

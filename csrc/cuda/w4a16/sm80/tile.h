@@ -45,8 +45,8 @@ struct TileConfig {
     return kXBytes + kUnitRows * kWarpsK * unit_bytes;
   }
   XGEMM_HOST_DEVICE static constexpr int shared_bytes(int unit_bytes, int stages) {
-    const int ring = stages * stage_bytes(unit_bytes);
-    return kChannelBytes + (ring > kStagingBytes ? ring : kStagingBytes);
+    const int pipeline = stages * stage_bytes(unit_bytes);
+    return kChannelBytes + (pipeline > kStagingBytes ? pipeline : kStagingBytes);
   }
 };
 

@@ -75,8 +75,8 @@ struct WarpFragments {
         column(kSliced ? 0 : warp % Tile::kWarpsN * Tile::kWarpN),
         lane(lane),
         slice(kSliced ? warp : 0),
-        read_a_(ptx::smem_address(smem.ring[0].a), row, slice, lane),
-        read_b_(ptx::smem_address(smem.ring[0].b), column, slice, lane) {}
+        read_a_(ptx::smem_address(smem.stages[0].a), row, slice, lane),
+        read_b_(ptx::smem_address(smem.stages[0].b), column, slice, lane) {}
 
   __device__ void load(uint32_t stage, int pair) {
     read_a_.load(a_[pair % 2], stage, pair);

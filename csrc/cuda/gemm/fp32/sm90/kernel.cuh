@@ -10,6 +10,7 @@
 #include "cuda/gemm/fp32/sm90/multiply_f64.cuh"
 #include "cuda/gemm/fp32/sm90/multiply_tf32.cuh"
 #include "cuda/shared_memory.h"
+#include "cuda/tile/pipeline_state.cuh"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
@@ -41,36 +42,33 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
   mine.load(0, 0);
   mine.start();
   constexpr int kPairs = Tile::kPairs;
-  constexpr uint32_t kStageBytes = sizeof(smem.ring[0]);
-  // (Not PipelineState: it makes other machine code of 40 of 55 kernels, which is not timed.)
-  int stage = 0;
-  uint32_t parity = 0;
+  constexpr uint32_t kStageBytes = sizeof(smem.stages[0]);
+  PipelineState<Tile::kStages> state;
 #pragma unroll 1
   for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
-    int next = stage;
+    PipelineState<Tile::kStages> next = state;
     const int pairs = k_tile == k_tiles - 1 ? pairs_of_last : kPairs;
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
       if (pair > 0 && pair >= pairs) break;
       if (pair == kPairs - 1) {
-        next = stage == Tile::kStages - 1 ? 0 : stage + 1;
-        if (next == 0) parity ^= 1;
-        loader.wait(k_tile + 1, next, parity);
+        next.advance();
+        loader.wait(k_tile + 1, next.stage, next.parity);
       }
-      mine.load(next * kStageBytes, (pair + 1) % kPairs);
+      mine.load(next.stage * kStageBytes, (pair + 1) % kPairs);
       mine.multiply(pair, 0);
       if (pair == kPairs - 1) {
-        loader.fetch(k_tile + Tile::kPrefetched, (stage + Tile::kPrefetched) % Tile::kStages);
+        loader.fetch(k_tile + Tile::kPrefetched, (state.stage + Tile::kPrefetched) % Tile::kStages);
       }
       mine.multiply(pair, 1);
     }
-    stage = next;
+    state = next;
   }
   ptx::griddep_launch_dependents();
-  // Of the ring, once everybody has left it.
+  // Of the pipeline, once everybody has left it.
   __syncthreads();
-  auto& staged = *reinterpret_cast<StagedSums<Tile>*>(smem.ring);
-  static_assert(sizeof(staged) <= sizeof(smem.ring));
+  auto& staged = *reinterpret_cast<StagedSums<Tile>*>(smem.stages);
+  static_assert(sizeof(staged) <= sizeof(smem.stages));
   staged.template put<kAAlongK, kBAlongK>(mine);
   __syncthreads();
   store_sums<Tile>(params.problem, work_tile, staged, thread / 32, mine.lane);

@@ -45,7 +45,7 @@ class TmaLoader {
   __device__ void fetch(int tile, int stage) const {
     if (tile >= k_tiles_ || !ptx::elect_one()) return;
     uint64_t* full = &smem_.full[stage];
-    auto& to = smem_.ring[stage];
+    auto& to = smem_.stages[stage];
 #pragma unroll
     for (int first = 0; first < kGroups; first += Tile::kWarps) {
       if (first + warp_ >= kGroups) break;
@@ -189,8 +189,8 @@ class CopyLoader {
     if (tile < k_tiles_) {
 #pragma unroll
       for (int box = 0; box < Tile::kBoxes; ++box) {
-        a_.fetch(ptx::smem_address(smem_.ring[stage].a[box]));
-        b_.fetch(ptx::smem_address(smem_.ring[stage].b[box]));
+        a_.fetch(ptx::smem_address(smem_.stages[stage].a[box]));
+        b_.fetch(ptx::smem_address(smem_.stages[stage].b[box]));
       }
     }
     ptx::cp_async_commit_group();

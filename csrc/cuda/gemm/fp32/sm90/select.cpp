@@ -19,7 +19,7 @@ using choose::Scored;
 struct Tile {
   const TileShape* shape;
   // The share of the FP64 tensor cores' rate that four, eight ... warps of an SM reach in their
-  // main loops, where TMA loads and where threads copy.
+  // mainloops, where TMA loads and where threads copy.
   double of_tma[4], of_copies[3];
   double bytes_per_us;  // of all that is read and stored
 };
@@ -41,12 +41,12 @@ constexpr double kWaveUs = 0.28, kFourWarpsUs = 0.18;
 constexpr double kFmasPerCycle = 128;  // of an SM
 constexpr double kStartUs = 5.4;       // the launch, and until the first tile has come
 constexpr double kStoreBytesPerUs = 6.5e6;
-constexpr double kPartsUs = 3.4, kPartsBytesPerUs = 3.3e6;  // the sum of parts, a second launch
-constexpr double kPartUs = 0.046;                           // more, for each part of a tile over 8
-constexpr double kCopyUs = 2.95, kCopyBytesPerUs = 4.4e6;   // one launch for both operands
+constexpr double kReduceUs = 3.4, kReduceBytesPerUs = 3.3e6;  // the sum of parts, a second launch
+constexpr double kSplitUs = 0.046;                         // more, for each part of a tile over 8
+constexpr double kCopyUs = 2.95, kCopyBytesPerUs = 4.4e6;  // one launch for both operands
 
 constexpr int64_t kMaxWorkspace = int64_t{1} << 28;  // of parts
-constexpr int64_t kMaxParts = 12, kMaxPartsOfFew = 264;
+constexpr int64_t kMaxSplits = 12, kMaxSplitsOfFewTiles = 264;
 
 // How operands get to the kernel.
 struct Operands {
@@ -92,7 +92,7 @@ class Side {
       const int64_t whole = (waves - last) * slots_;
       if (whole == tiles_ || (last == 2 && whole > 0)) continue;
       const int64_t split_tiles = tiles_ - whole;
-      for (int64_t splits = 2; splits <= kMaxParts && split_tiles * splits <= 4 * slots_;
+      for (int64_t splits = 2; splits <= kMaxSplits && split_tiles * splits <= 4 * slots_;
            ++splits) {
         // None of them empty.
         if (ceil_div(k_tiles_, ceil_div(k_tiles_, splits)) != splits) continue;
@@ -101,10 +101,11 @@ class Side {
       if (whole > 0 || shape_.warps() == 1) continue;
       // Few tiles: as many parts as give each SM from one to all that it holds.
       for (int per_sm = 1; per_sm <= per_sm_; ++per_sm) {
-        const int64_t per_part = ceil_div(
-            k_tiles_, std::clamp<int64_t>(int64_t{sm_count_} * per_sm / tiles_, 1, kMaxPartsOfFew));
-        const int64_t splits = ceil_div(k_tiles_, per_part);
-        if (splits > kMaxParts) consider({this, 0, splits}, search);
+        const int64_t k_tiles_each = ceil_div(
+            k_tiles_,
+            std::clamp<int64_t>(int64_t{sm_count_} * per_sm / tiles_, 1, kMaxSplitsOfFewTiles));
+        const int64_t splits = ceil_div(k_tiles_, k_tiles_each);
+        if (splits > kMaxSplits) consider({this, 0, splits}, search);
       }
     }
   }
@@ -115,20 +116,20 @@ class Side {
     if (c.whole > 0) busy_us += waves_us(c.whole, p_.k);
     if (parts > 0) busy_us += waves_us(parts, ceil_div(k_tiles_, c.splits) * shape_.stage_depth());
     const double store_us = store_bytes_ / (kStoreBytesPerUs * gpu_.dram_speed);
-    double us = kStartUs + operands_.us + std::max(busy_us, stream_us_) + store_us, parts_us = 0;
+    double us = kStartUs + operands_.us + std::max(busy_us, stream_us_) + store_us, reduce_us = 0;
     if (parts > 0) {
       // Threads share those of few tiles.
-      const double part_us = c.whole > 0 ? kPartUs : kPartUs / kPartsGroups;
-      parts_us = kPartsUs +
-                 static_cast<double>(parts_bytes(c)) / (kPartsBytesPerUs * gpu_.dram_speed) +
-                 part_us * static_cast<double>(std::max<int64_t>(c.splits - 8, 0));
-      us += parts_us;
+      const double split_us = c.whole > 0 ? kSplitUs : kSplitUs / kPartsGroups;
+      reduce_us = kReduceUs +
+                  static_cast<double>(parts_bytes(c)) / (kReduceBytesPerUs * gpu_.dram_speed) +
+                  split_us * static_cast<double>(std::max<int64_t>(c.splits - 8, 0));
+      us += reduce_us;
     }
     return {.us = us,
             .parts = {.launch = kStartUs,
                       .dram = stream_us_,
                       .mma = busy_us,
-                      .exchange = parts_us,
+                      .exchange = reduce_us,
                       .epilogue = store_us,
                       .copies = operands_.us}};
   }

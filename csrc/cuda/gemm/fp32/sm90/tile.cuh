@@ -40,7 +40,7 @@ struct SharedStorage {
     float a[Tile::kBoxes][kDepth * Tile::kBlockM];
     float b[Tile::kBoxes][kDepth * Tile::kBlockN];
   };
-  alignas(1024) Stage ring[Tile::kStages];
+  alignas(1024) Stage stages[Tile::kStages];
   uint64_t full[Tile::kStages];
 };
 

@@ -14,7 +14,7 @@ template <typename T, typename Tile, bool kWideMn, bool kNarrowMn>
 Status launch_kernel(const Params& params, int ctas, cudaStream_t stream) {
   const auto kernel = skinny_kernel<T, Tile, kWideMn, kNarrowMn>;
   const int smem = params.stages * stage_bytes(params.rows, Tile::kColumns) +
-                   beside_ring_bytes(params.rows, Tile::kColumns, params.splits);
+                   beside_pipeline_bytes(params.rows, Tile::kColumns, params.splits);
   static SharedMemoryLimit limit;
   const cudaError_t set = limit.raise(reinterpret_cast<const void*>(kernel), kMaxSmemBytes);
   if (set != cudaSuccess) return {set, "shared memory of the skinny sm_90a GEMM"};

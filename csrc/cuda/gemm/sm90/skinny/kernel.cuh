@@ -1,15 +1,16 @@
 // GEMM for sm_90a that streams one wide operand: few rows (or columns), or too few tiles for the
 // GPU.
 //
-// A cluster takes a tile, and its CTAs split K. In a CTA one warp feeds a ring of stages by TMA and
-// never waits for anything but a free stage; warpgroups of 64 rows of W each multiply and then
-// reduce over the cluster (reduction.cuh), while the ring already fills for the next tile.
+// A cluster takes a tile, and its CTAs split K. In a CTA one warp feeds a pipeline of stages by TMA
+// and never waits for anything but a free stage; warpgroups of 64 rows of W each multiply and then
+// reduce over the cluster (cluster_reduction.cuh), while the pipeline already fills for the next
+// tile.
 #pragma once
 
 #include "cuda/gemm/sm90/operand.cuh"
 #include "cuda/gemm/sm90/skinny/cluster_reduction.cuh"
 #include "cuda/gemm/sm90/skinny/params.h"
-#include "cuda/gemm/sm90/skinny/ring.cuh"
+#include "cuda/gemm/sm90/skinny/pipeline.cuh"
 #include "cuda/gemm/sm90/skinny/schedule.cuh"
 #include "cuda/ptx/elect.h"
 #include "cuda/ptx/griddep.h"
@@ -32,7 +33,8 @@ __device__ inline void multiply_stage(float (&acc)[Tile::kColumns / 2], uint64_t
     for (int k16 = 0; k16 < kSwizzleElements / 16; ++k16) {
       ptx::wgmma<T, kWideMn, kNarrowMn>(
           acc, wide + box * (wide_box_bytes / 16) + k16 * kDescriptorStepK16<kWideMn>,
-          narrow + box * (Ring<Tile>::kNarrowBoxBytes / 16) + k16 * kDescriptorStepK16<kNarrowMn>,
+          narrow + box * (Pipeline<Tile>::kNarrowBoxBytes / 16) +
+              k16 * kDescriptorStepK16<kNarrowMn>,
           accumulate || box > 0 || k16 > 0);
     }
   }
@@ -52,7 +54,7 @@ __device__ inline void wait_for_barriers(const Params& params) {
 }
 
 template <typename T, typename Tile, bool kWideMn, bool kNarrowMn>
-__device__ inline void consume(const Params& params, const Ring<Tile>& ring,
+__device__ inline void consume(const Params& params, const Pipeline<Tile>& pipeline,
                                Control<T, Tile>& control, int rank, int warpgroup, int thread) {
   TileScheduler<Tile::kColumns> scheduler(params);
   DynamicPipelineState at{params.stages};
@@ -65,8 +67,9 @@ __device__ inline void consume(const Params& params, const Ring<Tile>& ring,
   const auto release = [&](int stage) {
     if (thread == 0) ptx::mbarrier_arrive(&control.empty[stage]);
   };
-  const uint64_t wide = operand_descriptor<kWideMn>(ring.wide(0, 0), warpgroup * kWarpgroupRows);
-  const uint64_t narrow = operand_descriptor<kNarrowMn>(ring.narrow(0, 0), 0);
+  const uint64_t wide =
+      operand_descriptor<kWideMn>(pipeline.wide(0, 0), warpgroup * kWarpgroupRows);
+  const uint64_t narrow = operand_descriptor<kNarrowMn>(pipeline.narrow(0, 0), 0);
   float acc[Tile::kColumns / 2];
   ptx::griddep_wait();  // the bias may be what the kernel before writes, or D what it reads
   wait_for_barriers<Tile>(params);
@@ -80,9 +83,9 @@ __device__ inline void consume(const Params& params, const Ring<Tile>& ring,
 #pragma unroll 1
     for (int step = 0; step < share; ++step) {
       ptx::mbarrier_wait(&control.full[at.stage], at.parity);
-      const int offset = at.stage * ring.stage_bytes() / 16;
+      const int offset = at.stage * pipeline.stage_bytes() / 16;
       multiply_stage<T, Tile, kWideMn, kNarrowMn>(acc, wide + offset, narrow + offset,
-                                                  ring.wide_box_bytes(), step > 0);
+                                                  pipeline.wide_box_bytes(), step > 0);
       if (step > 0) {
         ptx::wgmma_wait_group<1>();  // the previous stage has been read
         release(previous);
@@ -123,12 +126,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     skinny_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   static_assert(
-      sizeof(Control<T, Tile>) + 1024 <= beside_ring_bytes(Tile::kRows, Tile::kColumns, 1),
+      sizeof(Control<T, Tile>) + 1024 <= beside_pipeline_bytes(Tile::kRows, Tile::kColumns, 1),
       "the host must ask for all of it");
   XGEMM_DYNAMIC_SHARED(uint8_t, raw, 1);
-  const Ring<Tile> ring{params.rows, params.stages,
-                        raw + (1024 - ptx::smem_address(raw) % 1024) % 1024};
-  auto& control = *reinterpret_cast<Control<T, Tile>*>(ring.end());
+  const Pipeline<Tile> pipeline{params.rows, params.stages,
+                                raw + (1024 - ptx::smem_address(raw) % 1024) % 1024};
+  auto& control = *reinterpret_cast<Control<T, Tile>*>(pipeline.end());
   // From lane 0, so that the compiler knows it to be the same for the whole warp.
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
   const int thread = threadIdx.x % kWarpgroup;
@@ -137,7 +140,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   // The first loads wait for nothing but their own barriers; what others send to, or wait for,
   // stands once the whole cluster has arrived.
   if (is_producer) [[likely]] {  // its code comes first: the way to the loads is to be short
-    Producer<T, Tile, kWideMn, kNarrowMn> producer(params, ring, control, rank);
+    Producer<T, Tile, kWideMn, kNarrowMn> producer(params, pipeline, control, rank);
     ptx::griddep_wait();
     const bool elected = ptx::elect_one();
     if (elected) producer.start();
@@ -153,9 +156,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     __syncwarp();
     ptx::cluster_arrive_relaxed();
     ptx::griddep_launch_dependents();
-    consume<T, Tile, kWideMn, kNarrowMn>(params, ring, control, rank, warpgroup, thread);
+    consume<T, Tile, kWideMn, kNarrowMn>(params, pipeline, control, rank, warpgroup, thread);
   }
-  // No barrier at the end: whatever others send to this CTA, it has waited for (reduction.cuh).
+  // No barrier at the end: whatever others send to this CTA, it has waited for
+  // (cluster_reduction.cuh).
 #endif
 }
 

@@ -15,7 +15,7 @@ struct Params {
   int wide_extent, narrow_extent, k, batch;
   bool wide_batched, narrow_batched;         // else the operand is the same for every batch
   int rows;                                  // of W in a tile, a multiple of 8
-  int stages;                                // of the ring
+  int stages;                                // of the pipeline
   uint32_t wide_tiles, narrow_tiles, tiles;  // `tiles`: all of them, with the batch
   int splits, split_shift;                   // CTAs of a cluster, which share K: 1 << split_shift
   uint64_t wide_policy, narrow_policy;       // L2's

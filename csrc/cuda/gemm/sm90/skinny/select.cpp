@@ -38,7 +38,7 @@ struct Costs {
   double l2_lines_per_us, sm_lines_per_us;
   double lines_of_uneven_wide, lines_of_uneven_narrow, lines_of_split_sectors;
   double cycles_per_us;              // an SM's clock, less what the multiplying warpgroups wait
-  double stage_us;                   // of a stage of the ring, in one tile's share of K
+  double stage_us;                   // of a stage of the pipeline, in one tile's share of K
   double element_store_us_per_byte;  // of D where it takes no 16 bytes along the wide operand
   // Of a tile, which nothing hides: sums over the cluster, and stores. Where more than two CTAs
   // share K, few warps finish what all have multiplied.
@@ -121,7 +121,7 @@ constexpr Splitting kSplittings[] = {{1, 1.0}, {2, 1.0}, {4, 0.92}, {8, 0.92}};
 // delays the first tiles' last bytes.
 constexpr int kEnoughBytes = 128 * 1024, kEnoughStages = 5;
 // And elsewhere at most (a stage more costs up to 1 % of large problems).
-constexpr int kMaxRingBytes = 196 * 1024;
+constexpr int kMaxPipelineBytes = 196 * 1024;
 
 int64_t clusters_of(const DeviceInfo& device, const Splitting& splitting) {
   return static_cast<int64_t>(device.sm_count * splitting.sm_share) / splitting.splits;
@@ -257,9 +257,9 @@ class Model {
 Choice Model::choice(const Candidate& c) const {
   const int stage = stage_bytes(c.rows, c.columns);
   const int most =
-      (kMaxSmemBytes - beside_ring_bytes(c.rows, c.columns, c.splitting.splits)) / stage;
+      (kMaxSmemBytes - beside_pipeline_bytes(c.rows, c.columns, c.splitting.splits)) / stage;
   const int enough =
-      c.columns <= 16 ? std::max(kEnoughStages, kEnoughBytes / stage) : kMaxRingBytes / stage;
+      c.columns <= 16 ? std::max(kEnoughStages, kEnoughBytes / stage) : kMaxPipelineBytes / stage;
   const int64_t clusters = std::min(tiles_of(c), clusters_of(device_, c.splitting));
   return {.config = Config{.rows = c.rows,
                            .columns = c.columns,

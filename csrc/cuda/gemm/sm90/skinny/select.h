@@ -1,4 +1,4 @@
-// Which tile, how many parts of K and which ring the skinny kernel takes.
+// Which tile, how many parts of K and which pipeline the skinny kernel takes.
 #pragma once
 
 #include <optional>

@@ -52,9 +52,9 @@ inline constexpr int kStagingPitch = 24;
 constexpr int stage_bytes(int rows, int columns) {
   return boxes_of(warpgroups_of(rows), columns) * (rows + columns) * kSwizzleElements * 2;
 }
-// What shared memory holds besides the ring: barriers, staging and inboxes. Or, if that is more,
-// what the last wgmma of a tile reads beyond `rows`.
-constexpr int beside_ring_bytes(int rows, int columns, int splits) {
+// What shared memory holds besides the pipeline: barriers, staging and inboxes. Or, if that is
+// more, what the last wgmma of a tile reads beyond `rows`.
+constexpr int beside_pipeline_bytes(int rows, int columns, int splits) {
   const int warpgroups = warpgroups_of(rows);
   const int staging = 4 * staged_columns(columns) * kStagingPitch * 2;
   const int control = warpgroups * (inbox_bytes(columns, splits) + staging + 16) + kMaxStages * 16;

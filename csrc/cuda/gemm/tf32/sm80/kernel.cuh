@@ -21,7 +21,7 @@ struct SharedStorage {
   struct Stage {
     float a[kBlockK * Tile::kStride], b[kBlockK * Tile::kStride];
   };
-  alignas(16) Stage ring[Tile::kStages];
+  alignas(16) Stage stages[Tile::kStages];
 };
 
 // kThree: three products of parts, else one of what is rounded to TF32.
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   const int k_tiles = ceil_div(static_cast<int>(max(work.k_end - work.k, int64_t{0})), kBlockK);
 
   // Tile t goes to stage t % kStages. Tiles past the last one are fetched too, as zeros.
-  const float *a = smem.ring[0].a, *b = smem.ring[0].b;
+  const float *a = smem.stages[0].a, *b = smem.stages[0].b;
   const uint32_t smem_a = ptx::smem_address(a), smem_b = ptx::smem_address(b);
   int read = 0, write = 0;  // offsets of stages
   const auto next = [](int stage) {

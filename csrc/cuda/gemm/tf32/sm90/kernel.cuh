@@ -1,6 +1,7 @@
-// fp32 products on Hopper's TF32 tensor cores: TMA into a ring of stages, X from there to registers
-// and Y by descriptors to wgmma. With one product X goes by descriptors, too, where it lies along
-// k. A cluster of two CTAs takes two tiles of the same rows of Y and shares Y by multicast.
+// fp32 products on Hopper's TF32 tensor cores: TMA into a pipeline of stages, X from there to
+// registers and Y by descriptors to wgmma. With one product X goes by descriptors, too, where it
+// lies along k. A cluster of two CTAs takes two tiles of the same rows of Y and shares Y by
+// multicast.
 //
 // With three products each operand is the sum of two TF32 numbers: the consumers split X in
 // registers, three warps split Y in shared memory, and a_small b_small is left out. Tensor cores
@@ -46,14 +47,12 @@ class Scheduler {
     if (next_ >= params_.work_tiles) return false;
     const int per_plane = params_.tiles_x * params_.tiles_y;
     const int plane = next_ / per_plane, in_plane = next_ % per_plane;
-    // layout::grouped_tile, written out.
-    constexpr int kGroup = 2048 / (Tile::kRows * Tile::kCluster);
-    const int first = in_plane / (kGroup * params_.tiles_y) * kGroup;
-    const int height = min(params_.tiles_x - first, kGroup);
-    const int in_group = in_plane - first * params_.tiles_y;
-    const int x = (first + in_group % height) * Tile::kCluster;
-    work_tile->x = (x + static_cast<int>(blockIdx.x) % Tile::kCluster) * Tile::kRows;
-    work_tile->y = in_group / height * Tile::kColumns;
+    constexpr int kGroupRows = 2048 / (Tile::kRows * Tile::kCluster);
+    const layout::Place place =
+        layout::grouped_tile(in_plane, params_.tiles_x, params_.tiles_y, kGroupRows);
+    const int x = place.row * Tile::kCluster + static_cast<int>(blockIdx.x) % Tile::kCluster;
+    work_tile->x = x * Tile::kRows;
+    work_tile->y = place.column * Tile::kColumns;
     work_tile->batch = plane / params_.splits;
     work_tile->split = plane % params_.splits;
     next_ += gridDim.x / Tile::kCluster;
@@ -70,12 +69,12 @@ class Scheduler {
   int next_;
 };
 
-// One thread that keeps the ring full.
+// One thread that keeps the pipeline full.
 template <typename Tile, bool kXAlongRows>
 __device__ inline void produce(const Params& params, SharedStorage<Tile>& smem) {
   constexpr uint32_t kBytes = (Tile::kRows + Tile::kColumns) * kBlockK * 4;
   Scheduler<Tile> scheduler(params);
-  PipelineState<Tile::kStages> ring;
+  PipelineState<Tile::kStages> state;
   WorkTile work_tile;
   while (scheduler.next(&work_tile)) {
     const int k_tiles = scheduler.k_tiles(work_tile);
@@ -83,11 +82,11 @@ __device__ inline void produce(const Params& params, SharedStorage<Tile>& smem) 
     const int x_batch = params.x_batched ? work_tile.batch : 0;
     const int y_batch = params.y_batched ? work_tile.batch : 0;
 #pragma unroll 1
-    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, k += kBlockK, ring.advance()) {
-      ptx::mbarrier_wait(&smem.empty[ring.stage], ring.parity ^ 1);
-      uint64_t* full = &smem.full[ring.stage];
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, k += kBlockK, state.advance()) {
+      ptx::mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
+      uint64_t* full = &smem.full[state.stage];
       ptx::mbarrier_arrive_expect_tx(full, kBytes);
-      float* x = smem.x[ring.stage];
+      float* x = smem.x[state.stage];
       if constexpr (kXAlongRows) {
 #pragma unroll 1
         for (int row = 0; row < Tile::kRows; row += kBoxRows) {
@@ -97,11 +96,11 @@ __device__ inline void produce(const Params& params, SharedStorage<Tile>& smem) 
         ptx::tma_load_3d(x, &params.x, full, k, work_tile.x, x_batch);
       }
       if constexpr (Tile::kCluster == 1) {
-        ptx::tma_load_3d(smem.y[ring.stage], &params.y, full, k, work_tile.y, y_batch);
+        ptx::tma_load_3d(smem.y[state.stage], &params.y, full, k, work_tile.y, y_batch);
       } else {
         constexpr int kShare = Tile::kColumns / Tile::kCluster;
         const int row = static_cast<int>(blockIdx.x) % Tile::kCluster * kShare;
-        ptx::tma_load_multicast_3d(smem.y[ring.stage] + row * kBlockK, &params.y, full,
+        ptx::tma_load_multicast_3d(smem.y[state.stage] + row * kBlockK, &params.y, full,
                                    (1 << Tile::kCluster) - 1, k, work_tile.y + row, y_batch);
       }
     }
@@ -113,15 +112,15 @@ template <typename Tile>
 __device__ inline void split_y(const Params& params, SharedStorage<Tile>& smem, int thread) {
   constexpr int kQuads = Tile::kColumns * kBlockK / 4;
   Scheduler<Tile> scheduler(params);
-  PipelineState<Tile::kStages> ring;
+  PipelineState<Tile::kStages> state;
   WorkTile work_tile;
   while (scheduler.next(&work_tile)) {
     const int k_tiles = scheduler.k_tiles(work_tile);
 #pragma unroll 1
-    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ring.advance()) {
-      ptx::mbarrier_wait(&smem.full[ring.stage], ring.parity);
-      auto* y = reinterpret_cast<float4*>(smem.y[ring.stage]);
-      auto* y_small = reinterpret_cast<float4*>(smem.y_small[ring.stage]);
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, state.advance()) {
+      ptx::mbarrier_wait(&smem.full[state.stage], state.parity);
+      auto* y = reinterpret_cast<float4*>(smem.y[state.stage]);
+      auto* y_small = reinterpret_cast<float4*>(smem.y_small[state.stage]);
 #pragma unroll 2
       for (int i = thread; i < kQuads; i += kSplitters) {
         const float4 value = y[i];
@@ -132,7 +131,7 @@ __device__ inline void split_y(const Params& params, SharedStorage<Tile>& smem, 
       }
       ptx::fence_proxy_async();
       __syncwarp();
-      if (thread % 32 == 0) ptx::mbarrier_arrive(&smem.split[ring.stage]);
+      if (thread % 32 == 0) ptx::mbarrier_arrive(&smem.split[state.stage]);
     }
   }
 }
@@ -220,11 +219,11 @@ class Consumer {
 
   // 64 rows by 16 k at a time.
   __device__ void step_three(PingPong& ping_pong) {
-    ptx::mbarrier_wait(&smem_.full[ring_.stage], ring_.parity);
-    ptx::mbarrier_wait(&smem_.split[ring_.stage], ring_.parity);
-    const float* x = smem_.x[ring_.stage];
-    const uint64_t y = y_base_ + ring_.stage * kYStep,
-                   y_small = y_small_base_ + ring_.stage * kYStep;
+    ptx::mbarrier_wait(&smem_.full[state_.stage], state_.parity);
+    ptx::mbarrier_wait(&smem_.split[state_.stage], state_.parity);
+    const float* x = smem_.x[state_.stage];
+    const uint64_t y = y_base_ + state_.stage * kYStep,
+                   y_small = y_small_base_ + state_.stage * kYStep;
     float raw[2][4];
     reader_.load(raw[0], x, 0, 0);
     reader_.load(raw[1], x, 0, 1);
@@ -258,22 +257,22 @@ class Consumer {
         acc[sub][i] += kParts == 1 ? part[0][i] : part[0][i] + part[kParts - 1][i];
       }
     }
-    release(ring_.stage);
-    ring_.advance();
+    release(state_.stage);
+    state_.advance();
   }
 
   // Issues the next stage's products, and gives the stage before back once it has been read. kSet:
   // the registers of X, in turn.
   template <int kSet>
   __device__ void step_one(bool accumulate) {
-    ptx::mbarrier_wait(&smem_.full[ring_.stage], ring_.parity);
+    ptx::mbarrier_wait(&smem_.full[state_.stage], state_.parity);
     if constexpr (kXAlongRows) {
 #pragma unroll
       for (int k8 = 0; k8 < kBlockK / 8; ++k8) {
-        reader_.load(x_[kSet][k8], smem_.x[ring_.stage], 0, k8);
+        reader_.load(x_[kSet][k8], smem_.x[state_.stage], 0, k8);
       }
     }
-    const uint64_t x = x_base_ + ring_.stage * kXStep, y = y_base_ + ring_.stage * kYStep;
+    const uint64_t x = x_base_ + state_.stage * kXStep, y = y_base_ + state_.stage * kYStep;
     ptx::wgmma_fence();
 #pragma unroll
     for (int k8 = 0; k8 < kBlockK / 8; ++k8) {
@@ -290,8 +289,8 @@ class Consumer {
       ptx::wgmma_wait_group<1>();
       release(previous_);
     }
-    previous_ = ring_.stage;
-    ring_.advance();
+    previous_ = state_.stage;
+    state_.advance();
   }
 
   // By every warp, as X is read by each for itself, to every CTA that sends to this one.
@@ -307,7 +306,7 @@ class Consumer {
   XReader<Tile, kXAlongRows> reader_;
   int lane_;
   uint64_t x_base_, y_base_, y_small_base_;
-  PipelineState<Tile::kStages> ring_;
+  PipelineState<Tile::kStages> state_;
   int previous_ = 0;
   float x_[2][kBlockK / 8][4];
 };

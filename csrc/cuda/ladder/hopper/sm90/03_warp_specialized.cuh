@@ -1,18 +1,18 @@
 // Ladder hopper, rung 3: a producer and a consumer.
 //
 // Source:    Pranjal Shankhdhar, "Outperforming cuBLAS on H100: a Worklog", kernel 4.
-// Changed:   a warpgroup loads and another one multiplies; a ring of five tiles lies between them,
-//            each with two barriers.
+// Changed:   a warpgroup loads and another one multiplies; a pipeline of five tiles lies between
+//            them, each with two barriers.
 // Published: 498 TFLOP/s on an H100.
 //
-// The producer waits until a place of the ring is empty, announces the bytes and starts the copies;
-// then it goes on to the next place. The consumer waits until a place is full, multiplies, and says
-// that it is empty. Neither waits for the other's work, only for room or data: up to four tiles are
-// on their way while one is multiplied.
+// The producer waits until a place of the pipeline is empty, announces the bytes and starts the
+// copies; then it goes on to the next place. The consumer waits until a place is full, multiplies,
+// and says that it is empty. Neither waits for the other's work, only for room or data: up to four
+// tiles are on their way while one is multiplied.
 //
-// A barrier has a phase for each pass over the ring; a thread waits for the phase of a given parity
-// to end. Here all threads of the consumer arrive at both barriers, and one of the producer: 129.
-// At first the consumer says that all places are empty.
+// A barrier has a phase for each pass over the pipeline; a thread waits for the phase of a given
+// parity to end. Here all threads of the consumer arrive at both barriers, and one of the producer:
+// 129. At first the consumer says that all places are empty.
 //
 // What is wrong with it. While the one consumer waits for a barrier nobody multiplies. And a tile
 // of 128 x 128 loads 32 KB for 64 k; twice the tile would load 48 KB for twice the products, and
@@ -37,14 +37,14 @@ inline constexpr int kTileBytes = (kBlockM + kBlockN) * kBlockK * sizeof(Element
 
 // One thread.
 __device__ inline void produce(const Operands& x, Shared& shared, int row, int column) {
-  Ring<kStages> ring;
-  for (int k = 0; k < x.k; k += kBlockK, ring.advance()) {
-    uint64_t *full = &shared.full[ring.stage], *empty = &shared.empty[ring.stage];
+  PipelineState<kStages> state;
+  for (int k = 0; k < x.k; k += kBlockK, state.advance()) {
+    uint64_t *full = &shared.full[state.stage], *empty = &shared.empty[state.stage];
     ptx::mbarrier_arrive(empty);
-    ptx::mbarrier_wait(empty, ring.parity);
+    ptx::mbarrier_wait(empty, state.parity);
     ptx::mbarrier_arrive_expect_tx(full, kTileBytes);
-    ptx::tma_load_2d(shared.a[ring.stage], &x.a, full, k, row);
-    ptx::tma_load_2d(shared.b[ring.stage], &x.b, full, k, column);
+    ptx::tma_load_2d(shared.a[state.stage], &x.a, full, k, row);
+    ptx::tma_load_2d(shared.b[state.stage], &x.b, full, k, column);
   }
 }
 
@@ -68,13 +68,13 @@ __device__ inline void multiply(Sums& sums, const Element* a, const Element* b) 
 // A warpgroup.
 __device__ inline void consume(const Operands& x, Shared& shared, int row, int column, int thread) {
   for (int stage = 0; stage < kStages; ++stage) ptx::mbarrier_arrive(&shared.empty[stage]);
-  Ring<kStages> ring;
+  PipelineState<kStages> state;
   Sums sums = {};
-  for (int k = 0; k < x.k; k += kBlockK, ring.advance()) {
-    ptx::mbarrier_arrive(&shared.full[ring.stage]);
-    ptx::mbarrier_wait(&shared.full[ring.stage], ring.parity);
-    multiply(sums, shared.a[ring.stage], shared.b[ring.stage]);
-    ptx::mbarrier_arrive(&shared.empty[ring.stage]);
+  for (int k = 0; k < x.k; k += kBlockK, state.advance()) {
+    ptx::mbarrier_arrive(&shared.full[state.stage]);
+    ptx::mbarrier_wait(&shared.full[state.stage], state.parity);
+    multiply(sums, shared.a[state.stage], shared.b[state.stage]);
+    ptx::mbarrier_arrive(&shared.empty[state.stage]);
   }
 #pragma unroll
   for (int half = 0; half < kBlockM / 64; ++half) {

@@ -2,7 +2,7 @@
 //
 // Source:    Pranjal Shankhdhar, "Outperforming cuBLAS on H100: a Worklog", kernel 5.
 // Changed:   a block makes 128 x 256 of C; two warpgroups multiply, each 64 rows of A, by wgmma
-//            m64n256k16. The ring has four places, which are all that shared memory holds.
+//            m64n256k16. The pipeline has four places, which are all that shared memory holds.
 // Published: 610 TFLOP/s on an H100.
 //
 // 48 KB are loaded for 128 x 256 x 64 multiply-adds: three quarters of rung 3's bytes for each. An
@@ -33,14 +33,14 @@ inline constexpr int kTileBytes = (kBlockM + kBlockN) * kBlockK * sizeof(Element
 
 // One thread.
 __device__ inline void produce(const Operands& x, Shared& shared, int row, int column) {
-  Ring<kStages> ring;
-  for (int k = 0; k < x.k; k += kBlockK, ring.advance()) {
-    uint64_t *full = &shared.full[ring.stage], *empty = &shared.empty[ring.stage];
+  PipelineState<kStages> state;
+  for (int k = 0; k < x.k; k += kBlockK, state.advance()) {
+    uint64_t *full = &shared.full[state.stage], *empty = &shared.empty[state.stage];
     ptx::mbarrier_arrive(empty);
-    ptx::mbarrier_wait(empty, ring.parity);
+    ptx::mbarrier_wait(empty, state.parity);
     ptx::mbarrier_arrive_expect_tx(full, kTileBytes);
-    ptx::tma_load_2d(shared.a[ring.stage], &x.a, full, k, row);
-    ptx::tma_load_2d(shared.b[ring.stage], &x.b, full, k, column);
+    ptx::tma_load_2d(shared.a[state.stage], &x.a, full, k, row);
+    ptx::tma_load_2d(shared.b[state.stage], &x.b, full, k, column);
   }
 }
 
@@ -62,13 +62,13 @@ __device__ inline void multiply(Sums& sums, const Element* a, const Element* b) 
 __device__ inline void consume(const Operands& x, Shared& shared, int row, int column, int consumer,
                                int thread) {
   for (int stage = 0; stage < kStages; ++stage) ptx::mbarrier_arrive(&shared.empty[stage]);
-  Ring<kStages> ring;
+  PipelineState<kStages> state;
   Sums sums = {};
-  for (int k = 0; k < x.k; k += kBlockK, ring.advance()) {
-    ptx::mbarrier_arrive(&shared.full[ring.stage]);
-    ptx::mbarrier_wait(&shared.full[ring.stage], ring.parity);
-    multiply(sums, shared.a[ring.stage] + consumer * 64 * kBlockK, shared.b[ring.stage]);
-    ptx::mbarrier_arrive(&shared.empty[ring.stage]);
+  for (int k = 0; k < x.k; k += kBlockK, state.advance()) {
+    ptx::mbarrier_arrive(&shared.full[state.stage]);
+    ptx::mbarrier_wait(&shared.full[state.stage], state.parity);
+    multiply(sums, shared.a[state.stage] + consumer * 64 * kBlockK, shared.b[state.stage]);
+    ptx::mbarrier_arrive(&shared.empty[state.stage]);
   }
   store_sums(sums, x.c + int64_t{row + consumer * 64} * x.n + column, x.n, thread);
 }

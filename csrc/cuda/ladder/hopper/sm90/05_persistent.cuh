@@ -44,16 +44,16 @@ __device__ inline layout::Place place_of(const Operands& x, int tile) {
 
 // One thread.
 __device__ inline void produce(const Operands& x, Shared& shared) {
-  Ring<kStages> ring;
+  PipelineState<kStages> state;
   for (int tile = blockIdx.x; tile < tile_count(x); tile += gridDim.x) {
     const auto [row, column] = place_of(x, tile);
-    for (int k = 0; k < x.k; k += kBlockK, ring.advance()) {
-      uint64_t *full = &shared.full[ring.stage], *empty = &shared.empty[ring.stage];
+    for (int k = 0; k < x.k; k += kBlockK, state.advance()) {
+      uint64_t *full = &shared.full[state.stage], *empty = &shared.empty[state.stage];
       ptx::mbarrier_arrive(empty);
-      ptx::mbarrier_wait(empty, ring.parity);
+      ptx::mbarrier_wait(empty, state.parity);
       ptx::mbarrier_arrive_expect_tx(full, kTileBytes);
-      ptx::tma_load_2d(shared.a[ring.stage], &x.a, full, k, row);
-      ptx::tma_load_2d(shared.b[ring.stage], &x.b, full, k, column);
+      ptx::tma_load_2d(shared.a[state.stage], &x.a, full, k, row);
+      ptx::tma_load_2d(shared.b[state.stage], &x.b, full, k, column);
     }
   }
 }
@@ -75,15 +75,15 @@ __device__ inline void multiply(Sums& sums, const Element* a, const Element* b) 
 // A warpgroup: its 64 rows of each tile.
 __device__ inline void consume(const Operands& x, Shared& shared, int consumer, int thread) {
   for (int stage = 0; stage < kStages; ++stage) ptx::mbarrier_arrive(&shared.empty[stage]);
-  Ring<kStages> ring;
+  PipelineState<kStages> state;
   for (int tile = blockIdx.x; tile < tile_count(x); tile += gridDim.x) {
     const auto [row, column] = place_of(x, tile);
     Sums sums = {};
-    for (int k = 0; k < x.k; k += kBlockK, ring.advance()) {
-      ptx::mbarrier_arrive(&shared.full[ring.stage]);
-      ptx::mbarrier_wait(&shared.full[ring.stage], ring.parity);
-      multiply(sums, shared.a[ring.stage] + consumer * 64 * kBlockK, shared.b[ring.stage]);
-      ptx::mbarrier_arrive(&shared.empty[ring.stage]);
+    for (int k = 0; k < x.k; k += kBlockK, state.advance()) {
+      ptx::mbarrier_arrive(&shared.full[state.stage]);
+      ptx::mbarrier_wait(&shared.full[state.stage], state.parity);
+      multiply(sums, shared.a[state.stage] + consumer * 64 * kBlockK, shared.b[state.stage]);
+      ptx::mbarrier_arrive(&shared.empty[state.stage]);
     }
     store_sums(sums, x.c + int64_t{row + consumer * 64} * x.n + column, x.n, thread);
   }

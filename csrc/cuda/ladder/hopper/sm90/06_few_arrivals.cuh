@@ -45,15 +45,15 @@ __device__ inline layout::Place place_of(const Operands& x, int tile) {
 
 // One thread.
 __device__ inline void produce(const Operands& x, Shared& shared) {
-  Ring<kStages> ring;
+  PipelineState<kStages> state;
   for (int tile = blockIdx.x; tile < tile_count(x); tile += gridDim.x) {
     const auto [row, column] = place_of(x, tile);
-    for (int k = 0; k < x.k; k += kBlockK, ring.advance()) {
-      uint64_t *full = &shared.full[ring.stage], *empty = &shared.empty[ring.stage];
-      ptx::mbarrier_wait(empty, ring.parity ^ 1);
+    for (int k = 0; k < x.k; k += kBlockK, state.advance()) {
+      uint64_t *full = &shared.full[state.stage], *empty = &shared.empty[state.stage];
+      ptx::mbarrier_wait(empty, state.parity ^ 1);
       ptx::mbarrier_arrive_expect_tx(full, kTileBytes);
-      ptx::tma_load_2d(shared.a[ring.stage], &x.a, full, k, row);
-      ptx::tma_load_2d(shared.b[ring.stage], &x.b, full, k, column);
+      ptx::tma_load_2d(shared.a[state.stage], &x.a, full, k, row);
+      ptx::tma_load_2d(shared.b[state.stage], &x.b, full, k, column);
     }
   }
 }
@@ -74,14 +74,14 @@ __device__ inline void multiply(Sums& sums, const Element* a, const Element* b) 
 
 // A warpgroup: its 64 rows of each tile.
 __device__ inline void consume(const Operands& x, Shared& shared, int consumer, int thread) {
-  Ring<kStages> ring;
+  PipelineState<kStages> state;
   for (int tile = blockIdx.x; tile < tile_count(x); tile += gridDim.x) {
     const auto [row, column] = place_of(x, tile);
     Sums sums = {};
-    for (int k = 0; k < x.k; k += kBlockK, ring.advance()) {
-      ptx::mbarrier_wait(&shared.full[ring.stage], ring.parity);
-      multiply(sums, shared.a[ring.stage] + consumer * 64 * kBlockK, shared.b[ring.stage]);
-      if (thread == 0) ptx::mbarrier_arrive(&shared.empty[ring.stage]);
+    for (int k = 0; k < x.k; k += kBlockK, state.advance()) {
+      ptx::mbarrier_wait(&shared.full[state.stage], state.parity);
+      multiply(sums, shared.a[state.stage] + consumer * 64 * kBlockK, shared.b[state.stage]);
+      if (thread == 0) ptx::mbarrier_arrive(&shared.empty[state.stage]);
     }
     store_sums(sums, x.c + int64_t{row + consumer * 64} * x.n + column, x.n, thread);
   }

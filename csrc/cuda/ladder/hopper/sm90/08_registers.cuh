@@ -52,15 +52,15 @@ __device__ inline layout::Place place_of(const Operands& x, int tile) {
 __device__ inline void produce(const Operands& x, Shared& shared, int rank) {
   constexpr int kHalf = kBlockN / kPair;
   constexpr uint16_t kBoth = 3;
-  Ring<kStages> ring;
+  PipelineState<kStages> state;
   for (int tile = blockIdx.x / kPair; tile < tile_count(x); tile += gridDim.x / kPair) {
     const auto [row, column] = place_of(x, tile);
-    for (int k = 0; k < x.k; k += kBlockK, ring.advance()) {
-      uint64_t *full = &shared.full[ring.stage], *empty = &shared.empty[ring.stage];
-      ptx::mbarrier_wait(empty, ring.parity ^ 1);
+    for (int k = 0; k < x.k; k += kBlockK, state.advance()) {
+      uint64_t *full = &shared.full[state.stage], *empty = &shared.empty[state.stage];
+      ptx::mbarrier_wait(empty, state.parity ^ 1);
       ptx::mbarrier_arrive_expect_tx(full, kTileBytes);
-      ptx::tma_load_2d(shared.a[ring.stage], &x.a, full, k, row + rank * kBlockM);
-      ptx::tma_load_multicast_2d(shared.b[ring.stage] + rank * kHalf * kBlockK, &x.b, full, kBoth,
+      ptx::tma_load_2d(shared.a[state.stage], &x.a, full, k, row + rank * kBlockM);
+      ptx::tma_load_multicast_2d(shared.b[state.stage] + rank * kHalf * kBlockK, &x.b, full, kBoth,
                                  k, column + rank * kHalf);
     }
   }
@@ -94,14 +94,14 @@ __device__ inline void store(const Sums& sums, Element* c, int n, int thread) {
 // A warpgroup: its 64 rows of each tile.
 __device__ inline void consume(const Operands& x, Shared& shared, int rank, int consumer,
                                int thread) {
-  Ring<kStages> ring;
+  PipelineState<kStages> state;
   for (int tile = blockIdx.x / kPair; tile < tile_count(x); tile += gridDim.x / kPair) {
     const auto [row, column] = place_of(x, tile);
     Sums sums;
-    for (int k = 0; k < x.k; k += kBlockK, ring.advance()) {
-      ptx::mbarrier_wait(&shared.full[ring.stage], ring.parity);
-      multiply(sums, shared.a[ring.stage] + consumer * 64 * kBlockK, shared.b[ring.stage], k > 0);
-      if (thread < kPair) ptx::mbarrier_arrive_cluster(&shared.empty[ring.stage], thread);
+    for (int k = 0; k < x.k; k += kBlockK, state.advance()) {
+      ptx::mbarrier_wait(&shared.full[state.stage], state.parity);
+      multiply(sums, shared.a[state.stage] + consumer * 64 * kBlockK, shared.b[state.stage], k > 0);
+      if (thread < kPair) ptx::mbarrier_arrive_cluster(&shared.empty[state.stage], thread);
     }
     const int first = row + rank * kBlockM + consumer * 64;
     store(sums, x.c + int64_t{first} * x.n + column, x.n, thread);

@@ -1,5 +1,5 @@
-// What the hopper rungs share: the matrices and their tensor maps, the place in a ring, and where
-// the sums of a wgmma lie.
+// What the hopper rungs share: the matrices and their tensor maps, and where the sums of a wgmma
+// lie.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,6 +12,7 @@
 #include "cuda/shared_memory.h"
 #include "cuda/shared_memory_limit.h"
 #include "cuda/tensor_map_encoder.h"
+#include "cuda/tile/pipeline_state.cuh"
 
 namespace xgemm::cuda::ladder::hopper {
 
@@ -74,17 +75,6 @@ __device__ inline Shared& aligned(uint8_t* raw) {
 __device__ inline int warpgroup_index() {
   return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
 }
-
-// A place in a ring of tiles, and the parity of the pass over it.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
 
 // Of a tile [rows, 64] as TMA leaves it: 1024 bytes from 8 rows to the next 8. The 16 elements of
 // the next step of k begin 32 bytes further, which are 2 units of a descriptor.

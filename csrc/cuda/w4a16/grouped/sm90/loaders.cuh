@@ -1,4 +1,4 @@
-// The warps that fill the ring of the wgmma kernel for a mixture of experts.
+// The warps that fill the pipeline of the wgmma kernel for a mixture of experts.
 #pragma once
 
 #include "cuda/ptx/bulk_load_policy.h"
@@ -15,11 +15,11 @@ inline constexpr int kRowWarps = 2;  // that load X
 
 // By one thread.
 template <typename Tile>
-__device__ inline void set_up_barriers(wgmma::UnitStorage<Tile>& ring) {
+__device__ inline void set_up_barriers(wgmma::UnitStorage<Tile>& pipeline) {
 #pragma unroll
   for (int stage = 0; stage < Tile::kWStages; ++stage) {
-    ptx::mbarrier_init(&ring.w_full[stage], 1 + ptx::group_arrivals(kRowWarps));
-    ptx::mbarrier_init(&ring.w_empty[stage],
+    ptx::mbarrier_init(&pipeline.w_full[stage], 1 + ptx::group_arrivals(kRowWarps));
+    ptx::mbarrier_init(&pipeline.w_empty[stage],
                        ptx::group_arrivals(Tile::kConsumers, wgmma::kWarpgroup));
   }
   ptx::fence_mbarrier_init();
@@ -28,7 +28,7 @@ __device__ inline void set_up_barriers(wgmma::UnitStorage<Tile>& ring) {
 // By a warp: a unit of W for each warpgroup into a stage, or the halves of two.
 template <typename Tile>
 __device__ inline void load_weights(const Params& p, Storage<Tile>& smem, int lane) {
-  wgmma::UnitStorage<Tile>& ring = smem.ring;
+  wgmma::UnitStorage<Tile>& pipeline = smem.pipeline;
   TileWalk<Tile> walk(p, smem.table, lane);
   PipelineState<Tile::kWStages> state;
   const int unit_bytes = p.format.unit_bytes, half_bytes = unit_bytes / 2;
@@ -43,14 +43,14 @@ __device__ inline void load_weights(const Params& p, Storage<Tile>& smem, int la
     const uint64_t policy = tile.alone ? ptx::kEvictFirst : ptx::kEvictNormal;
 #pragma unroll 1
     for (int unit = 0; unit < p.units; ++unit) {
-      ptx::mbarrier_wait(&ring.w_empty[state.stage], state.parity ^ 1);
+      ptx::mbarrier_wait(&pipeline.w_empty[state.stage], state.parity ^ 1);
       if (ptx::elect_one()) {
-        uint64_t* full = &ring.w_full[state.stage];
+        uint64_t* full = &pipeline.w_full[state.stage];
         const uint8_t* from = expert + static_cast<int64_t>(unit) * unit_bytes;
         ptx::mbarrier_arrive_expect_tx(full, Tile::kConsumers * unit_bytes);
 #pragma unroll 1
         for (int i = 0; i < Tile::kConsumers; ++i) {
-          uint8_t* to = ring.w[state.stage][i];
+          uint8_t* to = pipeline.w[state.stage][i];
           const int block = min(tile.column * Tile::kConsumers + i, last);
           if (!p.gated) {
             ptx::bulk_load(to, from + block * p.row_bytes, unit_bytes, full, policy);
@@ -91,7 +91,7 @@ class RowLoader {
       __syncwarp();
 #pragma unroll 1
       for (int unit = 0; unit < p_.units; ++unit) {
-        ptx::mbarrier_wait(&smem_.ring.w_empty[next_.stage], next_.parity ^ 1);
+        ptx::mbarrier_wait(&smem_.pipeline.w_empty[next_.stage], next_.parity ^ 1);
         copy(rows, unit);
         ptx::cp_async_commit_group();
         next_.advance();
@@ -107,12 +107,12 @@ class RowLoader {
 
  private:
   using Rows = TileRows<Tile::kRows>;
-  // Stages whose copies are under way while another's is: fewer than the ring has, else the first
-  // of them would wait for the last to be empty.
+  // Stages whose copies are under way while another's is: fewer than the pipeline has, else the
+  // first of them would wait for the last to be empty.
   static constexpr int kAhead = wgmma::least(4, Tile::kWStages - 2);
   static constexpr int kRowsOfWarp = Tile::kRows / kRowWarps;
 
-  // Buffers go around: what was in this one has been stored, since the ring has no room for the
+  // Buffers go around: what was in this one has been stored, since the pipeline has no room for the
   // units of as many tiles.
   __device__ void find(const ExpertTile& tile, Rows& rows) const {
     if (lane_ >= kRowsOfWarp) return;
@@ -128,7 +128,7 @@ class RowLoader {
   __device__ void copy(const Rows& rows, int unit) const {
     const int chunk = lane_ % 16, k = unit * static_cast<int>(w4::kUnitK) + chunk * 8;
     const int valid = max(min(p_.k - k, 8), 0) * 2;
-    const uint32_t to = ptx::smem_address(smem_.ring.x[next_.stage][chunk / 8]) + first_ * 128;
+    const uint32_t to = ptx::smem_address(smem_.pipeline.x[next_.stage][chunk / 8]) + first_ * 128;
     const uint32_t place[2] = {to + (chunk % 8 ^ first_) * 16,
                                to + 4 * 128 + (chunk % 8 ^ (first_ + 4)) * 16};
 #pragma unroll 4
@@ -142,7 +142,7 @@ class RowLoader {
   __device__ void publish() {
     ptx::fence_proxy_async();
     __syncwarp();
-    if (ptx::kAllArrive || lane_ == 0) ptx::mbarrier_arrive(&smem_.ring.w_full[landed_.stage]);
+    if (ptx::kAllArrive || lane_ == 0) ptx::mbarrier_arrive(&smem_.pipeline.w_full[landed_.stage]);
     landed_.advance();
   }
 

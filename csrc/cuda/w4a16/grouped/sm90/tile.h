@@ -3,7 +3,7 @@
 
 #include "cuda/ptx/group_arrive.h"
 #include "cuda/w4a16/grouped/tile.h"
-#include "cuda/w4a16/sm90/wgmma/unit_ring.cuh"
+#include "cuda/w4a16/sm90/wgmma/unit_pipeline.cuh"
 
 namespace xgemm::cuda::w4a16::grouped::sm90 {
 
@@ -40,7 +40,7 @@ struct Tile {
   static constexpr int kWStages =
       wgmma::least(kMaxStages, (wgmma::kMaxSmemBytes - kOtherBytes - kConsumers * kOutBytes) /
                                    (2 * kXBytes + kWBytes));
-  static_assert(kWStages >= 4, "a tile must leave room for a ring");
+  static_assert(kWStages >= 4, "a tile must leave room for a pipeline");
 
   // What a CTA does not share with others, but UnitStorage has.
   static constexpr int kSumsOfPart = 1, kSumsSlots = 1, kMeetings = 1;
@@ -65,7 +65,7 @@ struct TileRows {
 
 template <typename Tile>
 struct Storage {
-  wgmma::UnitStorage<Tile> ring;
+  wgmma::UnitStorage<Tile> pipeline;
   TileTable table;
   TileRows<Tile::kRows> rows[Tile::kRowBuffers];
 };

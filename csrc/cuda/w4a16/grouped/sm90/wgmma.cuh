@@ -56,8 +56,8 @@ __device__ inline const uint8_t* channel_scales(const Params& p, const Halves& h
 template <typename T, typename Tile>
 __device__ void multiply_tiles(const Params& p, const UnitFormat& format, Storage<Tile>& smem,
                                int warpgroup, int thread) {
-  wgmma::SmallMConsumer<T, Tile, UnitFormat> consumer(format, smem.ring, warpgroup, 0, thread);
-  auto* staging = reinterpret_cast<float*>(smem.ring.out[warpgroup]);
+  wgmma::SmallMConsumer<T, Tile, UnitFormat> consumer(format, smem.pipeline, warpgroup, 0, thread);
+  auto* staging = reinterpret_cast<float*>(smem.pipeline.out[warpgroup]);
   TileWalk<Tile> walk(p, smem.table, thread % 32);
   ExpertTile tile;
   int buffer = 0;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       *reinterpret_cast<Storage<Tile>*>(raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
   // From lane 0, so that the compiler knows it to be the same for the whole warp.
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-  if (warp == 0 && ptx::elect_one()) set_up_barriers<Tile>(smem.ring);
+  if (warp == 0 && ptx::elect_one()) set_up_barriers<Tile>(smem.pipeline);
   wait_for_earlier<true>();
   fill_table<Tile>(p, smem.table, threadIdx.x);  // barriers of the CTA: the others stand, too
   if (warp < 4) {

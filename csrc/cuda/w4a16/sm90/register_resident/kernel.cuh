@@ -2,7 +2,7 @@
 // and all of its part by its first instructions, multiplies, and the CTA adds up its warps' sums.
 //
 // Such a product takes little more than memory's latency, so there is nothing but what it needs: no
-// ring, no barriers for it, no clusters, no warps of their own for sums.
+// pipeline, no barriers for it, no clusters, no warps of their own for sums.
 #pragma once
 
 #include <type_traits>

@@ -17,10 +17,10 @@ bool aligned_to(const void* data, int bytes) {
 // 4096, 1 row 1.02 and 1.03 for 2048 and 3072, 0.98 for 3584 and 4096; 4608 to 5632 columns 0.99
 // to 1.07.)
 bool stream_is_faster(const Problem& p, int64_t strips_each, const DeviceInfo& device) {
-  constexpr int64_t kFewUnits = 24;
+  constexpr int64_t kMaxUnits = 24;
   const int64_t wide_tiles = p.weight.layout.rows();
   return strips_each == kMaxStrips && wide_tiles * 10 >= device.sm_count * 7 &&
-         p.m * p.weight.layout.units() > kFewUnits;
+         p.m * p.weight.layout.units() > kMaxUnits;
 }
 
 }  // namespace

@@ -45,8 +45,8 @@ struct Share {
 
 // Asks L2 for X, of which every CTA asks for other lines, and for the first units that the CTA
 // reads; for one warp. Memory is then at work before the CTA's barriers stand, and while its warps
-// wait for X: without it nothing would be under way from when the rings are full until X is there.
-// It need not wait for the kernels before this one, whose writes L2 sees.
+// wait for X: without it nothing would be under way from when the pipelines are full until X is
+// there. It need not wait for the kernels before this one, whose writes L2 sees.
 __device__ inline void prefetch(const Params& p, const Cta& cta, int lane) {
   if (p.x_vectors && lane < p.rows) {
     constexpr int kLine = 64;  // channels

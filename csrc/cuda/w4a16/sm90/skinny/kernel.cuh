@@ -1,9 +1,9 @@
 // W4A16 for few rows of X: a stream over the packed weight.
 //
 // Persistent CTAs, 32 or 64 columns of D at a time. Each of the streaming warps has a part of K: it
-// keeps a ring of its own filled with bulk copies and multiplies what has come by its channels of
-// X, which lie in shared memory; reducer warps add up their sums. The CTAs of a cluster have a part
-// of K each, so that X's part fits, is fetched once, and few tiles still keep all SMs busy.
+// keeps a pipeline of its own filled with bulk copies and multiplies what has come by its channels
+// of X, which lie in shared memory; reducer warps add up their sums. The CTAs of a cluster have a
+// part of K each, so that X's part fits, is fetched once, and few tiles still keep all SMs busy.
 #pragma once
 
 #include "cuda/ptx/griddep.h"
@@ -13,7 +13,7 @@
 
 namespace xgemm::cuda::w4a16::sm90::skinny {
 
-// Barriers but the rings'; for one thread.
+// Barriers but the pipelines'; for one thread.
 __device__ inline void init_barriers(const Params& p, Barriers& barriers) {
 #pragma unroll 1
   for (int i = 0; i < p.buffers; ++i) {

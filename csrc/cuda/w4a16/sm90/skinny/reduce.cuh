@@ -9,6 +9,7 @@
 #include "cuda/ptx/opaque.h"
 #include "cuda/ptx/st_async.h"
 #include "cuda/tile/convert.cuh"
+#include "cuda/tile/pipeline_state.cuh"
 #include "cuda/w4a16/sm90/skinny/cta.cuh"
 #include "cuda/w4a16/sm90/skinny/dequant.cuh"
 
@@ -49,14 +50,15 @@ class Reducer {
   __device__ void run() {
     const Terms terms = find_terms();
     const Exchange exchange = find_exchange();
+    DynamicPipelineState sums{p_.buffers};
 #pragma unroll 1
-    for (int wave = 0, buffer = 0, parity = 0; wave < cta_.tiles; ++wave) {
+    for (int wave = 0; wave < cta_.tiles; ++wave) {
       const int64_t column = int64_t{cta_.strip(p_, wave)} * w4::kStripColumns + final_column();
       const Place place = find_place(wave, column);
       const float4 bias = load_bias(column);
       if (p_.log2_cluster > 0) await_inbox(wave);
-      float4 y = add_parts(terms, wave, buffer, parity);
-      if (++buffer == p_.buffers) buffer = 0, parity ^= 1;
+      float4 y = add_parts(terms, wave, sums.stage, sums.parity);
+      sums.advance();
       if (p_.log2_cluster > 0) {
         send(y, exchange, wave & 1);
         y = receive(exchange, wave);

@@ -103,7 +103,7 @@ constexpr Costs kWideCosts = {.start_us = 5.503,
                               .cluster_doubling_us = 0.268};
 
 constexpr int kStages[] = {1, 2, 3, 4, 6};
-constexpr int kMaxRingBytes = 100 << 10;  // worth trying
+constexpr int kMaxPipelineBytes = 100 << 10;  // worth trying
 constexpr int64_t kMaxExtent = int64_t{1} << 30;
 
 // Clusters that an H100 or H200 runs at once. Its SMs lie in groups of 16 or 18, so that the last
@@ -129,19 +129,19 @@ Estimate estimate_of(const Split& split, const Waves& waves, int64_t strips, boo
   const double extra = waves.extra > 0 ? static_cast<double>(waves.extra_strips) / split.strips : 0;
   const double units = split.most_units() * (waves.each + extra);  // of an SM
   // A single strip takes as many instructions as a tile.
-  const double rounds = ceil_div(split.most_units(), split.warps) * waves.most();
+  const double units_of_warp = ceil_div(split.most_units(), split.warps) * waves.most();
   const int mma_tiles = ceil_div(split.rows, kMmaRows);
   const Costs& costs = wide ? kWideCosts : kCosts[mma_tiles - 1];
   const double factor = split.fine ? kFineFactor : 1.0;
-  const double ring = static_cast<double>(split.warps) * split.stages * split.piece_bytes;
-  const double sm_rate = std::min(kSmBytesPerUs * gpu.clock_speed, ring / kLatencyUs);
+  const double pipeline = static_cast<double>(split.warps) * split.stages * split.piece_bytes;
+  const double sm_rate = std::min(kSmBytesPerUs * gpu.clock_speed, pipeline / kLatencyUs);
   const double memory = static_cast<double>(strips * split.units) * split.piece_bytes /
                         split.strips / (kGpuBytesPerUs * gpu.dram_speed);
   const double copies = units * split.piece_bytes / sm_rate;
   const double instructions =
-      rounds * factor * costs.instructions + waves.most() * mma_tiles * costs.hand_over;
+      units_of_warp * factor * costs.instructions + waves.most() * mma_tiles * costs.hand_over;
   const double issue = instructions * split.warps / (kInstructionsPerUs * gpu.clock_speed);
-  const double one_warp = rounds * factor * costs.unit_us;
+  const double one_warp = units_of_warp * factor * costs.unit_us;
   const double reduce =
       waves.most() * (split.cluster > 1 ? costs.cluster_reduce_us : costs.reduce_us);
   const int doublings = std::countr_zero(static_cast<unsigned>(split.cluster));
@@ -152,7 +152,7 @@ Estimate estimate_of(const Split& split, const Waves& waves, int64_t strips, boo
       std::max({memory, copies, issue, one_warp, reduce}) * (1 + costs.cluster_wait * doublings) +
       costs.delay * (issue + reduce) +
       costs.last_unit_us * ceil_div(split.most_units(), split.warps) +
-      costs.ahead_us * ring / 1000 * std::sqrt(static_cast<double>(split.rows));
+      costs.ahead_us * pipeline / 1000 * std::sqrt(static_cast<double>(split.rows));
   double perm_us = 0, cluster_us = 0;
   if (perm) {
     perm_us =
@@ -224,7 +224,7 @@ class Model {
       bool fits = false;
       for (const int stages : kStages) {
         split.stages = stages;
-        if (stages > 2 && split.warps * stages * split.piece_bytes > kMaxRingBytes) break;
+        if (stages > 2 && split.warps * stages * split.piece_bytes > kMaxPipelineBytes) break;
         if (split.plan().bytes > kSmemBytes) break;
         fits = true;
         search.consider(config);

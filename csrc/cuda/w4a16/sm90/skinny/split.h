@@ -48,7 +48,7 @@ inline constexpr int kSumsOfXBytes = kMmaRows * 4;
 struct Barriers {
   uint64_t sums_full[kMaxBuffers], sums_empty[kMaxBuffers];
   uint64_t inbox_full[kMaxReducers][2], inbox_empty[kMaxReducers][2];
-  uint64_t ring[kMaxWarps][kMaxStages];
+  uint64_t full[kMaxWarps][kMaxStages];
 };
 
 // Sums that the CTAs of a cluster send each other: [reducers][2 buffers][16-byte pieces].
@@ -72,7 +72,7 @@ constexpr Waves share_tiles(int strips, int clusters, int tile_strips) {
 
 // Offsets into shared memory. Barriers come first.
 struct SharedPlan {
-  int inbox, x, x_sums, sums, ring;
+  int inbox, x, x_sums, sums, pipeline;
   int64_t bytes;
 };
 
@@ -92,7 +92,7 @@ struct Split {
   constexpr int least_units() const { return units / cluster; }
   constexpr int64_t x_pitch() const { return most_units() * w4::kUnitK * 2 + kXPadding; }
   // Of sums. Two let the warps be a tile ahead of those who add up; of many rows they take room
-  // that the ring needs more.
+  // that the pipeline needs more.
   constexpr int buffers() const { return rows > kMmaRows ? 1 : 2; }
 
   constexpr SharedPlan plan() const {
@@ -101,10 +101,10 @@ struct Split {
     const int64_t x_sums = x + round_up(rows * x_pitch(), int64_t{128});
     const int64_t groups = int64_t{mma_tiles()} * most_units() * (fine ? 4 : 1);
     const int64_t sums = x_sums + round_up(groups * kSumsOfXBytes, int64_t{128});
-    const int64_t ring =
+    const int64_t pipeline =
         sums + round_up(int64_t{buffers()} * warps * rows * sum_pitch(strips) * 4, int64_t{128});
-    const int64_t bytes = ring + warps * stages * piece_bytes;
-    return {inbox, x, static_cast<int>(x_sums), static_cast<int>(sums), static_cast<int>(ring),
+    const int64_t bytes = pipeline + warps * stages * piece_bytes;
+    return {inbox, x, static_cast<int>(x_sums), static_cast<int>(sums), static_cast<int>(pipeline),
             bytes};
   }
 };

@@ -1,10 +1,8 @@
-// A warp that streams over the weight: its own part of the CTA's K, its own ring of copies.
+// A warp that streams over the weight: its own part of the CTA's K, its own pipeline of copies.
 //
 // It takes the same units of every tile, so that of X it needs its own channels only, and waits for
-// no other warp: not for X, not for a place in the ring, and for those who add up the warps' sums
-// only where they are a whole tile behind. Stages and parities are written out:
-// tile/pipeline_state.cuh makes other machine code of all 18 kernels (no instruction more), which
-// is not timed.
+// no other warp: not for X, not for a place in the pipeline, and for those who add up the warps'
+// sums only where they are a whole tile behind.
 #pragma once
 
 #include "cuda/ptx/bulk_load_policy.h"
@@ -14,6 +12,7 @@
 #include "cuda/ptx/mma_sm80.h"
 #include "cuda/ptx/opaque.h"
 #include "cuda/tile/layout_index.h"
+#include "cuda/tile/pipeline_state.cuh"
 #include "cuda/w4a16/sm90/skinny/cta.cuh"
 #include "cuda/w4a16/sm90/skinny/dequant.cuh"
 #include "cuda/w4a16/sm90/skinny/format.cuh"
@@ -30,12 +29,12 @@ __device__ __forceinline__ const uint8_t* piece_of(const Params& p, const Cta& c
          int64_t{cta.first_unit + unit} * sizes.unit;
 }
 
-// Asks for a warp's first piece. The ring is the warp's own: there is nobody to wait for but the
-// kernels before this one.
+// Asks for a warp's first piece. The pipeline is the warp's own: there is nobody to wait for but
+// the kernels before this one.
 template <Format kFormat, int kStrips>
 __device__ __forceinline__ void ask_piece(const Params& p, const Cta& cta, const Share& share,
                                           uint8_t* smem, int warp) {
-  uint64_t* full = reinterpret_cast<Barriers*>(smem)->ring[warp];
+  uint64_t* full = reinterpret_cast<Barriers*>(smem)->full[warp];
   if (!ptx::elect_one()) return;
   ptx::mbarrier_init(full, 1);
   ptx::fence_mbarrier_init();
@@ -44,7 +43,7 @@ __device__ __forceinline__ void ask_piece(const Params& p, const Cta& cta, const
     const Sizes<kFormat> sizes(p);
     const int bytes = cta.strips(p, 0) * sizes.strip;
     ptx::mbarrier_arrive_expect_tx(full, bytes);
-    ptx::bulk_load(smem + p.shared.ring + warp * p.stages * (kStrips * sizes.strip),
+    ptx::bulk_load(smem + p.shared.pipeline + warp * p.stages * (kStrips * sizes.strip),
                    piece_of<kFormat>(p, cta, 0, share.first_unit), bytes, full, ptx::kEvictFirst);
   }
 #pragma unroll 1
@@ -92,8 +91,8 @@ class Stream {
         smem_(smem),
         sizes_(p),
         stage_bytes_(kStrips * sizes_.strip),
-        ring_(smem + p.shared.ring + warp * p.stages * stage_bytes_),
-        full_(barriers_.ring[warp]),
+        pipeline_(smem + p.shared.pipeline + warp * p.stages * stage_bytes_),
+        full_(barriers_.full[warp]),
         warp_(warp),
         lane_(lane),
         units_(ptx::opaque(share.units)),
@@ -126,18 +125,18 @@ class Stream {
               first_unit_ * (kSumsOfUnit * kTiles * 4) + lane_ % 4;
 
     const Handover handover = find_handover();
-    int stage = 0, buffer = 0, units_of_x = kInParts ? 0 : take_x(0);
-    uint32_t parity = 0, buffer_parity = 1;
+    DynamicPipelineState piece{p_.stages}, sums{.stages = p_.buffers, .parity = 1};
+    int units_of_x = kInParts ? 0 : take_x(0);
 #pragma unroll 1
     for (int wave = 0; wave < cta_.tiles; ++wave) {
 #pragma unroll 1
       for (int unit = 0; unit < units_; ++unit) {
         if (kInParts && unit == units_of_x) units_of_x = take_x(unit);
-        multiply(unit, stage, parity);
-        if (++stage == p_.stages) stage = 0, parity ^= 1;
+        multiply(unit, piece.stage, piece.parity);
+        piece.advance();
       }
-      hand_over(handover, buffer, buffer_parity);
-      if (++buffer == p_.buffers) buffer = 0, buffer_parity ^= 1;
+      hand_over(handover, sums.stage, sums.parity);
+      sums.advance();
     }
   }
 
@@ -164,7 +163,8 @@ class Stream {
     if (ptx::elect_one()) {
       ptx::mbarrier_arrive_expect_tx(&full_[stage], bytes_);
       // Read once: it need not push anything out of L2.
-      ptx::bulk_load(ring_ + stage * stage_bytes_, src_, bytes_, &full_[stage], ptx::kEvictFirst);
+      ptx::bulk_load(pipeline_ + stage * stage_bytes_, src_, bytes_, &full_[stage],
+                     ptx::kEvictFirst);
     }
     advance();
   }
@@ -237,7 +237,7 @@ class Stream {
   // Adds the product of the next piece, and asks for another in its place.
   __device__ void multiply(int unit, int stage, uint32_t parity) {
     constexpr int kPasses = kStrips / kPassStrips;
-    const uint8_t* from = ring_ + stage * stage_bytes_;
+    const uint8_t* from = pipeline_ + stage * stage_bytes_;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass, from += kPassStrips * sizes_.strip) {
       uint32_t x[2][kTiles][4];
@@ -409,7 +409,7 @@ class Stream {
   uint8_t* smem_;
   Sizes<kFormat> sizes_;
   int stage_bytes_;
-  uint8_t* ring_;
+  uint8_t* pipeline_;
   uint64_t* full_;
   int warp_, lane_;
   int units_, first_unit_;  // of the CTA's K

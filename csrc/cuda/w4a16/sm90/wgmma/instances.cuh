@@ -14,7 +14,7 @@ Status launch_variant(const Params& params, const Work& work, cudaStream_t strea
 }
 
 template <typename T, int kConsumers, int kRows>
-Status launch_middle(const Params& params, const Work& work, cudaStream_t stream) {
+Status launch_medium_m(const Params& params, const Work& work, cudaStream_t stream) {
   if constexpr (may_split(kConsumers, kRows)) {
     if (params.split_shift > 0) {
       using Tile = MediumMConfig<kConsumers, kRows, true>;
@@ -40,7 +40,7 @@ Status launch_tile(const Params& params, const Variant& variant, const Work& wor
 #define XGEMM_W4_MIDDLE_TILE(CONSUMERS, ROWS, CYCLES)                       \
   if (variant.consumers == CONSUMERS && variant.rows == ROWS &&             \
       (takes_foreign_scales(CONSUMERS, ROWS) || !variant.foreign_scales)) { \
-    return launch_middle<T, CONSUMERS, ROWS>(params, work, stream);         \
+    return launch_medium_m<T, CONSUMERS, ROWS>(params, work, stream);       \
   }
   XGEMM_W4_MEDIUM_M_TILES(XGEMM_W4_MIDDLE_TILE)
 #undef XGEMM_W4_MIDDLE_TILE

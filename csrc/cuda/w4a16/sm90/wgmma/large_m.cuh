@@ -1,8 +1,8 @@
 // Tiles of 192 rows of X and more: Y^T = W X^T by wgmma, with W dequantized in registers as its A
 // operand.
 //
-// Persistent CTAs of one producer warpgroup, of which a warp feeds a ring of packed units of W and
-// another one of boxes of X, and of two consumer warpgroups of 64 columns of D each. A consumer
+// Persistent CTAs of one producer warpgroup, of which a warp feeds a pipeline of packed units of W
+// and another one of boxes of X, and of two consumer warpgroups of 64 columns of D each. A consumer
 // turns 64 k of codes into operands while its wgmmas of the 64 k before run. A cluster shares X
 // (multicast). Clusters take whole tiles, or equal ranges of all tiles' K, and complete each
 // other's sums.
@@ -13,7 +13,7 @@
 #include "cuda/tile/layout_index.h"
 #include "cuda/w4a16/sm90/wgmma/cta.cuh"
 #include "cuda/w4a16/sm90/wgmma/dequant.cuh"
-#include "cuda/w4a16/sm90/wgmma/ring.cuh"
+#include "cuda/w4a16/sm90/wgmma/pipeline.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 

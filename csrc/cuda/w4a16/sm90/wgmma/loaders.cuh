@@ -80,10 +80,10 @@ class Weights {
 
   // The rest.
   __device__ void run() {
-    ring_.parity = 1;
+    state_.parity = 1;
 #pragma unroll 1
     while (!walk_.done()) {
-      ptx::mbarrier_wait(&smem_.w_empty[ring_.stage], ring_.parity ^ 1);
+      ptx::mbarrier_wait(&smem_.w_empty[state_.stage], state_.parity ^ 1);
       load();
     }
   }
@@ -92,18 +92,18 @@ class Weights {
   __device__ __forceinline__ void load() {
     const int units = walk_.within(Config::kStageUnits), bytes = units * params_.unit_bytes;
     if (ptx::elect_one()) {
-      uint64_t* full = &smem_.w_full[ring_.stage];
+      uint64_t* full = &smem_.w_full[state_.stage];
       ptx::mbarrier_arrive_expect_tx(full, Config::kConsumers * bytes);
       const uint8_t* from = from_;
 #pragma unroll
       for (int i = 0; i < Config::kConsumers; ++i) {
-        ptx::bulk_load(smem_.w[ring_.stage][i], from, bytes, full, params_.weight_policy);
+        ptx::bulk_load(smem_.w[state_.stage][i], from, bytes, full, params_.weight_policy);
         // Columns that do not exist are given the last ones that do; D has no place for them.
         if (i + 1 < rows_) from += params_.row_bytes;
       }
     }
     __syncwarp();
-    ring_.advance();
+    state_.advance();
     from_ += bytes;
     if (walk_.advance(units)) locate();
   }
@@ -119,7 +119,7 @@ class Weights {
   const Params& params_;
   Storage& smem_;
   Walk<Config>& walk_;
-  PipelineState<Config::kWStages> ring_;
+  PipelineState<Config::kWStages> state_;
   const uint8_t* from_;
   int rows_;  // of the tile's, that there are
 };

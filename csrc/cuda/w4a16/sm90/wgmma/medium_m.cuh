@@ -8,7 +8,7 @@
 #include "cuda/w4a16/sm90/wgmma/cta.cuh"
 #include "cuda/w4a16/sm90/wgmma/dequant.cuh"
 #include "cuda/w4a16/sm90/wgmma/unit_groups.cuh"
-#include "cuda/w4a16/sm90/wgmma/unit_ring.cuh"
+#include "cuda/w4a16/sm90/wgmma/unit_pipeline.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
@@ -134,15 +134,15 @@ class MediumMConsumer {
     uint4 codes[2];  // of 64 k each
     uint32_t a[kBuffers][kWords][4];
     int previous = -1;  // stage that wgmmas may still read
-    ptx::mbarrier_wait(&smem_.w_full[ring_.stage], ring_.parity);
-    codes[0] = load_codes(ring_.stage, 0);
-    if constexpr (kHalf == 0) codes[1] = load_codes(ring_.stage, 1);
-    scales.begin(ring_.stage);
+    ptx::mbarrier_wait(&smem_.w_full[state_.stage], state_.parity);
+    codes[0] = load_codes(state_.stage, 0);
+    if constexpr (kHalf == 0) codes[1] = load_codes(state_.stage, 1);
+    scales.begin(state_.stage);
 #pragma unroll 1
     for (int unit = 0; unit < segment.count; ++unit) {
-      const PipelineState<Config::kWStages> next = ring_.next();
+      const PipelineState<Config::kWStages> next = state_.next();
       const bool more = unit + 1 < segment.count;
-      const uint64_t x = x_base_ + ring_.stage * (2 * Config::kXBytes / 16);
+      const uint64_t x = x_base_ + state_.stage * (2 * Config::kXBytes / 16);
       bool ready = false;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
@@ -150,7 +150,7 @@ class MediumMConsumer {
                                    codes[1].x, codes[1].y, codes[1].z, codes[1].w};
         scales.expand(words, step * kWords, a[step % kBuffers]);
         multiply(acc, a[step % kBuffers], x, step * kWords);
-        if (kHalf > 0 && step == 0) codes[1] = load_codes(ring_.stage, 1);
+        if (kHalf > 0 && step == 0) codes[1] = load_codes(state_.stage, 1);
         // The barrier is asked before it is needed.
         if (more && step == (kHalf > 0 ? kHalf - 1 : 0)) {
           ready = ptx::mbarrier_test(&smem_.w_full[next.stage], next.parity);
@@ -167,9 +167,9 @@ class MediumMConsumer {
         ptx::wgmma_wait_group<kBuffers - 1>();
         if (kBuffers == 2 && step == 0 && previous >= 0) release(previous);
       }
-      if constexpr (kBuffers == 1) release(ring_.stage);
-      previous = ring_.stage;
-      ring_ = next;
+      if constexpr (kBuffers == 1) release(state_.stage);
+      previous = state_.stage;
+      state_ = next;
     }
     if constexpr (kBuffers == 2) {
       ptx::wgmma_wait_group<0>();
@@ -212,7 +212,7 @@ class MediumMConsumer {
   int consumer_, thread_;
   const uint8_t* strip_;  // this warp's, in the first stage
   uint64_t x_base_;
-  PipelineState<Config::kWStages> ring_;
+  PipelineState<Config::kWStages> state_;
 };
 
 template <typename T, typename Config>

@@ -1,4 +1,4 @@
-// Which tiles a cluster takes, what of them a CTA, and the rings' state.
+// Which tiles a cluster takes, what of them a CTA, and the pipelines' state.
 #pragma once
 
 #include "common/math.h"

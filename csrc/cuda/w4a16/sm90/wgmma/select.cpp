@@ -23,11 +23,11 @@ struct Shape {
   constexpr bool small_m() const { return rows <= kMaxSmallM; }
   constexpr int most_sharers() const { return rows <= kMaxMediumM ? 1 : 2; }
 };
-#define XGEMM_W4_FEW_TILE(BLOCKS, PARTS, ROWS, CYCLES) {BLOCKS, PARTS, ROWS, CYCLES},
+#define XGEMM_W4_SMALL_M_TILE(BLOCKS, PARTS, ROWS, CYCLES) {BLOCKS, PARTS, ROWS, CYCLES},
 #define XGEMM_W4_WGMMA_TILE(CONSUMERS, ROWS, CYCLES) {CONSUMERS, 1, ROWS, CYCLES},
-constexpr Shape kShapes[] = {XGEMM_W4_SMALL_M_TILES(XGEMM_W4_FEW_TILE) XGEMM_W4_MEDIUM_M_TILES(
+constexpr Shape kShapes[] = {XGEMM_W4_SMALL_M_TILES(XGEMM_W4_SMALL_M_TILE) XGEMM_W4_MEDIUM_M_TILES(
     XGEMM_W4_WGMMA_TILE) XGEMM_W4_LARGE_M_TILES(XGEMM_W4_WGMMA_TILE)};
-#undef XGEMM_W4_FEW_TILE
+#undef XGEMM_W4_SMALL_M_TILE
 #undef XGEMM_W4_WGMMA_TILE
 
 constexpr double kLaunchUs = 3.1;
@@ -44,50 +44,50 @@ constexpr double kSharedShares = 0.972, kSharedTiles = 0.99;
 
 // These and the tiles' cycles are fitted to times on an H200, groups of 128, the near ways of each
 // product in random order (one that runs behind itself finds its instructions in the cache).
-// kLarge and kFewOfMany: 53,000 times of 4,800 products of 1,000 layers, M from 65 to 5033. kFew,
-// without the power limit, and the cycles of its tiles: 1,229 products of some 70 layers, M from 9
-// to 3072, groups of 128 and smaller ones.
+// kMediumAndLargeM and kSmallMOfMoreRows: 53,000 times of 4,800 products of 1,000 layers, M from 65
+// to 5033. kSmallM, without the power limit, and the cycles of its tiles: 1,229 products of some 70
+// layers, M from 9 to 3072, groups of 128 and smaller ones.
 struct Costs {
   double bytes_per_us;             // from memory, by all SMs
   double start_us;                 // until a CTA has operands
-  double tile, tile_per_row;       // beside its units: the ring runs dry, D is stored
+  double tile, tile_per_row;       // beside its units: the pipeline runs dry, D is stored
   double exchange, exchange_byte;  // where CTAs of a cluster share K
   double four = 0;                 // more where four of them do
   double leave, leave_byte;        // of sums that are left in memory for others
   double cluster_us = 0;           // until one that shares X has operands
   double splitting;                // of a unit where CTAs share K: fewer stages
 };
-constexpr Costs kLarge{.bytes_per_us = 4.2e6,
-                       .start_us = 3.093,
-                       .tile = 2446,
-                       .tile_per_row = 1.947,
-                       .exchange = 2.7,
-                       .exchange_byte = 0.04963,
-                       .four = 1747,
-                       .leave = 2150,
-                       .leave_byte = 0.02002,
-                       .cluster_us = 0.3,
-                       .splitting = 1.003};
-constexpr Costs kFew{.bytes_per_us = 3.93e6,
-                     .start_us = 3.667,
-                     .tile = 767,
-                     .tile_per_row = 0.376,
-                     .exchange = 0.37,
-                     .exchange_byte = 0.0563,
-                     .leave = 2939,
-                     .leave_byte = 0.0301,
-                     .splitting = 0.976};
+constexpr Costs kMediumAndLargeM{.bytes_per_us = 4.2e6,
+                                 .start_us = 3.093,
+                                 .tile = 2446,
+                                 .tile_per_row = 1.947,
+                                 .exchange = 2.7,
+                                 .exchange_byte = 0.04963,
+                                 .four = 1747,
+                                 .leave = 2150,
+                                 .leave_byte = 0.02002,
+                                 .cluster_us = 0.3,
+                                 .splitting = 1.003};
+constexpr Costs kSmallM{.bytes_per_us = 3.93e6,
+                        .start_us = 3.667,
+                        .tile = 767,
+                        .tile_per_row = 0.376,
+                        .exchange = 0.37,
+                        .exchange_byte = 0.0563,
+                        .leave = 2939,
+                        .leave_byte = 0.0301,
+                        .splitting = 0.976};
 // Of small-M tiles, for more rows than any of them has.
-constexpr Costs kFewOfMany{.bytes_per_us = 3.93e6,
-                           .start_us = 3.84,
-                           .tile = 1282,
-                           .tile_per_row = 0,
-                           .exchange = 319,
-                           .exchange_byte = 0.06687,
-                           .four = 691,
-                           .leave = 3330,
-                           .leave_byte = 0.02371,
-                           .splitting = 0.976};
+constexpr Costs kSmallMOfMoreRows{.bytes_per_us = 3.93e6,
+                                  .start_us = 3.84,
+                                  .tile = 1282,
+                                  .tile_per_row = 0,
+                                  .exchange = 319,
+                                  .exchange_byte = 0.06687,
+                                  .four = 691,
+                                  .leave = 3330,
+                                  .leave_byte = 0.02371,
+                                  .splitting = 0.976};
 // Of small-M tiles where there are more than one of rows, up to kMaxSmallM.
 constexpr double kMoreRowsUs = 0.3;
 // Where shares begin and end anywhere, neighbours read the same of X at other times, from memory
@@ -104,9 +104,9 @@ struct FormatCosts {
   double other, zeros, zeros_of_groups;                // any; zero points of one, of several groups
   double foreign, foreign_group, foreign_group_zeros;  // for each group more; for each one's zeros
 };
-constexpr FormatCosts kFewFormats{0.1, 0.08, 0.2, 0.1, 0.25, 0.08};
-constexpr FormatCosts kMiddleFormats{0.02, 0.14, 0.14, 0.1, 0.1, 0.1};
-constexpr double kLargeZeros = 0.03;
+constexpr FormatCosts kSmallMFormats{0.1, 0.08, 0.2, 0.1, 0.25, 0.08};
+constexpr FormatCosts kMediumMFormats{0.02, 0.14, 0.14, 0.1, 0.1, 0.1};
+constexpr double kLargeMZeros = 0.03;
 
 // Of copying x so that TMA can read it.
 constexpr double kCopyLaunchUs = 2.5, kCopyBytesPerUs = 3e6;
@@ -239,8 +239,8 @@ class Model {
   double format_factor(const Shape& shape) const {
     const int64_t groups = layout_.groups_per_unit();
     const auto more = static_cast<double>(std::max<int64_t>(groups, 1) - 1);
-    if (shape.rows > kMaxMediumM) return 1.0 + (layout_.zeros ? kLargeZeros * (more + 1) : 0.0);
-    const FormatCosts& costs = shape.small_m() ? kFewFormats : kMiddleFormats;
+    if (shape.rows > kMaxMediumM) return 1.0 + (layout_.zeros ? kLargeMZeros * (more + 1) : 0.0);
+    const FormatCosts& costs = shape.small_m() ? kSmallMFormats : kMediumMFormats;
     const bool asks_type =
         plain_ && shape.small_m() && !scales_weights(shape.consumers, shape.rows);
     if (foreign_scales_ && !asks_type) {
@@ -255,8 +255,8 @@ class Model {
   }
 
   const Costs& costs_of(const Shape& shape) const {
-    if (!shape.small_m()) return kLarge;
-    return m_ > kMaxSmallM ? kFewOfMany : kFew;
+    if (!shape.small_m()) return kMediumAndLargeM;
+    return m_ > kMaxSmallM ? kSmallMOfMoreRows : kSmallM;
   }
 
   // Of reading X from memory for all columns of tiles.
@@ -265,7 +265,7 @@ class Model {
     const auto groups =
         static_cast<double>(ceil_div<int64_t>(layout_.n, shape.columns() * sharers));
     return std::min(bytes / kNotKeptBytes, 1.0) * bytes * groups /
-           (kLarge.bytes_per_us * gpu_.dram_speed);
+           (kMediumAndLargeM.bytes_per_us * gpu_.dram_speed);
   }
 
   Cycles shared_cycles(const Candidate& c, double tile, double unit_cycles) const;

@@ -5,10 +5,13 @@
 #pragma once
 
 #include "cuda/ptx/wgmma.h"
+#include "cuda/tile/cluster_reduction.cuh"
+#include "cuda/tile/pipeline_state.cuh"
+#include "cuda/tile/stream_k.cuh"
 #include "cuda/w4a16/sm90/wgmma/cta.cuh"
 #include "cuda/w4a16/sm90/wgmma/small_m_dequant.cuh"
 #include "cuda/w4a16/sm90/wgmma/unit_groups.cuh"
-#include "cuda/w4a16/sm90/wgmma/unit_ring.cuh"
+#include "cuda/w4a16/sm90/wgmma/unit_pipeline.cuh"
 
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
@@ -80,11 +83,11 @@ class SmallMConsumer {
     const uint32_t stages = ceil_div(units, kUnits),
                    first = (part_ / kUnits - seen_) % kStagePeriod;
     const int within = part_ % kUnits;  // a stage
-    uint32_t stage = (seen_ + first) % Config::kWStages;
-    uint32_t parity = (seen_ + first) / Config::kWStages % 2;
+    auto state = PipelineState<Config::kWStages>::after(seen_ + first);
 #pragma unroll 1
     for (uint32_t at = first; at < stages; at += kStagePeriod) {
-      ptx::mbarrier_wait(&smem_.w_full[stage], parity);
+      const uint32_t stage = state.stage;  // unsigned: offsets then need no sign
+      ptx::mbarrier_wait(&smem_.w_full[stage], state.parity);
       if (kUnits == 1 || static_cast<int>(at) * kUnits + within < units) {
         step(strip_ + stage * (kUnits * Config::kWBytes),
              x_base_ + stage * (kUnits * 2 * Config::kXBytes / 16));
@@ -94,8 +97,7 @@ class SmallMConsumer {
         ptx::named_barrier_sync(kSkipBarrier + part_ / kUnits, kWarpgroup);
       }
       if (ptx::kAllArrive || thread_ == 0) ptx::mbarrier_arrive(&smem_.w_empty[stage]);
-      stage += kStagePeriod;
-      if (stage >= Config::kWStages) stage -= Config::kWStages, parity ^= 1;
+      state.advance(kStagePeriod);
     }
     seen_ += stages;
   }
@@ -272,19 +274,10 @@ class PartsExchange {
                 "barriers must be told apart");
 
   __device__ void give(const float (&acc)[kRows / 2], int slot) {
-#pragma unroll
-    for (int j = 0; j < kRows / 8; ++j) {
-      sums_[slot][j * kWarpgroup + thread_] =
-          make_float4(acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
-    }
+    leave_sums(sums_[slot] + thread_, kWarpgroup, acc);
   }
-
   __device__ void take(float (&acc)[kRows / 2], int slot) const {
-#pragma unroll
-    for (int j = 0; j < kRows / 8; ++j) {
-      const float4 x = sums_[slot][j * kWarpgroup + thread_];
-      acc[4 * j] += x.x, acc[4 * j + 1] += x.y, acc[4 * j + 2] += x.z, acc[4 * j + 3] += x.w;
-    }
+    add_received_quads<0, kRows / 8>(acc, sums_[slot] + thread_, kWarpgroup);
   }
 
   float4 (*sums_)[Config::kSumsOfPart];

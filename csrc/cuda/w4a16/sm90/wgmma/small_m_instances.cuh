@@ -24,12 +24,12 @@ Status launch_small_m_tile(const Params& params, const Variant& variant, const W
 template <typename T>
 Status launch_small_m(const Params& params, const Variant& variant, const Work& work,
                       cudaStream_t stream) {
-#define XGEMM_W4_FEW_TILE(BLOCKS, PARTS, ROWS, CYCLES)                                 \
+#define XGEMM_W4_SMALL_M_TILE(BLOCKS, PARTS, ROWS, CYCLES)                             \
   if (variant.consumers == BLOCKS && variant.parts == PARTS && variant.rows == ROWS) { \
     return launch_small_m_tile<T, BLOCKS, PARTS, ROWS>(params, variant, work, stream); \
   }
-  XGEMM_W4_SMALL_M_TILES(XGEMM_W4_FEW_TILE)
-#undef XGEMM_W4_FEW_TILE
+  XGEMM_W4_SMALL_M_TILES(XGEMM_W4_SMALL_M_TILE)
+#undef XGEMM_W4_SMALL_M_TILE
   return {cudaErrorInvalidValue, "the W4A16 product by wgmma: no such small-M tile"};
 }
 

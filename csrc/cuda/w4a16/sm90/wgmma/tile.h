@@ -128,7 +128,7 @@ struct WarpgroupTile {
   static constexpr int kXBytes = kRows * kStageK * 2;     // of 64 k
   static constexpr int kWBytes = kConsumers * kUnitSlot;  // of 128 k
   static constexpr int kControlBytes = 1024;              // barriers
-  // What a ring has no room in; 1024: alignment.
+  // What a pipeline has no room in; 1024: alignment.
   static constexpr int kOtherBytes = 1024 + kControlBytes + kConsumers * kOutBytes;
 };
 
@@ -137,7 +137,7 @@ template <int kConsumers, int kRows, bool kMaySplit>
 struct LargeTile : WarpgroupTile<kConsumers, kRows, kMaySplit> {
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr int kStageUnits = 1;
-  static constexpr int kRingBytes =
+  static constexpr int kPipelineBytes =
       kMaxSmemBytes - WarpgroupTile<kConsumers, kRows, kMaySplit>::kOtherBytes;
   static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
@@ -148,10 +148,10 @@ struct TileConfig : LargeTile<kConsumers, kRows, may_split(kConsumers, kRows)> {
   using Base = LargeTile<kConsumers, kRows, may_split(kConsumers, kRows)>;
   // Whole units of K.
   static constexpr int kXStages =
-      least(kMaxStages, Base::kRingBytes / (Base::kXBytes * 2 + Base::kWBytes) * 2);
+      least(kMaxStages, Base::kPipelineBytes / (Base::kXBytes * 2 + Base::kWBytes) * 2);
   static constexpr int kWStages =
-      least(8, (Base::kRingBytes - kXStages * Base::kXBytes) / Base::kWBytes);
-  static_assert(kXStages >= 4 && kWStages >= 2, "a tile must leave room for a ring");
+      least(8, (Base::kPipelineBytes - kXStages * Base::kXBytes) / Base::kWBytes);
+  static_assert(kXStages >= 4 && kWStages >= 2, "a tile must leave room for a pipeline");
   static_assert(kConsumers == 2, "the registers of operands for 128 k");
 };
 
@@ -162,8 +162,8 @@ struct MediumMConfig : LargeTile<kConsumers, kRows, kSplit> {
   using Base = LargeTile<kConsumers, kRows, kSplit>;
   static constexpr int kParts = 1, kSumsOfPart = 1, kSumsSlots = 1, kMeetings = 1;  // share K: none
   static constexpr int kWStages =
-      least(kMaxStages, Base::kRingBytes / (2 * Base::kXBytes + Base::kWBytes));
-  static_assert(kWStages >= 3, "a tile must leave room for a ring");
+      least(kMaxStages, Base::kPipelineBytes / (2 * Base::kXBytes + Base::kWBytes));
+  static_assert(kWStages >= 3, "a tile must leave room for a pipeline");
 
   // Words of codes, 16 k each, that a warpgroup dequantizes at a time, and operands of how many
   // such batches it holds. Two warpgroups dequantize while their own wgmmas run; of three or four,
@@ -190,14 +190,14 @@ struct SmallMConfig : WarpgroupTile<kBlocks, kRows, may_split(kBlocks, kRows)> {
   static constexpr int kSumsSlots = kParts > 1 ? kParts / 2 : 1;
   static constexpr int kMeetings = kParts == 4 ? 4 : 2;  // a block's barriers (PartsExchange)
   static constexpr int kSumsBytes = kBlocks * kSumsSlots * kSumsOfPart * 16;
-  static constexpr int kRingBytes = kMaxSmemBytes - Base::kOtherBytes - kSumsBytes;
+  static constexpr int kPipelineBytes = kMaxSmemBytes - Base::kOtherBytes - kSumsBytes;
   static constexpr bool kScaledWeights = kPlain && scales_weights(kBlocks, kRows);
   static constexpr bool kScaledSums = false;  // whatever the format: sums of groups are scaled
   static constexpr int kUnitBytes = 2 * Base::kXBytes + Base::kWBytes;
   static constexpr int kStagePeriod = kParts / kStageUnits;  // of warpgroups, a stage each
   static constexpr int kWStages =  // a stage has the same warpgroups at every pass
-      least(kMaxStages, kRingBytes / (kStageUnits * kUnitBytes)) / kStagePeriod * kStagePeriod;
-  static_assert(kWStages * kStageUnits >= 3, "a tile must leave room for a ring");
+      least(kMaxStages, kPipelineBytes / (kStageUnits * kUnitBytes)) / kStagePeriod * kStagePeriod;
+  static_assert(kWStages * kStageUnits >= 3, "a tile must leave room for a pipeline");
 
   static_assert(kWarpgroups == 4, "four have the registers of an SM");
   static constexpr int kProducerRegisters = 32, kConsumerRegisters = 112;

@@ -1,4 +1,4 @@
-// Shared memory of tiles that keep two rings, of units of W and of boxes of X, which warps fill
+// Shared memory of tiles that keep two pipelines, of units of W and of boxes of X, which warps fill
 // that do not wait for each other's; and the warp that loads X.
 #pragma once
 
@@ -37,7 +37,7 @@ class Activations {
   __device__ void run() {
     if (walk_.done()) return;
     ptx::mbarrier_wait(&smem_.x_full[0], 0);
-    ring_.stage = kBoxes;
+    state_.stage = kBoxes;
 #pragma unroll 1
     while (!walk_.done()) load();
   }
@@ -48,18 +48,18 @@ class Activations {
   __device__ __forceinline__ void load() {
 #pragma unroll 1
     for (int box = 0; box < kBoxes; ++box) {
-      ptx::mbarrier_wait(&smem_.x_empty[ring_.stage], ring_.parity ^ 1);
+      ptx::mbarrier_wait(&smem_.x_empty[state_.stage], state_.parity ^ 1);
       if (ptx::elect_one()) load_box((walk_.unit() * kBoxes + box) * kStageK);
       __syncwarp();
-      ring_.advance();
+      state_.advance();
     }
     walk_.advance();
   }
 
   __device__ void load_box(int k) const {
-    uint64_t* full = &smem_.x_full[ring_.stage];
+    uint64_t* full = &smem_.x_full[state_.stage];
     ptx::mbarrier_arrive_expect_tx(full, Config::kXBytes);
-    uint8_t* stage = smem_.x[ring_.stage];
+    uint8_t* stage = smem_.x[state_.stage];
     if (params_.sharers == 1) {
       ptx::tma_load_2d(stage, &params_.x, full, k, walk_.m());
     } else {
@@ -75,7 +75,7 @@ class Activations {
   const Params& params_;
   SharedStorage<Config>& smem_;
   Walk<Config>& walk_;
-  PipelineState<Config::kXStages> ring_;
+  PipelineState<Config::kXStages> state_;
 };
 
 // By one thread: what the first loads need.

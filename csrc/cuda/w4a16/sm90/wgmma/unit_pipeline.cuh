@@ -7,8 +7,8 @@
 namespace xgemm::cuda::w4a16::sm90::wgmma {
 
 // A stage is 128 k, or a few times that: the units of the tile's columns, which lie one behind the
-// other, and two boxes of X for each. Its barriers are those of the weights' ring, which the warps
-// that load W and X both keep.
+// other, and two boxes of X for each. Its barriers are those of the weights' pipeline, which the
+// warps that load W and X both keep.
 template <typename Config>
 struct UnitStorage {
   alignas(1024) uint8_t x[Config::kWStages][2 * Config::kStageUnits][Config::kXBytes];
@@ -36,10 +36,10 @@ class UnitActivations {
   }
 
   __device__ void run() {
-    ring_.parity = 1;
+    state_.parity = 1;
 #pragma unroll 1
     while (!walk_.done()) {
-      ptx::mbarrier_wait(&smem_.w_empty[ring_.stage], ring_.parity ^ 1);
+      ptx::mbarrier_wait(&smem_.w_empty[state_.stage], state_.parity ^ 1);
       load();
     }
   }
@@ -47,7 +47,7 @@ class UnitActivations {
  private:
   __device__ __forceinline__ void load() {
     if (ptx::elect_one()) {
-      uint64_t* full = &smem_.w_full[ring_.stage];
+      uint64_t* full = &smem_.w_full[state_.stage];
       constexpr int kBoxes = 2 * Config::kStageUnits;
       constexpr int kTogether = boxes_of_x(Config::kRows, Config::kStageUnits, kStageK);
       // Where the walk's segment or K ends within the stage, X is read on, or zeros are.
@@ -56,25 +56,25 @@ class UnitActivations {
       if (kTogether > 1 && params_.x_boxes > 1) {
 #pragma unroll
         for (int box = 0; box < kBoxes; box += kTogether) {
-          ptx::tma_load_3d(smem_.x[ring_.stage][box], &params_.x, full, 0, walk_.m(), first + box);
+          ptx::tma_load_3d(smem_.x[state_.stage][box], &params_.x, full, 0, walk_.m(), first + box);
         }
       } else {
 #pragma unroll
         for (int box = 0; box < kBoxes; ++box) {
-          ptx::tma_load_3d(smem_.x[ring_.stage][box], &params_.x, full, (first + box) * kStageK,
+          ptx::tma_load_3d(smem_.x[state_.stage][box], &params_.x, full, (first + box) * kStageK,
                            walk_.m(), 0);
         }
       }
     }
     __syncwarp();
-    ring_.advance();
+    state_.advance();
     walk_.advance(walk_.within(Config::kStageUnits));
   }
 
   const Params& params_;
   UnitStorage<Config>& smem_;
   Walk<Config>& walk_;
-  PipelineState<Config::kWStages> ring_;
+  PipelineState<Config::kWStages> state_;
 };
 
 // By one thread: what the first loads need.

@@ -1,4 +1,4 @@
-// The ring of stages in shared memory, and the warp that fills it by TMA.
+// The pipeline of stages in shared memory, and the warp that fills it by TMA.
 #pragma once
 
 #include "cuda/gemm/sm90/skinny/cluster_reduction.cuh"
@@ -22,7 +22,7 @@ struct TileConfig {
   static constexpr int kThreads = kWarpgroups * kWarpgroup + 32;
 };
 
-// What follows the ring in shared memory; then come the warpgroups' inboxes.
+// What follows the pipeline in shared memory; then come the warpgroups' inboxes.
 template <typename T, typename Tile>
 struct Control {
   uint64_t full[kMaxStages], empty[kMaxStages];
@@ -37,7 +37,7 @@ struct Control {
 // Stages of `rows` rows of W, then kColumns of X, both as kBoxes boxes of 64 k. What wgmma
 // multiplies beyond `rows` is whatever lies there, and its results are not used.
 template <typename Tile>
-struct Ring {
+struct Pipeline {
   int rows, stages;
   uint8_t* base;
 
@@ -57,9 +57,10 @@ struct Ring {
 template <typename T, typename Tile, bool kWideMn, bool kNarrowMn>
 class Producer {
  public:
-  __device__ Producer(const Params& params, Ring<Tile> ring, Control<T, Tile>& control, int rank)
+  __device__ Producer(const Params& params, Pipeline<Tile> pipeline, Control<T, Tile>& control,
+                      int rank)
       : params_(params),
-        ring_(ring),
+        pipeline_(pipeline),
         control_(control),
         step_(params, share_of_k<Tile::kStageK>(params, rank)) {}
 
@@ -79,7 +80,7 @@ class Producer {
     ptx::fence_mbarrier_init();
   }
 
-  // The rest of the first pass over the ring, which waits for nothing.
+  // The rest of the first pass over the pipeline, which waits for nothing.
   __device__ void fill() {
 #pragma unroll 1
     for (; filled_ < params_.stages && !step_.done(); ++filled_, step_.advance()) load(filled_);
@@ -99,17 +100,17 @@ class Producer {
 
   __device__ void load(int stage) const {
     uint64_t* full = &control_.full[stage];
-    ptx::mbarrier_arrive_expect_tx(full, ring_.stage_bytes());
+    ptx::mbarrier_arrive_expect_tx(full, pipeline_.stage_bytes());
     const TilePosition& tile = step_.tile();
 #pragma unroll
     for (int box = 0; box < Tile::kBoxes; ++box) {
-      load_box<kWideMn, Tile::kRows>(ring_.wide(stage, box), &params_.wide, full,
+      load_box<kWideMn, Tile::kRows>(pipeline_.wide(stage, box), &params_.wide, full,
                                      params_.wide_policy, tile.wide, box,
                                      params_.wide_batched ? tile.batch : 0);
     }
 #pragma unroll
     for (int box = 0; box < Tile::kBoxes; ++box) {
-      load_box<kNarrowMn, Tile::kColumns>(ring_.narrow(stage, box), &params_.narrow, full,
+      load_box<kNarrowMn, Tile::kColumns>(pipeline_.narrow(stage, box), &params_.narrow, full,
                                           params_.narrow_policy, tile.narrow, box,
                                           params_.narrow_batched ? tile.batch : 0);
     }
@@ -132,7 +133,7 @@ class Producer {
   }
 
   const Params& params_;
-  Ring<Tile> ring_;
+  Pipeline<Tile> pipeline_;
   Control<T, Tile>& control_;
   Steps<Tile::kColumns, Tile::kStageK> step_;
   int filled_ = 0;  // stages, of the first pass
