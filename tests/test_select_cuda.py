@@ -93,8 +93,8 @@ def check_grid(case: Case, config: Any, sm_count: int) -> None:
         if config.stream_k:
             tiles *= ceil_div(k, 64)  # a share is at least one of these
         assert config.ctas <= tiles * config.cluster, "a cluster has nothing to do"
-        halves = tiles % config.ctas  # tiles of the last turn, one for each cluster
-        assert config.splits == 1 or 0 < halves <= config.ctas // 2, "no halves of the last turn"
+        halves = tiles % config.ctas  # tiles of the last wave, one for each cluster
+        assert config.splits == 1 or 0 < halves <= config.ctas // 2, "no halves of the last wave"
 
 
 def check_shared_memory(config: Any, kib: int) -> None:
@@ -102,8 +102,8 @@ def check_shared_memory(config: Any, kib: int) -> None:
     block_k = {"sm90_persistent": 64, "sm90_skinny": 64, "sm90_single_tile": 64, "sm80": 32}.get(
         config.kernel, 0
     )
-    ring = config.stages * (config.block_m + config.block_n) * block_k * 2
-    assert ring <= kib * 1024
+    stages = config.stages * (config.block_m + config.block_n) * block_k * 2
+    assert stages <= kib * 1024
     if config.kernel in TMA_KERNELS:
         assert config.stages >= 2, "loads do not run ahead"
 
@@ -159,14 +159,12 @@ def check(cpp: ModuleType, case: Case, device: tuple[int, int]) -> Any:
     return config
 
 
-def check_near(cpp: ModuleType, case: Case, **measured: Any) -> None:
+def assert_near(said: dict[str, Any], **measured: Any) -> None:
     """What was measured to be the fastest is a candidate, and estimated to be near the choice.
 
     Which of near candidates is the choice is a matter of constants; what they lose by it, all
     together, tests/test_regret.py bounds over recorded sweeps.
     """
-    check(cpp, case, HOPPER)
-    said = json.loads(cpp.explain_gemm_json(case.problem(cpp), *HOPPER))
     us = [
         each["estimate_us"]
         for each in said["candidates"]
@@ -174,6 +172,13 @@ def check_near(cpp: ModuleType, case: Case, **measured: Any) -> None:
     ]
     assert us, "not listed"
     assert min(us) <= NEAR * said["choice"]["estimate_us"]
+
+
+def check_near(
+    cpp: ModuleType, case: Case, device: tuple[int, int] = HOPPER, **measured: Any
+) -> None:
+    check(cpp, case, device)
+    assert_near(json.loads(cpp.explain_gemm_json(case.problem(cpp), *device)), **measured)
 
 
 @settings(max_examples=1500)
@@ -261,7 +266,7 @@ def test_rows_that_begin_within_a_line_are_shared_and_long_k_is_halved(
 def test_clusters_share_few_rows_that_a_large_operand_streams_past(
     cpp: ModuleType, m: int, n: int, k: int, layouts: tuple[str, str]
 ) -> None:
-    """Where rows begin within a line, or the stream is long; in as many turns as it takes."""
+    """Where rows begin within a line, or the stream is long; in as many waves as it takes."""
     a, b = matrix(m, k, layouts[0]), matrix(k, n, layouts[1])
     check_near(cpp, Case(a, b, matrix(m, n)), kernel="sm90_single_tile", cluster=4)
 
@@ -292,7 +297,7 @@ def test_little_more_than_128_rows_fit_one_tile(cpp: ModuleType) -> None:
         (72, 28672, 8192),
     ],
 )
-def test_tiles_of_few_rows_beside_a_large_operand_fill_whole_turns(
+def test_tiles_of_few_rows_beside_a_large_operand_fill_whole_waves(
     cpp: ModuleType, m: int, n: int, k: int
 ) -> None:
     """Both along K; pairs share the few rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +20,7 @@ from dense_problems import (
     product,
 )
 from hypothesis import given, settings
+from test_select_cuda import assert_near
 
 PRECISIONS = ("ieee", "tf32x3", "tf32")
 
@@ -173,25 +175,29 @@ def test_few_tiles_are_split_over_k(cpp: ModuleType) -> None:
         config = check(cpp, product(128, 128, 1 << 16), precision, HOPPER)
         assert config.splits > 8
         config = check(cpp, product(8192, 8192, 8192), precision, HOPPER)
-        if precision == "ieee":  # only the tiles of the last round
+        if precision == "ieee":  # only the tiles of the last wave
             assert config.ctas < 1.5 * 128 * 128
         else:
             assert config.splits == 1
 
 
+def near(cpp: ModuleType, case: Case, device: tuple[int, int] = HOPPER, **measured: Any) -> None:
+    """Of IEEE products, `measured` is near the choice."""
+    check(cpp, case, "ieee", device)
+    problem = problem_of(cpp, case, "ieee")
+    assert_near(json.loads(cpp.explain_gemm_json(problem, *device)), **measured)
+
+
 def test_few_rows_get_a_flat_tile(cpp: ModuleType) -> None:
-    config = check(cpp, product(4, 4096, 4096), "ieee", HOPPER)
-    assert (config.block_m, config.block_n) == (4, 32), "a stream over B"
+    near(cpp, product(4, 4096, 4096), kernel="fp32", block_m=4)  # a stream over B
     # D's columns, and its rows where it is column-major.
     for case in (
         product(8, 4096, 4096),
         product(4096, 8, 4096),
         Case(matrix(4096, 4096), matrix(4096, 8), matrix(4096, 8, "columns")),
     ):
-        config = check(cpp, case, "ieee", HOPPER)
-        assert (config.block_m, config.block_n) == (32, 128)
-        config = check(cpp, case, "ieee", (80, 108))
-        assert (config.block_m, config.block_n) == (16, 128)
+        near(cpp, case, kernel="fp32_sm90", block_m=32, block_n=128)
+        near(cpp, case, (80, 108), kernel="fp32", block_m=16, block_n=128)
 
 
 def test_batches_of_small_matrices_get_a_warp_each(cpp: ModuleType) -> None:
@@ -201,9 +207,8 @@ def test_batches_of_small_matrices_get_a_warp_each(cpp: ModuleType) -> None:
         ((512, 512, 512), 1, 3),
     ):
         batch = ((count, m * k, k * n, m * n),) if count > 1 else ()
-        config = check(cpp, product(m, n, k, batch=batch), "ieee", HOPPER)
-        tile = (config.kernel, config.block_m, config.block_n, config.stages)
-        assert tile == ("fp32_sm90", 32, 32, stages)
+        case = product(m, n, k, batch=batch)
+        near(cpp, case, kernel="fp32_sm90", block_m=32, block_n=32, stages=stages)
 
 
 def test_few_long_columns_are_shared_by_a_cluster(cpp: ModuleType) -> None:
@@ -214,16 +219,21 @@ def test_few_long_columns_are_shared_by_a_cluster(cpp: ModuleType) -> None:
 
 
 def test_all_sms_have_room_for_pairs_of_ctas(cpp: ModuleType) -> None:
-    # 61 tiles: two CTAs each are more than nine tenths of the SMs.
-    assert check(cpp, product(4, 7759, 4352), "ieee", HOPPER).cluster == 2
-    assert check(cpp, product(4, 7759, 300), "ieee", HOPPER).cluster == 1
+    """More than nine tenths of the SMs, where K is long enough to pay for the pair."""
+    sms = HOPPER[1]
+    assert 0.9 * sms < check(cpp, product(4, 7759, 4352), "ieee", HOPPER).ctas <= sms
+    assert check(cpp, product(4, 7759, 300), "ieee", HOPPER).ctas <= 0.9 * sms
 
 
 def test_a_warp_of_a_stream_has_short_columns_alone(cpp: ModuleType) -> None:
-    for k, columns in ((320, 32), (1000, 16)):
+    """The shorter K is, the more columns has a CTA."""
+    columns = []
+    for k in (320, 1000):
         case = Case(matrix(2, k), matrix(k, 6984, "columns"), matrix(2, 6984))
         config = check(cpp, case, "ieee", HOPPER)
-        assert (config.block_m, config.block_n) == (2, columns)
+        assert config.block_m == 2
+        columns.append(config.block_n)
+    assert columns[0] > columns[1]
 
 
 @pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
