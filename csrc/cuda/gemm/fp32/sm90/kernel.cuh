@@ -10,7 +10,6 @@
 #include "cuda/gemm/fp32/sm90/multiply_f64.cuh"
 #include "cuda/gemm/fp32/sm90/multiply_tf32.cuh"
 #include "cuda/shared_memory.h"
-#include "cuda/tile/pipeline_state.cuh"
 
 namespace xgemm::cuda::gemm::fp32::sm90 {
 
@@ -43,26 +42,30 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
   mine.start();
   constexpr int kPairs = Tile::kPairs;
   constexpr uint32_t kStageBytes = sizeof(smem.stages[0]);
-  PipelineState<Tile::kStages> state;
+  // Not PipelineState: its parity of the next stage is one register more, and a 64x64 kernel, which
+  // has 128, spills.
+  int stage = 0;
+  uint32_t parity = 0;
 #pragma unroll 1
   for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
-    PipelineState<Tile::kStages> next = state;
+    int next = stage;
     const int pairs = k_tile == k_tiles - 1 ? pairs_of_last : kPairs;
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
       if (pair > 0 && pair >= pairs) break;
       if (pair == kPairs - 1) {
-        next.advance();
-        loader.wait(k_tile + 1, next.stage, next.parity);
+        next = stage == Tile::kStages - 1 ? 0 : stage + 1;
+        if (next == 0) parity ^= 1;
+        loader.wait(k_tile + 1, next, parity);
       }
-      mine.load(next.stage * kStageBytes, (pair + 1) % kPairs);
+      mine.load(next * kStageBytes, (pair + 1) % kPairs);
       mine.multiply(pair, 0);
       if (pair == kPairs - 1) {
-        loader.fetch(k_tile + Tile::kPrefetched, (state.stage + Tile::kPrefetched) % Tile::kStages);
+        loader.fetch(k_tile + Tile::kPrefetched, (stage + Tile::kPrefetched) % Tile::kStages);
       }
       mine.multiply(pair, 1);
     }
-    state = next;
+    stage = next;
   }
   ptx::griddep_launch_dependents();
   // Of the pipeline, once everybody has left it.
