@@ -20,18 +20,17 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "build" / "tests"
 
+# The stand-ins for the CUDA toolkit's headers and for csrc/cuda/ptx come first.
 RULES = """\
-flags = -std=c++20 -O1 -fPIC -fvisibility=hidden -Wall -Wextra {flags} -I{root}/csrc $
+flags = -std=c++20 -fPIC -fvisibility=hidden -fno-strict-aliasing -Wall -Wextra -I{root}/csrc $
     -isystem {pybind11} -isystem {python}
+emulated = -I{root}/tests/emulator/include -I{root}/tests -Wno-unknown-pragmas -Wno-clobbered
+kernel = $emulated -D__CUDA_ARCH_FEAT_SM90_ALL -include cuda_runtime.h $
+    -fsanitize=alignment,bounds,shift -fsanitize-undefined-trap-on-error -x c++
 rule cxx
-  command = {cxx} $flags -MD -MF $out.d -c $in -o $out
-  depfile = $out.d
-  deps = gcc
-rule kernel
-  command = {cxx} $flags -D__CUDA_ARCH_FEAT_SM90_ALL -include cuda_runtime.h $
-      -fsanitize=alignment,bounds,shift -fsanitize-undefined-trap-on-error $
-      -MD -MF $out.d -c -x c++ $in -o $out
+  command = {cxx} $own $flags -MD -MF $out.d -c $in -o $out
   depfile = $out.d
   deps = gcc
 rule link
@@ -57,43 +56,61 @@ def _emulator_sources() -> Iterable[Path]:
             yield path
 
 
+def _own_flags(source: Path) -> str:
+    """Time to compile counts as well as time to run: bindings do next to nothing."""
+    level = "-O0" if source.name.startswith("bind") else "-Og" if source.suffix == ".cu" else "-O1"
+    if source.suffix == ".cu":
+        return f"{level} $kernel"
+    # Without the stand-ins: what both modules hold compiles where there is no toolkit.
+    return level if source in set(_testing_sources()) else f"{level} $emulated"
+
+
+def _plan() -> str:
+    """The text of a build.ninja. Sources that both modules hold are compiled once."""
+    import pybind11
+
+    text = RULES.format(
+        cxx=os.environ.get("CXX", "g++"),
+        root=ROOT,
+        pybind11=pybind11.get_include(),
+        python=sysconfig.get_path("include"),
+    )
+    objects: dict[Path, str] = {}
+    for extension in (EMULATOR, TESTING):
+        # Kernels, which take longest, first.
+        sources = sorted(extension.sources(), key=lambda path: (path.suffix != ".cu", path))
+        for source in sources:
+            if source not in objects:
+                objects[source] = f"{FOLDER / source.relative_to(ROOT)}.o"
+                text += f"build {objects[source]}: cxx {source}\n  own = {_own_flags(source)}\n"
+        linked = " ".join(objects[source] for source in sources)
+        text += f"build {extension.module}: link {linked}\n"
+    return text
+
+
 @dataclass(frozen=True)
 class Extension:
     name: str
-    folder: Path
     sources: Callable[[], Iterable[Path]]
-    flags: str = ""
+
+    @property
+    def module(self) -> Path:
+        return FOLDER / f"{self.name}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
     def build(self) -> Path:
         """The module's path."""
         import ninja
-        import pybind11
 
-        module = self.folder / f"{self.name}{sysconfig.get_config_var('EXT_SUFFIX')}"
-        plan = RULES.format(
-            cxx=os.environ.get("CXX", "g++"),
-            flags=self.flags,
-            root=ROOT,
-            pybind11=pybind11.get_include(),
-            python=sysconfig.get_path("include"),
-        )
-        objects = []
-        for source in sorted(self.sources()):
-            objects.append(f"{self.folder / source.relative_to(ROOT)}.o")
-            rule = "kernel" if source.suffix == ".cu" else "cxx"
-            plan += f"build {objects[-1]}: {rule} {source}\n"
-        plan += f"build {module}: link {' '.join(objects)}\n"
-
-        self.folder.mkdir(parents=True, exist_ok=True)
+        FOLDER.mkdir(parents=True, exist_ok=True)
         # Several pytest processes may come here at once.
-        with open(self.folder / ".lock", "w") as lock:
+        with open(FOLDER / ".lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            (self.folder / "build.ninja").write_text(plan)
-            command = [str(Path(ninja.BIN_DIR, "ninja")), "-C", str(self.folder)]
+            (FOLDER / "build.ninja").write_text(_plan())
+            command = [str(Path(ninja.BIN_DIR, "ninja")), "-C", str(FOLDER), str(self.module)]
             result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
             raise RuntimeError(f"{self.name} did not build:\n{result.stdout}{result.stderr}")
-        return module
+        return self.module
 
     def load(self) -> ModuleType:
         """The module, built first."""
@@ -105,15 +122,8 @@ class Extension:
         return module
 
 
-TESTING = Extension("xgemm_testing", ROOT / "build" / "tests", _testing_sources)
-# The stand-ins for the CUDA toolkit's headers and for csrc/cuda/ptx come first.
-EMULATOR = Extension(
-    "xgemm_emulator",
-    ROOT / "build" / "emulator",
-    _emulator_sources,
-    "-fno-strict-aliasing -Wno-unknown-pragmas -Wno-clobbered"
-    f" -I{ROOT}/tests/emulator/include -I{ROOT}/tests",
-)
+TESTING = Extension("xgemm_testing", _testing_sources)
+EMULATOR = Extension("xgemm_emulator", _emulator_sources)
 
 if __name__ == "__main__":
     known = {"testing": TESTING, "emulator": EMULATOR}
