@@ -9,6 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+# Threads that wait for work sleep, as several processes share the cores. Before torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Compiling inductor's headers ahead takes longer than the few small kernels of the tests do.
+os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
+
 import hypothesis
 import pytest
 import torch

@@ -167,9 +167,7 @@ def test_export_decomposes_to_the_ops():
     assert {"xgemm.mul.default", "xgemm.mul.w4a16", "xgemm.sgemm.default"} <= targets
 
 
-# Compiling the headers ahead takes longer than the two small kernels do.
 @pytest.mark.slow
-@torch._inductor.config.patch(cpp_cache_precompile_headers=False)
 def test_inductor():
     """The default backend: the kernels stay ours, and what is around them is compiled."""
     _, p = small_packed(group_size=32)
