@@ -332,14 +332,14 @@ def test_formats_that_are_only_read(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_while_converting_is_that_of_one_file_and_one_layer(tmp_path: Path) -> None:
-    """10 blocks, 97 MB, to AWQ and to xgemm, in files of 8 MB."""
+    """5 blocks, 48 MB, to AWQ and to xgemm, in files of 8 MB."""
     write_large(tmp_path / "small", blocks=1)
-    write_large(tmp_path / "large", blocks=10)
+    write_large(tmp_path / "large", blocks=5)
     peak, written = peak_memory(
         "from xgemm.hf import convert; convert(argv[0], argv[2] + '-small', 'xgemm')",
         "result = min(convert(argv[1], argv[2] + to, to, max_shard_bytes=8 << 20).nbytes"
         " for to in ('awq', 'xgemm'))",
         *(tmp_path / "small", tmp_path / "large", tmp_path / "to"),
     )
-    assert written > 90e6
+    assert written > 45e6
     assert peak < 2 * (8 << 20) + 3 * LARGEST, peak

@@ -27,27 +27,31 @@ print(json.dumps({
 }))
 """
 
+LIMIT = 0.15  # of torch's own time
+
 
 @pytest.fixture(scope="module")
 def probes() -> list[dict]:
-    """Three fresh processes: the time is taken from the quickest, the rest must hold in each."""
-    return [
-        json.loads(
-            subprocess.run(
-                [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True
-            ).stdout
-        )
-        for _ in range(3)
-    ]
+    """Fresh processes, up to three until one is quick: the rest must hold in each."""
+    found: list[dict] = []
+    while not found or (len(found) < 3 and part_of_torch(found[-1]) >= LIMIT):
+        command = [sys.executable, "-c", PROBE]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found.append(json.loads(done.stdout))
+    return found
+
+
+def part_of_torch(probe: dict) -> float:
+    return probe["seconds"] / probe["torch_seconds"]
 
 
 def test_takes_a_small_part_of_the_time_of_torch(probes: list[dict]) -> None:
     """A twentieth on a quiet machine; seconds would tell of the machine."""
-    assert min(probe["seconds"] / probe["torch_seconds"] for probe in probes) < 0.15
+    assert part_of_torch(probes[-1]) < LIMIT
 
 
 def test_starts_no_thread(probes: list[dict]) -> None:
-    assert [probe["threads"] for probe in probes] == [[], [], []]
+    assert [probe["threads"] for probe in probes if probe["threads"]] == []
 
 
 def test_imports_nothing_but_torch_and_the_standard_library(probes: list[dict]) -> None:

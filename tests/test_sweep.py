@@ -6,6 +6,7 @@ import json
 import math
 import random
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,12 +179,17 @@ def test_a_choice_with_other_constants(sweep, h200, tmp_path):
     assert library.select(layer, h200).kernel == "sm90_single_tile"
     library.set("kLaunchUs", 1e6)
     assert library.select(layer, h200).kernel != "sm90_single_tile"
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="compiles the choice with nvcc's headers")
-def test_every_choice_links_without_kernels(sweep, h200, tmp_path):
-    from sweep.tune import TunedLibrary
-
-    gemm = BENCHMARKS.parent / "csrc/cuda/gemm"
-    library = TunedLibrary(gemm / "sm90" / "persistent" / "select.cpp", tmp_path)
+    # Without kernels every choice links: that of another file, too.
     assert library.select(sweep.Shape(300, 8192, 8192), h200).kernel.startswith("sm90")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiles the choice")
+def test_constants_of_another_file_may_be_variables(sweep, tmp_path):
+    from sweep.tune import as_variables
+
+    root = BENCHMARKS.parent
+    text = (root / "csrc/cuda/gemm/sm90/persistent/select.cpp").read_text()
+    (tmp_path / "tuned.cpp").write_text(as_variables(text, list(sweep.constants(text))))
+    command = ["g++", "-std=c++20", "-fsyntax-only", f"-I{root / 'csrc'}", tmp_path / "tuned.cpp"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
