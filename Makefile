@@ -1,7 +1,7 @@
 # Everything happens in a virtual environment of the checkout's own, made on the first run.
 #   make demo [QUESTION="..."]   a real language model on xgemm's 4-bit kernels, beside plain torch
 #   make test [ARGS="..."]       build, then pytest, on all cores
-#   make fuzz                    random cases for 20 s a fuzzer; XGEMM_FUZZ_SECONDS=600 for longer
+#   make fuzz                    random cases for 20 s, all fuzzers at once; XGEMM_FUZZ_SECONDS=600 for longer
 #   make sanitize                the CPU half under ASan, UBSan and TSan, in under three minutes
 #   make build                   the op library in place (incremental)
 #   make docs                    the documentation as a static site: dist/docs/index.html
@@ -88,16 +88,15 @@ test: build $(STAMPS)/test $(STAMPS)/model $(STAMPS)/encoder
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 fuzz: build $(STAMPS)/test
-	@for fuzzer in $(sort $(wildcard tests/fuzz_*.py)); do $(BIN)/python $$fuzzer || exit 1; done
+	@printf '%s\n' $(sort $(wildcard tests/fuzz_*.py)) | xargs -n 1 -P 0 $(BIN)/python
 
 sanitize: build $(STAMPS)/test
 	@$(BIN)/python tests/sanitize/run.py
 
 lint: build $(STAMPS)/dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	find csrc tests -regex '.*\.\(cpp\|cu\|h\|cuh\|inl\)' | xargs $(BIN)/clang-format --dry-run -Werror
-	$(BIN)/mypy
+	@$(STEP) "ruff" "$(BIN)/ruff check . && $(BIN)/ruff format --check ." \
+	  "clang-format" "find csrc tests -regex '.*\.\(cpp\|cu\|h\|cuh\|inl\)' | xargs $(BIN)/clang-format --dry-run -Werror" \
+	  "mypy" "$(BIN)/mypy"
 
 wheel: $(STAMPS)/tools
 	@$(STEP) "building the wheel" "$(BIN)/python -m pip wheel . --no-build-isolation --no-deps --wheel-dir dist"
