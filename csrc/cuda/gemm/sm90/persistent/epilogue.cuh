@@ -51,21 +51,31 @@ class Epilogue {
     ptx::named_barrier_sync(barrier_, kWarpgroup);  // the buffer's last store has read it
     T* staging = staging_[turn_];
     turn_ ^= 1;  // not kBox % 2: a tile may have an odd number of boxes
-    stage<kBox>(staging);
+    if (params_.transposed) {
+      stage<true, kBox>(staging);
+    } else {
+      stage<false, kBox>(staging);
+    }
     publish();
     write(staging, kBox, 0);
   }
 
   // What is left when no tile follows, boxes `first` to `end` of it, through `staging`, which holds
-  // [64, kBlockN] and is free; `stride` elements apart for every 64 columns. One fence for all
-  // boxes, because behind a store it would wait for that store; and every warp issues some of the
-  // stores, which take 250 cycles each.
-  __device__ void store_all(T* staging, int stride, int first, int end) {
+  // [64, kBlockN] and is free; kStride elements apart for every 64 columns. Code that runs once is
+  // to be short: its instructions come from memory. One fence for all boxes, because behind a store
+  // it would wait for that store; and every warp issues some of the stores, which take 250 cycles
+  // each.
+  template <int kStride>
+  __device__ void store_all(T* staging, int first, int end) {
     if (!pending_) return;
-    stage_from<0>(staging, stride, first, end);
+    if (params_.transposed) {
+      stage_boxes<true, kStride, 0>(staging, first, end);
+    } else {
+      stage_boxes<false, kStride, 0>(staging, first, end);
+    }
     publish();
 #pragma unroll 1
-    for (int box = first; box < end; ++box) write(staging + offset(box, stride), box, box % 4);
+    for (int box = first; box < end; ++box) write(staging + offset<kStride>(box), box, box % 4);
     if (thread_ % 32 == 0) ptx::bulk_wait_group_read<0>();  // shared memory must outlive the stores
     pending_ = false;
   }
@@ -74,23 +84,26 @@ class Epilogue {
   static __device__ constexpr int first_column(int box) {
     return box < kBoxes - 1 ? box * kColumns : kBlockN - kColumns;
   }
-  static __device__ int offset(int box, int stride) {
-    return box * kColumns / 64 * stride + box * kColumns % 64 * 64;
+  template <int kStride>
+  static __device__ constexpr int offset(int box) {
+    return box * kColumns / 64 * kStride + box * kColumns % 64 * 64;
   }
 
-  template <int kBox>
-  __device__ void stage_from(T* staging, int stride, int first, int end) {
+  template <bool kTransposed, int kStride, int kBox>
+  __device__ void stage_boxes(T* staging, int first, int end) {
     if constexpr (kBox < kBoxes) {
-      if (kBox >= first && kBox < end) stage<kBox>(staging + offset(kBox, stride));
-      stage_from<kBox + 1>(staging, stride, first, end);
+      if (kBox >= first && kBox < end) {
+        stage<kTransposed, kBox>(staging + offset<kStride>(kBox));
+      }
+      stage_boxes<kTransposed, kStride, kBox + 1>(staging, first, end);
     }
   }
 
-  template <int kBox>
+  template <bool kTransposed, int kBox>
   __device__ void stage(T* staging) {
     const int warp = thread_ / 32, lane = thread_ % 32, matrix = lane / 8;
     const uint32_t* packed = packed_ + first_column(kBox) / 4;
-    if (params_.transposed) {
+    if constexpr (kTransposed) {
       const int row = lane % 8, chunk = warp * 2 + matrix % 2;
       T* to = staging + row * 64 + (chunk ^ layout::swizzle_xor(row, 3)) * 8;
 #pragma unroll
@@ -98,13 +111,13 @@ class Epilogue {
         const uint32_t* d = packed + 2 * j;
         ptx::stmatrix_x4_trans(to + (j + matrix / 2) * 8 * 64, d[0], d[1], d[2], d[3]);
       }
-      return;
-    }
-    const int row = warp * 16 + matrix % 2 * 8 + lane % 8;
+    } else {
+      const int row = warp * 16 + matrix % 2 * 8 + lane % 8;
 #pragma unroll
-    for (int j = 0; j < kColumns / 8; j += 2) {
-      const uint32_t* d = packed + 2 * j;
-      ptx::stmatrix_x4(staging + position(row, j + matrix / 2), d[0], d[1], d[2], d[3]);
+      for (int j = 0; j < kColumns / 8; j += 2) {
+        const uint32_t* d = packed + 2 * j;
+        ptx::stmatrix_x4(staging + position(row, j + matrix / 2), d[0], d[1], d[2], d[3]);
+      }
     }
   }
 

@@ -286,8 +286,8 @@ __device__ inline void consume(const Params& params, SharedStorage<T, Config>& s
   // No load follows: there is room where A was.
   const bool half =
       params.pair && !params.shares_b && segment.count < params.k_tiles;  // else of shares
-  epilogue.store_all(a, kBlockM * kBlockK, half ? reduction.first_box() : 0,
-                     half ? reduction.end_box() : reduction.kBoxes);
+  epilogue.template store_all<kBlockM * kBlockK>(a, half ? reduction.first_box() : 0,
+                                                 half ? reduction.end_box() : reduction.kBoxes);
 }
 
 template <typename T, typename Config, bool kAMn, bool kBMn>

@@ -219,16 +219,16 @@ constexpr int staging_bytes() {
   return sums + 4 * kFragments * WarpStore<T, kStored>::kBytes;
 }
 
-// acc: the tile's `fragment`-th 64 rows, a warpgroup's. All have `staging`, which is free.
+// acc: 64 rows of the tile, a warpgroup's, from the corner `at` on. `bias`: of these columns or,
+// bias_of_rows, rows. All have `staging`, which is free: the `fragment`-th part of it is theirs.
 template <typename T, int kColumns>
 __device__ inline void store(const Params& params, const float* bias, void* staging,
-                             float (&acc)[kColumns / 2], int fragment, const Corner& tile, T* d) {
+                             float (&acc)[kColumns / 2], int fragment, const Corner& at, T* d) {
   using Store = WarpStore<T, kColumns>;
-  const int warp = threadIdx.x / 32 % 4;
+  const int row = threadIdx.x / 32 % 4 * 16;  // the warp's first
   char* of_warps = static_cast<char*>(staging) + fragment * 4 * Store::kBytes;
-  const Corner at{tile.m + fragment * 64 + warp * 16, tile.n, tile.m_end, tile.n_end};
-  const float* of_rows = bias + fragment * 64 + warp * 16;
-  Store(params, params.bias_of_rows ? of_rows : bias, of_warps).store(acc, at, d);
+  Store(params, params.bias_of_rows ? bias + row : bias, of_warps)
+      .store(acc, {at.m + row, at.n, at.m_end, at.n_end}, d);
 }
 
 // Of the 64 rows of which both warpgroups have a part, this one sends the other's columns and

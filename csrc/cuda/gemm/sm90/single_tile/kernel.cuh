@@ -2,9 +2,10 @@
 //
 // A CTA has one tile. Some warps do nothing but ask for stages of K, each for one operand and in
 // order, or the first stage would be there with the last; for the first ones before the CTA's
-// threads have met. Warpgroups that multiply have 64 rows of the tile each, or twice 64 of a large
-// one; two of them take the stages of a tile of 64 rows by turns. Where K is long two CTAs of a
-// cluster may have half of it each, or more CTAs a part of it, whose sums a second launch adds.
+// threads have met. Warpgroups that multiply have 64 rows of the tile each, or several times 64 of
+// a large one; two of them take the stages of a tile of 64 rows by turns. Where K is long two CTAs
+// of a cluster may have half of it each, or more CTAs a part of it, whose sums a second launch
+// adds.
 #pragma once
 
 #include "cuda/gemm/sm90/operand.cuh"
@@ -29,7 +30,9 @@ struct TileConfig {
   static constexpr int kSharers = sharers_of(kBlockM);               // warpgroups that share k
   static constexpr int kFragments = fragments_of(kBlockM, kBlockN);  // of 64 rows, a warpgroup's
   static constexpr int kWarpgroups = warpgroups_of(kBlockM, kBlockN);
-  static constexpr int kSums = kBlockN / 2;  // of a fragment, a thread's
+  static constexpr bool kSplitsColumns = splits_columns(kBlockM, kBlockN);
+  static constexpr int kColumns = kSplitsColumns ? kBlockN / 2 : kBlockN;  // a warpgroup's
+  static constexpr int kSums = kColumns / 2;  // of a fragment, a thread's
   static constexpr bool kHalves = takes_halves(kBlockM, kBlockN);
   // Warps that ask for an operand, by turns: one alone is too slow for stages of few rows.
   static constexpr int kArea = kBlockM * kBlockN;
@@ -42,7 +45,7 @@ struct TileConfig {
   static constexpr int kThreads = kWarpgroups * kWarpgroup + kLoaders * 32;
   // Warpgroups that multiply a large tile take registers from those that load, which must be a
   // whole warpgroup for that: some of its warps have nothing to do.
-  static constexpr bool kMovesRegisters = kBlockM == 256;
+  static constexpr bool kMovesRegisters = kBlockM == 256 || kSplitsColumns;
   static constexpr int kLaunched = kMovesRegisters ? (kWarpgroups + 1) * kWarpgroup : kThreads;
   static constexpr int kLoaderRegisters = 24, kMultiplierRegisters = kWarpgroups == 4 ? 112 : 240;
   static_assert(!kMovesRegisters || kLoaderRegisters + kWarpgroups * kMultiplierRegisters <=
@@ -69,7 +72,7 @@ struct SharedStorage {
     const int stages = chunks < Tile::kStages ? chunks : Tile::kStages;
     const int used = stages * static_cast<int>(sizeof(Stage<T, Tile>));
     constexpr int kStaging =
-        staging_bytes<T, Tile::kBlockN, Tile::kSharers, Tile::kWarpgroups * Tile::kFragments>();
+        staging_bytes<T, Tile::kColumns, Tile::kSharers, Tile::kWarpgroups * Tile::kFragments>();
     constexpr int kBefore = sizeof(Storage) - Tile::kStages * sizeof(Stage<T, Tile>);
     return kBefore + (used > kStaging ? used : kStaging) + 1024;  // + alignment
   }
@@ -295,9 +298,14 @@ __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int w
                                 int sharers, const Halves<T, Tile>& halves,
                                 float (&acc)[Tile::kFragments][Tile::kSums]) {
   SharedStorage<T, Tile>& smem = kept(given);
-  const int row = Tile::kSharers == 1 ? warpgroup * Tile::kFragments * 64 : 0;
+  constexpr bool kSplitsRows = Tile::kSharers == 1 && !Tile::kSplitsColumns;
+  constexpr int kDescriptorStepRow = kChunkK * static_cast<int>(sizeof(T)) / 16;
+  const int row = kSplitsRows ? warpgroup * Tile::kFragments * 64 : 0;
+  const int column = Tile::kSplitsColumns ? warpgroup * Tile::kColumns : 0;
   const uint64_t a_base = operand_descriptor<kAMn>(smem.stages[0].a, row);
-  const uint64_t b_base = operand_descriptor<kBMn>(smem.stages[0].b, 0);
+  static_assert(!Tile::kSplitsColumns || !kBMn);
+  const uint64_t b_base =
+      operand_descriptor<kBMn>(smem.stages[0].b, 0) + column * kDescriptorStepRow;
   const int first = Tile::kSharers == 1 ? 0 : warpgroup;
   // (Not PipelineState: a warpgroup walks over every other stage where two share the k of 64 rows.)
   int stage = first, previous = 0;
@@ -313,7 +321,7 @@ __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int w
 #pragma unroll
       for (int i = 0; i < Tile::kFragments; ++i) {
         // (64 rows along K are 64 lines of shared memory.)
-        const uint64_t of_rows = a + i * (64 * kChunkK * static_cast<int>(sizeof(T)) / 16);
+        const uint64_t of_rows = a + i * 64 * kDescriptorStepRow;
         ptx::wgmma<T, kAMn, kBMn>(acc[i], of_rows + k16 * kDescriptorStepK16<kAMn>,
                                   b + k16 * kDescriptorStepK16<kBMn>, chunk > first || k16 > 0);
       }
@@ -414,8 +422,14 @@ __global__ void __launch_bounds__(Tile::kLaunched, 1)
   if constexpr (Tile::kSharers == 1) {
 #pragma unroll
     for (int i = 0; i < Tile::kFragments; ++i) {
-      store<T, Tile::kBlockN>(params, smem.bias, smem.stages, acc[i],
-                              warpgroup * Tile::kFragments + i, corner, d);
+      const int fragment = warpgroup * Tile::kFragments + i;
+      const int row = 64 * (Tile::kSplitsColumns ? i : fragment);
+      const int column = Tile::kSplitsColumns ? warpgroup * Tile::kColumns : 0;
+      const Corner at{corner.m + row, corner.n + column, corner.m_end,
+                      Tile::kSplitsColumns ? min(corner.n_end, corner.n + column + Tile::kColumns)
+                                           : corner.n_end};
+      store<T, Tile::kColumns>(params, smem.bias + (params.bias_of_rows ? row : column),
+                               smem.stages, acc[i], fragment, at, d);
     }
   } else {
     add_and_store<T, Tile::kBlockN>(params, smem.bias, smem.stages, acc[0], warpgroup, corner, d);

@@ -21,21 +21,22 @@ using choose::Scored;
 // A roofline of one wave after another. Fitted to measurements on an H200 from a cold L2, so that
 // the choice takes the least time: 800 random layers of 129 to 2047 rows, each in 44 candidates. Of
 // 804 others it takes 1.3 % longer than the best of all kernels.
-constexpr double kLaunchUs = 6.362;
+constexpr double kLaunchUs = 4.66;
 constexpr double kCyclesPerUs = 1811;  // at which tensor cores are busy all the time
 // Above what the memory gives: part of the bytes' time lies under the launch and the first stages.
-constexpr double kMemoryBytesPerUs = 7.27e6;
-constexpr double kL2BytesPerUs = 30.6e6;  // for all SMs
-constexpr double kWaveUs = 5.847;         // of a wave after the first one
+constexpr double kMemoryBytesPerUs = 11.73e6;
+constexpr double kL2BytesPerUs = 30.6e6;      // for all SMs
+constexpr double kWaveUs = 3.97;              // of a wave after the first one
+constexpr double kStoreBytesPerCycle = 15.2;  // of a tile of D, that an SM writes to L2
 // An SM takes in 64 bytes a cycle. A stage whose bytes take longer than its products waits for a
 // share of the difference; longer where CTAs wait for one another.
-constexpr double kLoadBytesPerCycle = 66.56;
-constexpr double kHiddenLoad = 1.073, kLoadLoss = 0.4414;
-constexpr double kSharedLoadLoss = 1.105, kHalvesLoadLoss = 0.2175;  // of kLoadLoss, more
+constexpr double kLoadBytesPerCycle = 59.9;
+constexpr double kHiddenLoad = 1.073, kLoadLoss = 0.2781;
+constexpr double kSharedLoadLoss = 0.895, kHalvesLoadLoss = 0.2175;  // of kLoadLoss, more
 constexpr double kSharedLoss = 0.06911;    // of a stage that a cluster shares
 constexpr double kTwoWarpgroups = 0.1757;  // loss of two that share the k of 64 rows
 constexpr double kClusterUs = 1.624;       // until a cluster has met
-constexpr double kFourUs = 0.2065;         // more, where four share an operand
+constexpr double kFourUs = 0.1355;         // more, where four share an operand
 constexpr double kHalvesUs = 0.6508;       // of the sums of 16384 elements that two CTAs add up
 // Of the second launch that adds parts of K, and bytes of sums that it and the first one move.
 constexpr double kPartsUs = 2.2, kPartsBytesPerUs = 3.84e6;
@@ -160,12 +161,17 @@ class Side {
     const double overlapped =
         std::sqrt(multiply_us * multiply_us + memory_us_ * memory_us_ + l2_us * l2_us);
     const double waves_us = kWaveUs * (static_cast<double>(waves) - 1);
+    // (Parts of K leave sums instead, and each of two CTAs with halves of it stores half of a
+    // tile.)
+    const double stored = parts ? 0 : 2.0 * c.tile_m * c.tile_n / (halves ? 2 : 1);
+    const double store_us =
+        static_cast<double>(waves) * stored / kStoreBytesPerCycle / cycles_per_us_;
     const double cluster_us = shares ? kClusterUs : 0, four_us = c.cluster > 2 ? kFourUs : 0;
     const double moved = 2.0 * c.splits * static_cast<double>(sums_bytes_);
     const double sums_us = parts    ? kPartsUs + moved / (kPartsBytesPerUs * l2_speed_)
                            : halves ? kHalvesUs * shape.block_m * shape.block_n / 16384
                                     : 0;
-    return {.us = kLaunchUs + overlapped + waves_us + cluster_us + four_us + sums_us,
+    return {.us = kLaunchUs + overlapped + waves_us + cluster_us + four_us + sums_us + store_us,
             .parts = {.launch = kLaunchUs,
                       .first_bytes = cluster_us + four_us,
                       .dram = memory_us_,
@@ -173,7 +179,7 @@ class Side {
                       .intake = stages * load / cycles_per_us_,
                       .mma = multiply_us,
                       .exchange = sums_us,
-                      .epilogue = waves_us}};
+                      .epilogue = waves_us + store_us}};
   }
 
  private:

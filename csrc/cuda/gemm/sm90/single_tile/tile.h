@@ -49,16 +49,19 @@ inline constexpr Shape kShapes[] = {
     {128, 120, 7, true},  //
     {128, 136, 6, true},  //
     {128, 152, 6, true},  //
-    {128, 168, 5, true},  //
+    {128, 176, 5, true},  //
     {128, 184, 5, true},  //
     {128, 200, 5, true},  //
     {128, 224, 5, true},  //
+    {192, 104, 5, true},  //
     {192, 112, 5, true},  //
     {192, 136, 5, true},  //
     {192, 144, 5, true},  //
     {192, 152, 5, true},  //
     {192, 160, 5, true},  //
     {192, 168, 4, true},  //
+    {192, 200, 4, true},  //
+    {192, 224, 4, true},  //
     {256, 136, 4, true},  //
     {256, 144, 4, true},  //
     {256, 152, 4, true},  //
@@ -115,12 +118,16 @@ constexpr bool are_halves(const Shape& shape, int splits) {
 inline constexpr int kMaxParts = 16;
 
 // Warpgroups that multiply have 64 rows each; two share the k of a tile that has no more. Of a
-// large tile they have twice 64 rows: four warpgroups have not the registers for its sums.
+// large tile there are two with several times 64 rows each, since more have not the registers for
+// its sums: they split its rows or, of 192, its columns.
 constexpr int sharers_of(int block_m) { return block_m == 64 ? 2 : 1; }
+constexpr bool splits_columns(int block_m, int block_n) { return block_m == 192 && block_n > 200; }
 constexpr int fragments_of(int block_m, int block_n) {
+  if (splits_columns(block_m, block_n)) return block_m / 64;
   return block_m == 256 && block_n > 136 ? 2 : 1;
 }
 constexpr int warpgroups_of(int block_m, int block_n) {
+  if (splits_columns(block_m, block_n)) return 2;
   return block_m / 64 * sharers_of(block_m) / fragments_of(block_m, block_n);
 }
 
