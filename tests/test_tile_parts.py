@@ -93,6 +93,41 @@ def test_stream_k_ranges_are_even_and_cover_everything(total: int, clusters: int
     assert max(sizes) - min(sizes) <= 1
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("count", "stride", "vector"),
+    [(4, 1, True), (7, 1, True), (4, 1, False), (3, 1, True), (1, 5, False)],
+)
+def test_quads_end_where_columns_do(bias: bool, count: int, stride: int, vector: bool) -> None:
+    threads, row_stride = library().TILE_THREADS, 24
+    memory = Memory()
+    generator = torch.Generator().manual_seed(count)
+    x = memory.copy(torch.randn(threads, 4, generator=generator))
+    added = memory.copy(torch.randn(min(count, 4), generator=generator).half())
+    out = memory.empty((threads, row_stride), torch.float16)
+    out.fill_(-7)
+    library().tile_finish_quads(
+        x.data_ptr(), added.data_ptr() if bias else 0, out.data_ptr(), row_stride, stride, count,
+        vector, ACTIVATIONS.index("relu"),
+    )  # fmt: skip
+    there = min(count, 4)
+    expected = torch.full((threads, row_stride), -7.0, dtype=torch.float16)
+    values = x[:, :there] + (added.float() if bias else 0)
+    expected[:, : there * stride : stride] = values.relu().half()
+    assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("pending", [0, 1, 2, 3])
+@pytest.mark.parametrize("machine", MACHINES, ids=str)
+def test_copies_are_waited_for_but_the_last(machine: Machine, pending: int) -> None:
+    machine.use()
+    memory = Memory()
+    x = memory.copy(torch.randn(4, library().TILE_THREADS, 4, generator=torch.Generator()))
+    out = memory.empty(tuple(x.shape), torch.float32)
+    library().tile_copy_groups(x.data_ptr(), out.data_ptr(), pending)
+    assert torch.equal(out[: 4 - pending], x[: 4 - pending])
+
+
 @pytest.mark.parametrize("stages", [1, 2, 3, 5])
 def test_pipeline_state_walks_the_stages_and_flips_the_parity_each_pass(stages: int) -> None:
     seen = library().tile_pipeline(stages, 4 * stages + 1)

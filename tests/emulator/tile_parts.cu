@@ -14,7 +14,9 @@
 #include "cuda/tile/layout_index.h"
 #include "cuda/tile/pipeline_state.cuh"
 #include "cuda/tile/split_k.cuh"
+#include "cuda/tile/store_quad.cuh"
 #include "cuda/tile/stream_k.cuh"
+#include "cuda/tile/wait_for_copies.cuh"
 
 namespace py = pybind11;
 namespace cuda = xgemm::cuda;
@@ -118,6 +120,42 @@ __global__ void add_parts(const Args args, int64_t quads) {
   });
 }
 
+// A thread's four columns of a row of D: rows lie `row_stride` apart, columns `stride`.
+struct QuadArgs {
+  const float* in;     // [threads, 4]
+  const __half* bias;  // or null
+  __half* out;
+  int64_t row_stride, stride, count;
+  bool vector;
+  int activation;
+};
+__global__ void finish_quads(const QuadArgs args) {
+  float x[4];
+  for (int i = 0; i < 4; ++i) x[i] = args.in[threadIdx.x * 4 + i];
+  cuda::finish_quad<__half>({.to = args.out + threadIdx.x * args.row_stride,
+                             .stride = args.stride,
+                             .count = args.count,
+                             .vector = args.vector},
+                            x, args.bias, 1, static_cast<xgemm::Activation>(args.activation));
+}
+
+// out: of four groups of copies, [4, threads, 4] floats, those that must have landed while
+// args.parts of them may be under way; the others are not read.
+__global__ void copy_groups(const Args args) {
+  XGEMM_DYNAMIC_SHARED(float4, stages, 128);
+  for (int stage = 0; stage < 4; ++stage) {
+    const int at = stage * kThreads + threadIdx.x;
+    ptx::cp_async<16>(ptx::smem_address(stages + at), args.in + at * 4, 16);
+    ptx::cp_async_commit_group();
+  }
+  cuda::wait_for_copies<3>(args.parts);
+  auto* out = reinterpret_cast<float4*>(args.out);
+  for (int stage = 0; stage < 4 - args.parts; ++stage) {
+    out[stage * kThreads + threadIdx.x] = stages[stage * kThreads + threadIdx.x];
+  }
+  ptx::cp_async_wait_group<0>();
+}
+
 using Kernel = void (*)(Args);
 
 void check(const xgemm::Status& status) {
@@ -194,6 +232,24 @@ void bind_tile_parts(py::module_& m) {
               {.blocks = dim3(cuda::blocks_of_quads<kThreads>(quads)), .threads = dim3(kThreads)},
               add_parts, args, quads));
         });
+  m.def("tile_finish_quads", [](uintptr_t in, uintptr_t bias, uintptr_t out, int64_t row_stride,
+                                int64_t stride, int64_t count, bool vector, int activation) {
+    const QuadArgs args{reinterpret_cast<const float*>(in),
+                        reinterpret_cast<const __half*>(bias),
+                        reinterpret_cast<__half*>(out),
+                        row_stride,
+                        stride,
+                        count,
+                        vector,
+                        activation};
+    check(cuda::launch_grid("quads", {.blocks = dim3(1), .threads = dim3(kThreads)}, finish_quads,
+                            args));
+  });
+  m.def("tile_copy_groups", [](uintptr_t in, uintptr_t out, int pending) {
+    Args args = args_of(in, out);
+    args.parts = pending;
+    run(copy_groups, args, 1);
+  });
   m.def("tile_range_begin", &cuda::even_range_begin);
   m.def("tile_pipeline", [](int stages, int steps) {
     if (stages == 3) return walk(cuda::PipelineState<3>{}, steps);

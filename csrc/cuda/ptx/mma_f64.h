@@ -5,7 +5,7 @@ namespace xgemm::ptx {
 
 // d += a b. Lane 4 g + t holds a[g][t] and a[g + 8][t] in a0 and a1, b[t][g] in b, d[g][2 t ...] in
 // d[0..1] and d[g + 8][2 t ...] in d[2..3]. Volatile, as is the conversion below: the order in
-// which the main loop is written is the one that hides the conversions.
+// which the mainloop is written is the one that hides the conversions.
 __device__ inline void mma_m16n8k4_f64(double (&d)[4], double a0, double a1, double b) {
   asm volatile(
       "mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, "

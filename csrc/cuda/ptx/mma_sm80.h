@@ -11,7 +11,7 @@ namespace xgemm::ptx {
 
 // d += a b. Lane 4 g + t holds a[g + 8 (i % 2)][2 t + 8 (i / 2) ...] in a[i],
 // b[2 t + 8 i ...][g] in b{i}, d[g][2 t ...] in d[0..1] and d[g + 8][2 t ...]
-// in d[2..3]. Volatile: the order in which the main loop is written is the one
+// in d[2..3]. Volatile: the order in which the mainloop is written is the one
 // that hides ldmatrix.
 template <typename T>
 __device__ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <limits>
-#include <utility>
 
 #include "common/math.h"
 #include "cuda/gemm/align/plan.h"
+#include "cuda/gemm/make_params.h"
 
 namespace xgemm::cuda::gemm::fp32 {
 namespace {
@@ -42,42 +41,19 @@ OperandParams make_operand(const GemmProblem& p, const void* data, int64_t rows,
   return operand;
 }
 
-// D^T = B^T A^T.
-void transpose(Params* params) {
-  std::swap(params->m, params->n);
-  std::swap(params->a, params->b);
-  std::swap(params->d_row_stride, params->d_col_stride);
-  std::swap(params->c_row_stride, params->c_col_stride);
-  std::swap(params->bias_row_stride, params->bias_col_stride);
-  for (BatchDim& dim : params->batch) std::swap(dim.a, dim.b);
-}
-
 }  // namespace
 
 Params make_params(const GemmProblem& p) {
   Params params{};
-  params.m = p.m, params.n = p.n, params.k = p.k;
+  set_common(&params, p);
   params.a = make_operand(p, p.a.data, p.m, p.a.row_stride, p.a.col_stride, &BatchDim::a);
   params.b = make_operand(p, p.b.data, p.n, p.b.col_stride, p.b.row_stride, &BatchDim::b);
   params.d = static_cast<float*>(p.d);
-  params.d_row_stride = p.d_row_stride, params.d_col_stride = p.d_col_stride;
   params.c = static_cast<const float*>(p.c.data);
   params.c_row_stride = p.c.row_stride, params.c_col_stride = p.c.col_stride;
   params.alpha = p.alpha, params.beta = p.beta;
   params.bias = static_cast<const float*>(p.bias);
-  params.bias_col_stride = p.bias_stride;
-  params.activation = p.activation;
-  params.batch_dims = p.batch_dims;
-  params.batches = 1;
-  for (int i = 0; i < p.batch_dims; ++i) {
-    params.batch[i] = p.batch[i];
-    params.batches *= p.batch[i].size;
-  }
-  // Where D's columns are further apart than its rows.
-  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-  const int64_t row_step = p.m > 1 ? std::abs(p.d_row_stride) : kNone;
-  const int64_t column_step = p.n > 1 ? std::abs(p.d_col_stride) : kNone;
-  params.transposed = row_step < column_step;
+  params.transposed = is_column_major(p);
   if (params.transposed) transpose(&params);
   params.d_vector =
       params.d_col_stride == 1 && aligned(p, p.d, params.d_row_stride, params.m, &BatchDim::d);

@@ -6,6 +6,7 @@
 #include "cuda/choose/constants_of.h"
 #include "cuda/gemm/fp32/plan.h"
 #include "cuda/gemm/fp32/sm90/select.h"
+#include "cuda/gemm/split_k.h"
 
 namespace xgemm::cuda::gemm::fp32 {
 namespace {
@@ -38,8 +39,7 @@ constexpr double kGemvReduceUs = 3.0;
 constexpr double kReduceUs = 8.0;  // the second launch of split-K, and the first one's end
 constexpr double kReduceBytesPerUs = 4.0e6;
 constexpr double kCopyUs = 3.0, kCopyBytesPerUs = 3.0e6;
-constexpr int64_t kMaxSplits = 64;  // unless K takes more: a CTA counts its part in 32 bits
-constexpr int64_t kMinKPerSplit = 64, kMaxKPerSplit = int64_t{1} << 30;
+constexpr int64_t kMaxSplits = 64, kMinKPerSplit = 64;  // unless K takes more (kMaxKPerSplit)
 constexpr int64_t kMaxWorkspace = int64_t{1} << 28;
 
 constexpr const char* kReason = "fp32 products as IEEE has them: the tile that fills the SMs best";
@@ -58,19 +58,7 @@ struct Candidate {
   int64_t tiles, splits;  // of D; of K, that it is to have
 };
 
-// Splits of K, none of which is empty.
-struct Splits {
-  int64_t k_each, count, workspace_bytes;
-};
-
-Splits splits_of(const Candidate& c) {
-  const Params& p = *c.p;
-  const int64_t each = round_up<int64_t>(ceil_div<int64_t>(p.k, c.splits), kBlockK);
-  const int64_t count = p.k == 0 ? 1 : ceil_div(p.k, each);
-  const int64_t workspace =
-      count == 1 ? 0 : int64_t{4} * count * p.batches * p.m * p.partial_stride;
-  return {each, count, workspace};
-}
+Splits splits_of(const Candidate& c) { return gemm::splits_of(*c.p, c.splits, kBlockK); }
 
 // The kernels of tiles on every GPU.
 class Model {
@@ -116,7 +104,7 @@ class Model {
   void of_tile(const Tile& tile, const Params& p, const Copies& copies, Search& search) const {
     const int64_t tiles =
         ceil_div<int64_t>(p.m, tile.block_m) * ceil_div<int64_t>(p.n, tile.block_n) * p.batches;
-    const int64_t least = std::max<int64_t>(ceil_div(p.k, kMaxKPerSplit), 1);
+    const int64_t least = least_splits(p.k);
     const int64_t most = std::clamp(p.k / kMinKPerSplit, least, std::max(least, kMaxSplits));
     const auto consider = [&](int64_t splits) {
       const Candidate c{&tile, &p, &copies, tiles, splits};
@@ -235,7 +223,7 @@ std::optional<Scored<Choice>> gemv_choice(const Params& p, const DeviceInfo& dev
   const bool along_k = p.b.access == Access::kAlongK;
   const int block_n = gemv_columns(p, sm_count);
   const int64_t tiles = ceil_div<int64_t>(p.n, block_n) * p.batches;
-  const int64_t least = std::max<int64_t>(ceil_div(p.k, kMaxKPerSplit), 1);
+  const int64_t least = least_splits(p.k);
   const int64_t most = p.k < kMinKToSplit
                            ? least
                            : std::clamp(p.k / kMinKOfSplit, least, std::max(least, kMaxSplits));

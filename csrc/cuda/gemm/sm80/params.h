@@ -51,7 +51,7 @@ struct Params {
   uint32_t tiles;  // times splits times batches
 };
 
-// Divisions by 64-bit numbers are calls, for which a kernel's main loop would have to give up
+// Divisions by 64-bit numbers are calls, for which a kernel's mainloop would have to give up
 // registers: a launch has fewer tiles, and so fewer batches, than this.
 inline constexpr int64_t kMaxTiles = int64_t{1} << 31;
 

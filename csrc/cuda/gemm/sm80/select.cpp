@@ -6,6 +6,7 @@
 #include "common/math.h"
 #include "cuda/choose/constants_of.h"
 #include "cuda/gemm/sm80/plan.h"
+#include "cuda/gemm/split_k.h"
 
 namespace xgemm::cuda::gemm::sm80 {
 namespace {
@@ -38,7 +39,6 @@ constexpr double kReduceUs = 2.36;       // the second launch of split-K
 constexpr double kReduceBytesPerUs = 6.0e6;
 constexpr int kSplits[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
 constexpr int64_t kMinKPerSplit = 128;
-constexpr int64_t kMaxKPerSplit = int64_t{1} << 30;  // a CTA counts its part in 32 bits
 constexpr int64_t kMaxWorkspace = int64_t{1} << 28;
 
 bool has_large_shared_memory(int capability) {
@@ -50,24 +50,8 @@ struct Candidate {
   int64_t tiles, splits;  // of D; of K, that it is to have
 };
 
-// Splits of K, none of which is empty.
-struct Splits {
-  int64_t k_each, count, workspace_bytes;
-};
-
 bool is_aligned(const Params& p) {
   return p.a.access == Access::kWhole16 && p.b.access == Access::kWhole16;
-}
-
-// Splits that K must have.
-int64_t least_splits(const Params& p) { return std::max<int64_t>(ceil_div(p.k, kMaxKPerSplit), 1); }
-
-Splits splits_of(const Params& p, int64_t splits) {
-  const int64_t each = round_up<int64_t>(ceil_div<int64_t>(p.k, splits), kBlockK);
-  const int64_t count = p.k == 0 ? 1 : ceil_div(p.k, each);
-  const int64_t workspace =
-      count == 1 ? 0 : int64_t{4} * count * p.batches * p.m * p.partial_stride;
-  return {each, count, workspace};
 }
 
 class Model {
@@ -94,7 +78,7 @@ class Model {
 
   Estimate estimate(const Candidate& c, double) const {
     const Tile& tile = *c.tile;
-    const auto [k_each, splits, workspace] = splits_of(p_, c.splits);
+    const auto [k_each, splits, workspace] = splits_of(p_, c.splits, kBlockK);
     const int64_t per_sm = ceil_div<int64_t>(c.tiles * splits, sm_count_);
     // The last CTA of an SM may have it to itself.
     const int64_t alone = per_sm % tile.ctas_per_sm == 1 ? 1 : 0;
@@ -123,7 +107,7 @@ class Model {
     // the last one is stored. Two CTAs do so for each other, and share the tiles out more evenly if
     // they are not dealt beforehand: 3 to 5 % at 8192^3 on an H200.
     const int64_t most_ctas = c.tile == &k128x256 ? sm_count_ : std::numeric_limits<int32_t>::max();
-    const Splits splits = splits_of(p_, c.splits);
+    const Splits splits = splits_of(p_, c.splits, kBlockK);
     return {.config = Config{.block_m = c.tile->block_m,
                              .block_n = c.tile->block_n,
                              .stages = c.tile->stages,
@@ -141,7 +125,7 @@ class Model {
   void of_tile(const Tile& tile, Search& search) const {
     const int64_t tiles =
         ceil_div<int64_t>(p_.m, tile.block_m) * ceil_div<int64_t>(p_.n, tile.block_n) * p_.batches;
-    const int64_t least = least_splits(p_);
+    const int64_t least = least_splits(p_.k);
     of_splits({&tile, tiles, least}, search);
     for (const int64_t splits : kSplits) {
       if (tiles * splits * 4 > int64_t{5} * sm_count_ * tile.ctas_per_sm) break;
@@ -152,8 +136,8 @@ class Model {
 
   template <typename Search>
   void of_splits(const Candidate& c, Search& search) const {
-    const bool too_much = splits_of(p_, c.splits).workspace_bytes > kMaxWorkspace;
-    if (!too_much || c.splits <= least_splits(p_)) search.consider(c);
+    const bool too_much = splits_of(p_, c.splits, kBlockK).workspace_bytes > kMaxWorkspace;
+    if (!too_much || c.splits <= least_splits(p_.k)) search.consider(c);
   }
 
   const Params& p_;

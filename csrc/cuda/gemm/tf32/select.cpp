@@ -6,6 +6,7 @@
 #include "common/math.h"
 #include "cuda/choose/constants_of.h"
 #include "cuda/gemm/fp32/plan.h"
+#include "cuda/gemm/split_k.h"
 #include "cuda/gemm/tf32/plan.h"
 #include "cuda/gemm/tf32/tiles.h"
 
@@ -16,7 +17,7 @@ using choose::Estimate;
 using choose::Listing;
 using choose::Scored;
 
-// A tile, the CTAs of a cluster, and the share of the tensor cores' rate that its main loop
+// A tile, the CTAs of a cluster, and the share of the tensor cores' rate that its mainloop
 // reaches.
 struct Tile {
   TileShape shape;
@@ -236,7 +237,6 @@ Estimate Model::estimate(const Candidate& c, double) const {
 
 // mma.sync: any strides and batches. K is in as many parts as fill the SMs once.
 std::optional<Scored<Choice>> select_sm80(const GemmProblem& p, const DeviceInfo& device) {
-  constexpr int64_t kMaxKPerSplit = int64_t{1} << 30;  // a CTA counts its part in 32 bits
   constexpr int64_t kMinKPerSplit = 256;
   constexpr double kMmaEfficiency = 0.6;
   constexpr double kMmaCyclesPerUs = 1400, kMmaWaveUs = 3;
@@ -249,13 +249,10 @@ std::optional<Scored<Choice>> select_sm80(const GemmProblem& p, const DeviceInfo
   const fp32::Params shape = fp32::make_params(p);
   const int64_t tiles =
       ceil_div<int64_t>(p.m, sm80::kTile) * ceil_div<int64_t>(p.n, sm80::kTile) * shape.batches;
-  const int64_t least = ceil_div(p.k, kMaxKPerSplit);
+  const int64_t least = least_splits(p.k);
   const int64_t most = std::max(least, std::min<int64_t>(p.k / kMinKPerSplit, kMaxSplits));
-  const int64_t parts = std::clamp<int64_t>(int64_t{sm_count} / tiles, least, most);
-  const int64_t k_per_split = round_up<int64_t>(ceil_div(p.k, parts), fp32::kBlockK);
-  const int64_t splits = ceil_div(p.k, k_per_split);
-  const int64_t partials =
-      splits > 1 ? 4 * splits * shape.batches * shape.m * shape.partial_stride : 0;
+  const auto [k_per_split, splits, partials] =
+      splits_of(shape, std::clamp<int64_t>(int64_t{sm_count} / tiles, least, most), fp32::kBlockK);
   if (partials > kMaxWorkspace && least == 1) return std::nullopt;
   // FMAs a cycle, one SM; Hopper and Blackwell keep more for wgmma and tcgen05.
   const double peak = !large ? 128 : capability == 80 ? 512 : 660;

@@ -1,5 +1,5 @@
 // The tiles that the sm_90a kernel is compiled for: rows of X, rows of Y, CTAs of a cluster; and
-// the share of the tensor cores' rate that its main loop reaches, in percent (a fit, as the
+// the share of the tensor cores' rate that its mainloop reaches, in percent (a fit, as the
 // constants of select.cpp).
 #pragma once
 

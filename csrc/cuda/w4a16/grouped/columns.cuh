@@ -1,7 +1,7 @@
 // The columns of a tile of 64: where its halves begin, and how their sums become rows of y.
 #pragma once
 
-#include "cuda/tile/convert.cuh"
+#include "cuda/tile/store_quad.cuh"
 #include "cuda/w4a16/grouped/params.h"
 #include "cuda/w4a16/grouped/rows.cuh"
 #include "cuda/w4a16/grouped/tile.h"
@@ -43,14 +43,7 @@ __device__ void finish_columns(const Params& p, const Halves& halves, int expert
     if (p.gated) x[i] *= exists ? up[i] + bias_of<T>(p, expert, p.columns + first + i) : up[i];
   }
   T* y = static_cast<T*>(p.y) + slot * p.columns + first;
-  if (p.y_vector && first + 4 <= p.columns) {
-    *reinterpret_cast<uint2*>(y) = make_uint2(pack2<T>(x[0], x[1]), pack2<T>(x[2], x[3]));
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (first + i < p.columns) y[i] = round_to<T>(x[i]);
-  }
+  store_quad<T>({.to = y, .stride = 1, .count = p.columns - first, .vector = p.y_vector}, x);
 }
 
 // Zeros, where slots have no expert.

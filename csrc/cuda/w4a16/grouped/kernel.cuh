@@ -2,7 +2,7 @@
 // its weight, which all of its warps share along k.
 //
 // A warp has a pipeline of its own: it waits for its own copies, so that no barrier of the CTA is
-// in the main loop. Each warp takes a part of k, and the warps' sums are added in order, whatever
+// in the mainloop. Each warp takes a part of k, and the warps' sums are added in order, whatever
 // the tile: a row's bits do not depend on the other rows.
 #pragma once
 
@@ -10,26 +10,15 @@
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/opaque.h"
 #include "cuda/shared_memory.h"
-#include "cuda/tile/layout_index.h"
+#include "cuda/tile/split_k.cuh"
+#include "cuda/tile/wait_for_copies.cuh"
 #include "cuda/w4a16/grouped/columns.cuh"
 #include "cuda/w4a16/grouped/overlap.cuh"
 #include "cuda/w4a16/grouped/rows.cuh"
+#include "cuda/w4a16/sm80/staging.cuh"
 #include "cuda/w4a16/sm80/warp_mma.cuh"
 
 namespace xgemm::cuda::w4a16::grouped {
-
-// Until at most `pending` of this thread's groups of copies are under way.
-__device__ inline void wait_for_groups(int pending) {
-  if (pending == 0) {
-    ptx::cp_async_wait_group<0>();
-  } else if (pending == 1) {
-    ptx::cp_async_wait_group<1>();
-  } else if (pending == 2) {
-    ptx::cp_async_wait_group<2>();
-  } else {
-    ptx::cp_async_wait_group<3>();
-  }
-}
 
 // From global memory to a warp's pipeline.
 template <typename Tile>
@@ -117,36 +106,6 @@ __device__ inline void load_channel_scales(const Params& p, const Halves& halves
   if (p.format.zeros) to[kColumns + thread] = tail[kColumns + column % kColumns];
 }
 
-// A fragment's sums to shared memory, [kBlockM][kStagingPitch] for each warp.
-template <typename Tile>
-__device__ void stage_sums(const float (&acc)[Tile::kStrips][Tile::kRows8][4], float* staging,
-                           int warp, int lane) {
-  constexpr int kPitch = Tile::kStagingPitch;
-  const layout::Place first = layout::fragment_place(16, 8, lane, 0);  // of y^T
-  float* own = staging + (warp * Tile::kBlockM + first.column) * kPitch + first.row;
-#pragma unroll
-  for (int s = 0; s < Tile::kStrips; ++s) {
-#pragma unroll
-    for (int r = 0; r < Tile::kRows8; ++r) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        own[(r * 8 + i % 2) * kPitch + s * 16 + i / 2 * 8] = acc[s][r][i];
-      }
-    }
-  }
-}
-
-// The warps' sums of four neighbouring columns of a row, added in order.
-template <typename Tile>
-__device__ void add_warps(const float* staging, int row, int column, float (&sum)[4]) {
-#pragma unroll
-  for (int warp = 0; warp < kWarps; ++warp) {
-    const float4 x = *reinterpret_cast<const float4*>(
-        staging + (warp * Tile::kBlockM + row) * Tile::kStagingPitch + column);
-    sum[0] += x.x, sum[1] += x.y, sum[2] += x.z, sum[3] += x.w;
-  }
-}
-
 template <typename T, typename Tile>
 __device__ void store_rows(const Params& p, const Halves& halves, const RowRange& rows,
                            const float* staging, int thread) {
@@ -157,8 +116,11 @@ __device__ void store_rows(const Params& p, const Halves& halves, const RowRange
     const int slot = slot_at(p.sorted, p.experts, p.slots, rows.begin + row);
     if (slot < 0) continue;
     float sum[4] = {}, up[4] = {};
-    add_warps<Tile>(staging, row, column, sum);
-    if (p.gated) add_warps<Tile>(staging, row, 32 + column, up);
+    // Of the warps, in order.
+    constexpr int kPitch = Tile::kStagingPitch, kOfWarp = Tile::kBlockM * kPitch;
+    const float* from = staging + row * kPitch + column;
+    add_parts_of_quad<kWarps>(sum, from, kOfWarp, kWarps);
+    if (p.gated) add_parts_of_quad<kWarps>(up, from + 32, kOfWarp, kWarps);
     finish_columns<T>(p, halves, rows.expert, slot, column, sum, up);
   }
 }
@@ -199,8 +161,8 @@ __global__ void __launch_bounds__(kThreads, Tile::kCtasPerSm)
   int stage = 0;
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
-    wait_for_groups(stages - 1);  // this lane's copies of the stage have landed,
-    __syncwarp();                 // and so have the others'
+    wait_for_copies<kMaxStages - 1>(stages - 1);  // this lane's copies of the stage have landed,
+    __syncwarp();                                 // and so have the others'
     const char* at = pipeline + stage * stage_bytes;
     mma.multiply(ptx::smem_address(at), at + Tile::kXBytes);
     __syncwarp();  // all have read it
@@ -216,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, Tile::kCtasPerSm)
   ptx::cp_async_wait_group<0>();
   __syncthreads();  // the pipelines become the staging buffer
   auto* staging = reinterpret_cast<float*>(pipelines);
-  stage_sums<Tile>(mma.acc, staging, warp, lane);
+  sm80::stage_sums<Tile>(mma.acc, staging + warp * Tile::kBlockM * Tile::kStagingPitch, lane);
   __syncthreads();
   store_rows<T, Tile>(p, halves, rows, staging, thread);
 }

@@ -5,22 +5,13 @@
 #include "common/math.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/shared_memory.h"
-#include "cuda/tile/layout_index.h"
+#include "cuda/tile/split_k.cuh"
+#include "cuda/tile/wait_for_copies.cuh"
 #include "cuda/w4a16/sm80/epilogue.cuh"
+#include "cuda/w4a16/sm80/staging.cuh"
 #include "cuda/w4a16/sm80/warp_mma.cuh"
 
 namespace xgemm::cuda::w4a16::sm80 {
-
-// Until at most `pending` of this thread's groups of copies are under way.
-__device__ inline void wait_for_copies(int pending) {
-  if (pending == 2) {
-    ptx::cp_async_wait_group<2>();
-  } else if (pending == 1) {
-    ptx::cp_async_wait_group<1>();
-  } else {
-    ptx::cp_async_wait_group<0>();
-  }
-}
 
 // With group_size -1: the scales (and zeros) of the tile's columns, which end the weight's rows.
 template <typename Tile>
@@ -47,20 +38,10 @@ __device__ void store_tile(const Params& params, const Work& work,
                            const float (&acc)[Tile::kStrips][Tile::kRows8][4], float* staging,
                            int thread, int warp_m, int warp_n, int warp_k) {
   constexpr int kPitch = Tile::kStagingPitch, kPart = Tile::kBlockM * kPitch;
-  const int lane = thread % 32;
-  const layout::Place first = layout::fragment_place(16, 8, lane, 0);  // of D^T
-  float* own = staging + warp_k * kPart + (warp_m * Tile::kWarpRows + first.column) * kPitch +
-               warp_n * Tile::kWarpColumns + first.row;
-#pragma unroll
-  for (int s = 0; s < Tile::kStrips; ++s) {
-#pragma unroll
-    for (int r = 0; r < Tile::kRows8; ++r) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        own[(r * 8 + i % 2) * kPitch + s * kStripColumns + i / 2 * 8] = acc[s][r][i];
-      }
-    }
-  }
+  stage_sums<Tile>(
+      acc,
+      staging + warp_k * kPart + warp_m * Tile::kWarpRows * kPitch + warp_n * Tile::kWarpColumns,
+      thread % 32);
   __syncthreads();
   constexpr int kQuads = Tile::kBlockN / 4;
 #pragma unroll 1
@@ -68,12 +49,7 @@ __device__ void store_tile(const Params& params, const Work& work,
     const int row = i / kQuads, column = i % kQuads * 4;
     if (work.m + row >= params.m || work.n + column >= params.n) continue;
     float sum[4] = {};
-#pragma unroll
-    for (int part = 0; part < Tile::kWarpsK; ++part) {
-      const float4 x =
-          *reinterpret_cast<const float4*>(staging + part * kPart + row * kPitch + column);
-      sum[0] += x.x, sum[1] += x.y, sum[2] += x.z, sum[3] += x.w;
-    }
+    add_parts_of_quad<Tile::kWarpsK>(sum, staging + row * kPitch + column, kPart, Tile::kWarpsK);
     if (params.splits > 1) {
       *reinterpret_cast<float4*>(params.partials +
                                  (work.split * params.m + work.m + row) * params.partial_stride +
@@ -118,8 +94,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
   int read = 0, write = stages - 1;
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
-    wait_for_copies(stages - 2);  // step's stage has landed, as far as this thread fetched it,
-    __syncthreads();              // and as far as the others did; all have read the one before
+    // Step's stage has landed, as far as this thread fetched it, and as far as the others did; all
+    // have read the one before.
+    wait_for_copies<kMaxStages - 2>(stages - 2);
+    __syncthreads();
     if (step + stages - 1 < steps) loader.fetch(write);
     ptx::cp_async_commit_group();
     const char* stage = pipeline + read * stage_bytes;

@@ -64,6 +64,6 @@ using Tile64 = TileConfig<8, 2, 1, 4, 1, 2>;  // half the strips: a code becomes
 // of the activations' type.
 using Tile64Wide = TileConfig<8, 4, 1, 4, 1, 2, true>;
 
-inline constexpr int kMinStages = 2;  // and four at the most: wait_for_copies of kernel.cuh
+inline constexpr int kMinStages = 2, kMaxStages = 4;
 
 }  // namespace xgemm::cuda::w4a16::sm80

@@ -6,6 +6,7 @@
 
 #include "common/math.h"
 #include "cuda/choose/constants_of.h"
+#include "cuda/w4a16/sm90/most_clusters.h"
 #include "cuda/w4a16/sm90/skinny/split.h"
 
 namespace xgemm::cuda::w4a16::sm90::skinny {
@@ -105,12 +106,6 @@ constexpr Costs kWideCosts = {.start_us = 5.503,
 constexpr int kStages[] = {1, 2, 3, 4, 6};
 constexpr int kMaxPipelineBytes = 100 << 10;  // worth trying
 constexpr int64_t kMaxExtent = int64_t{1} << 30;
-
-// Clusters that an H100 or H200 runs at once. Its SMs lie in groups of 16 or 18, so that the last
-// ones of a group hold no cluster of 4 or 8; launch() asks the GPU itself.
-int most_clusters(const DeviceInfo& device, int cluster) {
-  return cluster <= 2 ? device.sm_count / cluster : device.sm_count * 10 / 11 / cluster;
-}
 
 Split make_split(const w4::Layout& layout, int rows, int cluster, int strips) {
   return {.rows = rows,

@@ -5,6 +5,7 @@
 
 #include "common/math.h"
 #include "cuda/choose/constants_of.h"
+#include "cuda/w4a16/sm90/most_clusters.h"
 #include "cuda/w4a16/sm90/wgmma/tile.h"
 #include "cuda/w4a16/sm90/wgmma/tma_fit.h"
 
@@ -113,12 +114,6 @@ constexpr double kCopyLaunchUs = 2.5, kCopyBytesPerUs = 3e6;
 
 constexpr int64_t kMaxExtent = INT32_MAX - 1024, kMaxUnits = INT32_MAX;
 
-// Clusters that an H100 or H200 runs at once. Its SMs lie in groups of 16 or 18, so that the last
-// ones of a group hold no cluster of 4 or 8; the launch asks the GPU itself.
-int64_t most_clusters(const DeviceInfo& device, int cluster) {
-  return cluster <= 2 ? device.sm_count / cluster : device.sm_count * 10 / 11 / cluster;
-}
-
 struct Candidate {
   Shape shape;
   int sharers, splits;
@@ -158,7 +153,7 @@ class Model {
     const auto& [shape, sharers, splits, shares] = c;
     const bool stream_k = shares > 0;
     const int64_t tiles = tiles_of(c);
-    const int64_t waves = ceil_div(tiles, most_clusters(device_, sharers * splits));
+    const int64_t waves = ceil_div<int64_t>(tiles, most_clusters(device_, sharers * splits));
     const Config config = {.consumers = shape.consumers,
                            .parts = shape.parts,
                            .rows = shape.rows,
@@ -312,7 +307,7 @@ Model::Cycles Model::wave_cycles(const Candidate& c, double tile, double unit_cy
   const Costs& costs = costs_of(shape);
   const double sent = 4.0 * shape.columns() * shape.rows;
   const auto waves =
-      static_cast<double>(ceil_div(tiles_of(c), most_clusters(device_, sharers * splits)));
+      static_cast<double>(ceil_div<int64_t>(tiles_of(c), most_clusters(device_, sharers * splits)));
   const auto units = static_cast<double>(
       round_up<int64_t>(ceil_div<int64_t>(layout_.units(), splits), shape.parts));
   const double exchange =
