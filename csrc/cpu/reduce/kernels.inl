@@ -216,6 +216,22 @@ struct Arg {
     if (best.index < 0 || beats(value, best.value)) best = {value, index};
   }
 
+  static constexpr int64_t kSearch = 4 * kLanes;
+
+  // Whether `best` is among kSearch elements.
+  XGEMM_INLINE static bool holds(const Elem* x, C best) {
+    const V wanted = V{} + best;
+    VI found{};
+    for (int u = 0; u < 4; ++u) {
+      const V v = load<C>(x + u * kLanes);
+      found |= (v == wanted) | ((v != v) & (wanted != wanted));
+    }
+    uint64_t words[sizeof(VI) / sizeof(uint64_t)], any = 0;
+    std::memcpy(words, &found, sizeof(words));
+    for (const uint64_t word : words) any |= word;
+    return any != 0;
+  }
+
   // Blocks are first only compared; the one block that holds the best is then searched for it.
   static void rows(const void* x_, int64_t row_stride, int64_t rows, int64_t n, void* acc_,
                    int64_t base, const Params& params) {
@@ -233,6 +249,7 @@ struct Arg {
         }
       }
       if (where < 0 || (acc[r].index >= 0 && !beats(best, acc[r].value))) continue;
+      while (where + kSearch <= n && !holds(x + where, best)) where += kSearch;
       while (true) {
         const C value = load_one<C>(x + where);
         if (value == best || (best != best && value != value)) break;
