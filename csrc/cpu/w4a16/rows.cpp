@@ -88,12 +88,11 @@ int64_t padded_groups(const W4Problem& problem) {
   return round_up<int64_t>(problem.weight.layout.groups(), 16);
 }
 
-int64_t blocks_of(const W4Problem& problem) { return ceil_div<int64_t>(problem.m, kMaxRows); }
+int64_t blocks_of(int64_t rows) { return ceil_div<int64_t>(rows, kMaxRows); }
 
 // The rows and their sums, and for each block a row as it is loaded.
-int64_t floats_of(const W4Problem& problem) {
-  return problem.m * (padded_k(problem) + padded_groups(problem)) +
-         blocks_of(problem) * padded_k(problem);
+int64_t floats_of(const W4Problem& problem, int64_t rows) {
+  return rows * (padded_k(problem) + padded_groups(problem)) + blocks_of(rows) * padded_k(problem);
 }
 
 }  // namespace
@@ -132,22 +131,23 @@ void check_perm(const W4Problem& problem) {
   }
 }
 
-RowBlocks::RowBlocks(const W4Problem& problem, const Parallel& parallel)
-    : memory_(Slot::kArrangedRows, floats_of(problem)), blocks_(blocks_of(problem)) {
+RowBlocks::RowBlocks(const W4Problem& problem, int64_t first, int64_t count,
+                     const Parallel& parallel)
+    : memory_(Slot::kArrangedRows, floats_of(problem, count)), blocks_(blocks_of(count)) {
   const int64_t padded = padded_k(problem), groups = padded_groups(problem);
-  const int64_t count = blocks_of(problem);
   float* next = memory_.data();
-  float* scratch = next + problem.m * (padded + groups);
-  for (int64_t i = 0; i < count; ++i) {
+  float* scratch = next + count * (padded + groups);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const int64_t done = static_cast<int64_t>(i) * kMaxRows;
     RowBlock& block = blocks_[i];
-    block.rows = static_cast<int>(std::min<int64_t>(problem.m - i * kMaxRows, kMaxRows));
+    block.rows = static_cast<int>(std::min<int64_t>(count - done, kMaxRows));
     block.x = next;
     block.sums = next + block.rows * padded;
     next += block.rows * (padded + groups);
   }
-  parallel.for_each(count, [&](int64_t i) {
+  parallel.for_each(blocks_of(count), [&](int64_t i) {
     for (int slot = 0; slot < blocks_[i].rows; ++slot) {
-      arrange_row(problem, i * kMaxRows + slot, slot, blocks_[i], scratch + i * padded);
+      arrange_row(problem, first + i * kMaxRows + slot, slot, blocks_[i], scratch + i * padded);
     }
   });
 }

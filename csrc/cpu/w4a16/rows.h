@@ -9,10 +9,11 @@
 
 namespace xgemm::cpu::w4a16 {
 
-// All rows of X in blocks of up to kMaxRows, rearranged, and the memory they lie in.
+// `count` rows of X from `first` on in blocks of up to kMaxRows, rearranged, and the memory they
+// lie in.
 class RowBlocks {
  public:
-  RowBlocks(const W4Problem& problem, const Parallel& parallel);
+  RowBlocks(const W4Problem& problem, int64_t first, int64_t count, const Parallel& parallel);
   const std::vector<RowBlock>& blocks() const { return blocks_; }
 
  private:
