@@ -51,18 +51,17 @@ using AddRows = void (*)(int64_t rows, int64_t cols, int64_t k, const float* a, 
 
 inline constexpr int kMaxRows = 14;
 inline constexpr int kMaxPanelWidth = 32;
+inline constexpr int kWidths = 3;
 
 struct Bf16Kernels;  // bf16.h
 
 struct Kernels {
   Isa isa;
   Blocking blocking;
-  // [rows - 1][0]: half of NR columns, [rows - 1][1]: NR columns.
-  MicroKernel micro[kMaxRows][2];
-  // MR x NR over packed panels: a_row 1, a_col MR, ldb NR are built in.
-  MicroKernel micro_packed;
-  // As micro, or null: micro and micro_packed do.
-  const PackedKernel (*packed)[2];
+  // [rows - 1][width]: for up to NR / 4, NR / 2 or NR columns (width_of); over operands that are
+  // read where they lie, and over packed panels.
+  MicroKernel micro[kMaxRows][kWidths];
+  PackedKernel packed[kMaxRows][kWidths];
   // Whether tile kernels read and write `cols` columns only, else all that they compute.
   bool masks_columns;
   PackPanels pack;
@@ -82,10 +81,10 @@ extern const Kernels kAvx512Kernels;
 // The table for isa().
 const Kernels& kernels();
 
-// The tile kernel for `rows` rows and `cols` columns, cols at most NR; it computes NR / 2 or NR
-// columns.
-inline MicroKernel micro_for(const Kernels& table, int64_t rows, int64_t cols) {
-  return table.micro[rows - 1][2 * cols > table.blocking.nr ? 1 : 0];
+// The width of tile kernels for `cols` columns, at most NR. A table that does not mask columns
+// computes NR / 2 or NR of them.
+inline int width_of(const Kernels& table, int64_t cols) {
+  return (2 * cols > table.blocking.nr ? 1 : 0) + (4 * cols > table.blocking.nr ? 1 : 0);
 }
 
 }  // namespace xgemm::cpu::dense

@@ -24,9 +24,10 @@ void micro(int64_t kc, const float* a, int64_t a_row, int64_t a_col, const float
   }
 }
 
-void micro_packed(int64_t kc, const float* a, int64_t, int64_t, const float* b, int64_t, float* out,
-                  int64_t ldo, bool accumulate, int64_t cols) {
-  micro<kSizes.mr, kSizes.nr>(kc, a, 1, kSizes.mr, b, kSizes.nr, out, ldo, accumulate, cols);
+template <int kRows, int kCols>
+void packed(int64_t kc, const float* a, int64_t a_step, const float* b, float* out, int64_t ldo,
+            bool accumulate, int64_t cols, Ahead /*ahead*/) {
+  micro<kRows, kCols>(kc, a, 1, a_step, b, kSizes.nr, out, ldo, accumulate, cols);
 }
 
 void dot_columns(int64_t rows, int64_t cols, int64_t k, const float* a, int64_t lda, const void* b,
@@ -61,12 +62,14 @@ void add_rows(int64_t rows, int64_t cols, int64_t k, const float* a, int64_t lda
 constexpr Kernels kGenericKernels = {
     .isa = Isa::kGeneric,
     .blocking = kSizes,
-    .micro = {{micro<1, 4>, micro<1, 8>},
-              {micro<2, 4>, micro<2, 8>},
-              {micro<3, 4>, micro<3, 8>},
-              {micro<4, 4>, micro<4, 8>}},
-    .micro_packed = micro_packed,
-    .packed = nullptr,
+    .micro = {{micro<1, 4>, micro<1, 4>, micro<1, 8>},
+              {micro<2, 4>, micro<2, 4>, micro<2, 8>},
+              {micro<3, 4>, micro<3, 4>, micro<3, 8>},
+              {micro<4, 4>, micro<4, 4>, micro<4, 8>}},
+    .packed = {{packed<1, 4>, packed<1, 4>, packed<1, 8>},
+               {packed<2, 4>, packed<2, 4>, packed<2, 8>},
+               {packed<3, 4>, packed<3, 4>, packed<3, 8>},
+               {packed<4, 4>, packed<4, 4>, packed<4, 8>}},
     .masks_columns = false,
     .pack = pack_any,
     .finish = finish_elements,

@@ -6,16 +6,14 @@
 #include <cstdint>
 
 #include "cpu/isa/isa.h"
+#include "cpu/sgemm/kernels.h"
 
 namespace xgemm::cpu::dense {
 
-// kStepA, kStepB: a_col and ldb where they are known (packed panels, then a_row is 1), else 0.
-template <int kRows, int kVectors, int kStepA = 0, int kStepB = 0>
-XGEMM_TARGET_AVX2 void micro_avx2(int64_t kc, const float* a, int64_t a_row, int64_t a_col,
-                                  const float* b, int64_t ldb, float* out, int64_t ldo,
-                                  bool accumulate, int64_t /*cols*/) {
-  const int64_t step_a = kStepA != 0 ? kStepA : a_col, step_b = kStepB != 0 ? kStepB : ldb;
-  const int64_t row = kStepA != 0 ? 1 : a_row;
+template <int kRows, int kVectors>
+XGEMM_INLINE_AVX2 void multiply_avx2(int64_t kc, const float* a, int64_t a_row, int64_t a_col,
+                                     const float* b, int64_t ldb, float* out, int64_t ldo,
+                                     bool accumulate) {
   __m256 sums[kRows][kVectors];
 #pragma GCC unroll 6
   for (int i = 0; i < kRows; ++i) {
@@ -34,14 +32,14 @@ XGEMM_TARGET_AVX2 void micro_avx2(int64_t kc, const float* a, int64_t a_row, int
     }
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; ++i) {
-      const __m256 factor = _mm256_broadcast_ss(a + i * row);
+      const __m256 factor = _mm256_broadcast_ss(a + i * a_row);
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
         sums[i][v] = _mm256_fmadd_ps(factor, columns[v], sums[i][v]);
       }
     }
-    a += step_a;
-    b += step_b;
+    a += a_col;
+    b += ldb;
   }
 #pragma GCC unroll 6
   for (int i = 0; i < kRows; ++i) {
@@ -53,6 +51,25 @@ XGEMM_TARGET_AVX2 void micro_avx2(int64_t kc, const float* a, int64_t a_row, int
                        accumulate ? _mm256_add_ps(_mm256_loadu_ps(to + 8 * v), sum) : sum);
     }
   }
+}
+
+template <int kRows, int kVectors>
+XGEMM_TARGET_AVX2 void micro_avx2(int64_t kc, const float* a, int64_t a_row, int64_t a_col,
+                                  const float* b, int64_t ldb, float* out, int64_t ldo,
+                                  bool accumulate, int64_t /*cols*/) {
+  multiply_avx2<kRows, kVectors>(kc, a, a_row, a_col, b, ldb, out, ldo, accumulate);
+}
+
+// As PackedKernel. Most panels are as wide as the tile is high.
+template <int kRows, int kVectors>
+XGEMM_TARGET_AVX2 void packed_avx2(int64_t kc, const float* a, int64_t a_step, const float* b,
+                                   float* out, int64_t ldo, bool accumulate, int64_t /*cols*/,
+                                   Ahead /*ahead*/) {
+  constexpr int64_t kWidth = 16;  // of the panel of B
+  if (a_step == kRows) {
+    return multiply_avx2<kRows, kVectors>(kc, a, 1, kRows, b, kWidth, out, ldo, accumulate);
+  }
+  multiply_avx2<kRows, kVectors>(kc, a, 1, a_step, b, kWidth, out, ldo, accumulate);
 }
 
 }  // namespace xgemm::cpu::dense

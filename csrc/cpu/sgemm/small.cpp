@@ -32,12 +32,13 @@ void run_rows(const Product& p, const Kernels& table) {
   alignas(64) float tile[kMaxRows * kMaxPanelWidth];
   for (int64_t j = 0; j < p.n; j += nr) {
     const int64_t cols = std::min(nr, p.n - j);
+    const int width = width_of(table, cols);
     const bool whole = table.masks_columns || cols == nr || 2 * cols == nr;
     const Panel b = j < read_cols ? Panel{static_cast<const float*>(at(p.b, 0, j)), p.b.row_stride}
                                   : Panel{packed_b.data() + (j - read_cols) * p.k, nr};
     for (int64_t i = 0; i < p.m; i += mr) {
       const int64_t rows = std::min(mr, p.m - i);
-      const MicroKernel micro = micro_for(table, rows, cols);
+      const MicroKernel micro = table.micro[rows - 1][width];
       const float* a =
           read_a ? static_cast<const float*>(at(p.a, i, 0)) : packed_a.data() + i * p.k;
       const int64_t a_row = read_a ? p.a.row_stride : 1, a_col = read_a ? p.a.col_stride : mr;

@@ -40,21 +40,16 @@ void multiply_block(const Product& p, const Kernels& table, const TileBlock& blo
   for (int64_t j = 0; j < block.cols; j += nr) {
     const int64_t cols = std::min(nr, block.cols - j);
     const float* b = block.b + j * block.kc;
+    const int width = width_of(table, cols);
     fetching.begin_panel(b, j + nr >= block.cols);
     // Fewer columns than the kernel computes, or sums that live in no memory: by way of `tile`.
     const bool whole = table.masks_columns || cols == nr || 2 * cols == nr;
     for (int64_t i = 0; i < block.rows; i += mr) {
       const int64_t rows = std::min(mr, block.rows - i);
       const float* a = block.a + i * block.kc;
+      const PackedKernel packed = table.packed[rows - 1][width];
       const auto multiply = [&](float* out, int64_t ldo, bool accumulate) {
-        if (table.packed != nullptr) {
-          table.packed[rows - 1][2 * cols > nr ? 1 : 0](block.kc, a, mr, b, out, ldo, accumulate,
-                                                        cols, fetching.next());
-        } else {
-          const bool packed = rows == table.blocking.mr && cols == nr;
-          const MicroKernel micro = packed ? table.micro_packed : micro_for(table, rows, cols);
-          micro(block.kc, a, 1, mr, b, nr, out, ldo, accumulate, cols);
-        }
+        packed(block.kc, a, mr, b, out, ldo, accumulate, cols, fetching.next());
       };
       float* sums = block.sums == nullptr ? nullptr : block.sums + i * block.lds + j;
       if (sums != nullptr && whole) {
