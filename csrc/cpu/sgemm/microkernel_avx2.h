@@ -18,6 +18,7 @@ XGEMM_INLINE_AVX2 void multiply_avx2(int64_t kc, const float* a, int64_t a_row, 
 #pragma GCC unroll 6
   for (int i = 0; i < kRows; ++i) {
     _mm_prefetch(reinterpret_cast<const char*>(out + i * ldo), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(out + i * ldo + 8 * kVectors - 1), _MM_HINT_T0);
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) sums[i][v] = _mm256_setzero_ps();
   }
