@@ -62,6 +62,10 @@ for m, n, k in shapes:
         # Every pair where that is quick.
         for pair in pairs if m * n * k < 500_000 else rng.sample(pairs, 3):
             check(m, n, k, dtype, pair, rng.choice(["none", "relu"]))
+# A matrix of more than 16 MiB is fetched ahead, and taken by panels.
+for m in (3, 47, 195):
+    check(m, 2101, 2100, torch.float32, ("plain", "transposed"), "none")
+check(7, 4099, 2100, torch.bfloat16, ("plain", "transposed"), "none")
 print("checked")
 """
 
