@@ -20,21 +20,6 @@ XGEMM_INLINE_AVX512 void fetch_half(const uint8_t* codes) {
   }
 }
 
-// Strips are fetched into the L2 cache so many units ahead. (Zen 4, cycles for 128 weights from
-// memory and one row: 13; two to eight units ahead 13 to 14, into the L1 cache, which waits for
-// fewer lines at a time, 16 to 22.)
-inline constexpr int64_t kUnitsAhead = 4;
-
-// The cache lines of a strip's codes, scales and zero points, at most, and of half of them.
-template <int kGroups>
-inline constexpr int kStripLines = kGroups == 4 ? 20 : 18;
-
-template <int kLines>
-XGEMM_INLINE_AVX512 void fetch_lines(const uint8_t* bytes) {
-#pragma GCC unroll 20
-  for (int line = 0; line < kLines; ++line) _mm_prefetch(bytes + 64 * line, _MM_HINT_T1);
-}
-
 // Half a strip with its lanes in order: words[j][0 or 1: gids 0 .. 3 or 4 .. 7], a 128-bit lane for
 // each tig.
 XGEMM_INLINE_AVX512 void load_half(const uint8_t* codes, __m512i words[4][2]) {

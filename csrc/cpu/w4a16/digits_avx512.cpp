@@ -34,6 +34,7 @@ XGEMM_INLINE_VNNI void decode(const __m512i words[2], __m512i out[4]) {
 XGEMM_INLINE_VNNI void decode_unit(const uint8_t* strip, __m512i* out) {
   for (int half = 0; half < 2; ++half) {
     __m512i words[4][2];
+    fetch_half(strip + half * kHalfBytes);
     load_half(strip + half * kHalfBytes, words);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) decode(words[j], out + half * 16 + 4 * j);
@@ -202,6 +203,7 @@ XGEMM_INLINE_VNNI void stream_unit(const Stream& stream, const uint8_t* strip, i
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
     __m512i words[4][2];
+    fetch_half(strip + half * kHalfBytes);
     load_half(strip + half * kHalfBytes, words);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
@@ -226,7 +228,6 @@ XGEMM_TARGET_VNNI void stream_few(const DigitTask& task) {
   for (int64_t unit = 0; unit < stream.units; ++unit) {
     for (int64_t i = 0; i < task.strips; ++i) {
       const uint8_t* strip = first + unit * stream.unit_bytes + i * stream.strip_bytes;
-      fetch_lines<kStripLines<kGroups>>(strip + kUnitsAhead * stream.unit_bytes);
       stream_unit<kDigits, kRows, kGroups>(stream, strip, unit, task.out + i * kColumns);
     }
   }
@@ -255,7 +256,6 @@ XGEMM_TARGET_VNNI void stream_many(const DigitTask& task) {
   for (int64_t unit = 0; unit < stream.units; ++unit) {
     for (int64_t i = 0; i < task.strips; ++i) {
       const uint8_t* strip = first + unit * stream.unit_bytes + i * stream.strip_bytes;
-      fetch_lines<kStripLines<4>>(strip + kUnitsAhead * stream.unit_bytes);
       decode_unit(strip, codes);
       for (int64_t g = 0; g < stream.groups; ++g) {
         if (unit * stream.groups + g >= stream.valid_groups) break;  // padding
