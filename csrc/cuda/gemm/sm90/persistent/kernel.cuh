@@ -1,4 +1,4 @@
-// Dense GEMM for sm_90a: TMA into a ring of shared-memory stages, wgmma out of it.
+// Dense GEMM for sm_90a: TMA into a pipeline of shared-memory stages, wgmma out of it.
 //
 // Persistent CTAs of one producer warpgroup and two consumer warpgroups, which split the tile's
 // rows. A cluster of two CTAs takes two tiles of the same columns and shares B by multicast, or one
@@ -58,7 +58,7 @@ __device__ inline void set_up(const Params& params, SharedStorage<T, Config>& sm
   ptx::fence_mbarrier_init();
 }
 
-// One thread that keeps the ring full.
+// One thread that keeps the pipeline full.
 template <typename T, typename Config, bool kAMn, bool kBMn>
 class Producer {
  public:
@@ -79,14 +79,14 @@ class Producer {
   // The rest, once the barriers of all CTAs of the cluster stand.
   __device__ void run() {
     if (first_ == 0) return;
-    ring_.stage = first_;
+    pipeline_.stage = first_;
     ptx::mbarrier_wait(&smem_.full[0], 0);
     int step = first_;
     do {
-      for (; step < tile_.count; ++step, ring_.advance()) {
-        ptx::mbarrier_wait(&smem_.empty[ring_.stage], ring_.parity ^ 1);
-        load_a(tile_.first + step, ring_.stage);
-        load_b(tile_.first + step, ring_.stage);
+      for (; step < tile_.count; ++step, pipeline_.advance()) {
+        ptx::mbarrier_wait(&smem_.empty[pipeline_.stage], pipeline_.parity ^ 1);
+        load_a(tile_.first + step, pipeline_.stage);
+        load_b(tile_.first + step, pipeline_.stage);
       }
       step = 0;
     } while (scheduler_.next(&tile_));
@@ -153,7 +153,7 @@ class Producer {
   const Params& params_;
   SharedStorage<T, Config>& smem_;
   Scheduler<Config> scheduler_;
-  PipelineState<Config::kStages> ring_;
+  PipelineState<Config::kStages> pipeline_;
   Segment tile_;
   int cta_rank_, first_ = 0;
 };
@@ -178,8 +178,8 @@ class Consumer {
     // From lane 0, so that the compiler knows them to be the same for the whole warp: else it keeps
     // the descriptors of wgmma in each thread's registers, and moves them before each.
     k_tiles = __shfl_sync(~0u, k_tiles, 0);
-    ring_.stage = __shfl_sync(~0u, ring_.stage, 0);
-    ring_.parity = __shfl_sync(~0u, ring_.parity, 0);
+    pipeline_.stage = __shfl_sync(~0u, pipeline_.stage, 0);
+    pipeline_.parity = __shfl_sync(~0u, pipeline_.parity, 0);
     int k_tile = 0;
     if (epilogue.pending()) {
       store_under_steps<0>(acc, k_tiles, epilogue);
@@ -205,10 +205,10 @@ class Consumer {
 
   // Issues the wgmmas of the next stage, and gives the stage before back once it has been read.
   __device__ void step(float (&acc)[Config::kBlockN / 2], bool accumulate) {
-    ptx::mbarrier_wait(&smem_.full[ring_.stage], ring_.parity);
+    ptx::mbarrier_wait(&smem_.full[pipeline_.stage], pipeline_.parity);
     ptx::wgmma_fence();
-    const uint64_t a = a_base_ + ring_.stage * static_cast<int>(sizeof(smem_.a[0]) / 16);
-    const uint64_t b = b_base_ + ring_.stage * static_cast<int>(sizeof(smem_.b[0]) / 16);
+    const uint64_t a = a_base_ + pipeline_.stage * static_cast<int>(sizeof(smem_.a[0]) / 16);
+    const uint64_t b = b_base_ + pipeline_.stage * static_cast<int>(sizeof(smem_.b[0]) / 16);
 #pragma unroll
     for (int k16 = 0; k16 < kBlockK / 16; ++k16) {
       ptx::wgmma<T, kAMn, kBMn>(acc, a + k16 * kDescriptorStepK16<kAMn>,
@@ -219,8 +219,8 @@ class Consumer {
       ptx::wgmma_wait_group<1>();
       release(previous_);
     }
-    previous_ = ring_.stage;
-    ring_.advance();
+    previous_ = pipeline_.stage;
+    pipeline_.advance();
   }
 
   // Every CTA that sends to this one, itself included, must know that the stage has been read; but
@@ -239,7 +239,7 @@ class Consumer {
   bool multicast_;
   int64_t releases_;  // still to come
   uint64_t a_base_, b_base_;
-  PipelineState<Config::kStages> ring_;
+  PipelineState<Config::kStages> pipeline_;
   int previous_ = 0;
 };
 

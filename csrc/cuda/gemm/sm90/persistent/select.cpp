@@ -66,8 +66,8 @@ constexpr double kWaveUs = 1.19;    // of a tile after the first
 constexpr double kStoreCyclesPerColumn = 16, kElementStoreCyclesPerColumn = 25;  // of a last tile
 // Of memory, the time until it is reached, and lines of 128 bytes that L2 gives. A row that begins
 // within a line takes parts of two of them for every 128 bytes. Memory is as fast as the bytes that
-// a CTA has on their way allow, which is less than its ring where a tile reaches past an operand's
-// end (1190 times of problems with up to 128 rows: 7 % off with it, 17 % without).
+// a CTA has on their way allow, which is less than its pipeline where a tile reaches past an
+// operand's end (1190 times of problems with up to 128 rows: 7 % off with it, 17 % without).
 constexpr double kMemoryBytesPerUs = 3.77e6, kRampUs = 0.65, kRampBytes = 32e6;
 constexpr double kBytesPerUsInFlight = 22.8;
 constexpr double kLinesOfUnevenRow = 2.03, kLinesOfSplitSectors = 3;

@@ -43,8 +43,8 @@ struct Config {
 
 }  // namespace xgemm::cuda::gemm::sm90::persistent
 
-// The tiles that the kernel is compiled for: columns of D, stages of the ring. Its rows are always
-// 128.
+// The tiles that the kernel is compiled for: columns of D, stages of the pipeline. Its rows are
+// always 128.
 //
 // One that is not a multiple of 64 wide takes a K-major B only.
 #define XGEMM_SM90_TILES(TILE) \

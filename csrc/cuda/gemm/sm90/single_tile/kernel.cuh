@@ -39,7 +39,7 @@ struct TileConfig {
   static constexpr int kLoadersPerOperand = kArea <= 64 * 64 ? 4 : kArea <= 64 * 144 ? 2 : 1;
   // Stages that each asks for before the CTA's threads have met.
   static constexpr int kFirst = kLoadersPerOperand == 1 ? 2 : 1;
-  // Every warpgroup sees every pass over the ring, or could not tell them by a parity.
+  // Every warpgroup sees every pass over the pipeline, or could not tell them by a parity.
   static_assert(kStages % kSharers == 0);
   static constexpr int kLoaders = kOperands * kLoadersPerOperand;  // warps
   static constexpr int kThreads = kWarpgroups * kWarpgroup + kLoaders * 32;
@@ -195,7 +195,7 @@ class Loader {
 };
 
 // By a warp that asks for an operand: its loader_of_operand's stages, which are the same in every
-// pass over the ring, or it could not tell passes by their parity.
+// pass over the pipeline, or it could not tell passes by their parity.
 template <typename T, typename Tile, typename Loader>
 __device__ inline void ask(SharedStorage<T, Tile>& smem, const Loader& loader,
                            int loader_of_operand, int chunks, int sharers, bool halves) {
@@ -284,7 +284,7 @@ class Halves {
  private:
   static_assert(!Tile::kHalves || 64 * Tile::kBlockN * 4 <= sizeof(Stage<T, Tile>));
 
-  // In the stage that the last pass over the ring of so many chunks reads first.
+  // In the stage that the last pass over the pipeline of so many chunks reads first.
   __device__ static float4* mail(SharedStorage<T, Tile>& smem, int chunks) {
     return reinterpret_cast<float4*>(&smem.stages[chunks % Tile::kStages]);
   }
