@@ -21,20 +21,23 @@ from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "tests"
+BINDINGS = ROOT / "tests" / "emulator" / "bindings.cpp"
 
 # The stand-ins for the CUDA toolkit's headers and for csrc/cuda/ptx come first.
 RULES = """\
 flags = -std=c++20 -fPIC -fvisibility=hidden -fno-strict-aliasing -Wall -Wextra -I{root}/csrc $
     -isystem {pybind11} -isystem {python}
 emulated = -I{root}/tests/emulator/include -I{root}/tests -Wno-unknown-pragmas -Wno-clobbered
-kernel = $emulated -D__CUDA_ARCH_FEAT_SM90_ALL -include cuda_runtime.h $
-    -fsanitize=alignment,bounds,shift -fsanitize-undefined-trap-on-error -x c++
+kernel = $emulated -D__CUDA_ARCH_FEAT_SM90_ALL $
+    -fsanitize=alignment,bounds,shift -fsanitize-undefined-trap-on-error
 rule cxx
   command = {cxx} $own $flags -MD -MF $out.d -c $in -o $out
   depfile = $out.d
   deps = gcc
 rule link
   command = {cxx} -shared $in -o $out
+build {folder}/kernels.h.gch: cxx {root}/tests/emulator/kernels.h
+  own = -Og $kernel -x c++-header
 """
 
 
@@ -58,9 +61,11 @@ def _emulator_sources() -> Iterable[Path]:
 
 def _own_flags(source: Path) -> str:
     """Time to compile counts as well as time to run: bindings do next to nothing."""
-    level = "-O0" if source.name.startswith("bind") else "-Og" if source.suffix == ".cu" else "-O1"
-    if source.suffix == ".cu":
-        return f"{level} $kernel"
+    if source.suffix == ".cu":  # the compiler finds the precompiled kernels.h first
+        return f"-Og $kernel -I{FOLDER} -include kernels.h -x c++"
+    if source == BINDINGS:  # these hold a few kernels
+        return "-O0 $kernel -include emulator/kernels.h"
+    level = "-O0" if source.name == "bindings.cpp" else "-O1"
     # Without the stand-ins: what both modules hold compiles where there is no toolkit.
     return level if source in set(_testing_sources()) else f"{level} $emulated"
 
@@ -72,17 +77,23 @@ def _plan() -> str:
     text = RULES.format(
         cxx=os.environ.get("CXX", "g++"),
         root=ROOT,
+        folder=FOLDER,
         pybind11=pybind11.get_include(),
         python=sysconfig.get_path("include"),
     )
     objects: dict[Path, str] = {}
     for extension in (EMULATOR, TESTING):
-        # Kernels, which take longest, first.
-        sources = sorted(extension.sources(), key=lambda path: (path.suffix != ".cu", path))
+        # Bindings and kernels, which take longest, first.
+        sources = sorted(
+            extension.sources(),
+            key=lambda path: (path.name != "bindings.cpp", path.suffix != ".cu", path),
+        )
         for source in sources:
             if source not in objects:
                 objects[source] = f"{FOLDER / source.relative_to(ROOT)}.o"
-                text += f"build {objects[source]}: cxx {source}\n  own = {_own_flags(source)}\n"
+                header = f" | {FOLDER}/kernels.h.gch" if source.suffix == ".cu" else ""
+                text += f"build {objects[source]}: cxx {source}{header}\n"
+                text += f"  own = {_own_flags(source)}\n"
         linked = " ".join(objects[source] for source in sources)
         text += f"build {extension.module}: link {linked}\n"
     return text

@@ -1,7 +1,13 @@
 // Shows the device-free C++ to pytest. Built for the tests by tests/extensions.py and never
-// shipped: the operators do not go through it.
+// shipped: the operators do not go through it. One source: pybind11's headers are compiled once.
 #include <pybind11/pybind11.h>
 
+#include "bind_choose.inl"
+#include "bind_gemm.inl"
+#include "bind_layouts.inl"
+#include "bind_moe.inl"
+#include "bind_reduce.inl"
+#include "bind_w4a16.inl"
 #include "common/math.h"
 #include "common/parallel.h"
 #include "cpu/isa/isa.h"
@@ -9,13 +15,6 @@
 #include "w4/packed_layout.h"
 
 namespace py = pybind11;
-
-void bind_choose(py::module_& m);   // bindings_choose.cpp
-void bind_gemm(py::module_& m);     // bindings_gemm.cpp
-void bind_w4a16(py::module_& m);    // bindings_w4a16.cpp
-void bind_moe(py::module_& m);      // bindings_moe.cpp
-void bind_reduce(py::module_& m);   // bindings_reduce.cpp
-void bind_layouts(py::module_& m);  // bindings_layouts.cpp
 
 namespace {
 
@@ -77,10 +76,10 @@ PYBIND11_MODULE(xgemm_testing, m) {
   bind_common(m);
   bind_layout(m);
   bind_blocking(m);
-  bind_choose(m);
-  bind_gemm(m);
-  bind_w4a16(m);
-  bind_moe(m);
-  bind_reduce(m);
-  bind_layouts(m);
+  bind_choose::define(m);
+  bind_gemm::define(m);
+  bind_w4a16::define(m);
+  bind_moe::define(m);
+  bind_reduce::define(m);
+  bind_layouts::define(m);
 }

@@ -1,21 +1,21 @@
-// Shows the emulator to pytest; each family of kernels has a bind_<family>.cpp.
+// Shows the emulator to pytest; each family of kernels has a bind_<family>.inl. One source:
+// pybind11's headers are compiled once.
 #include <pybind11/pybind11.h>
 
+#include "emulator/bind_gemm.inl"
+#include "emulator/bind_ladder.inl"
+#include "emulator/bind_ldmatrix.inl"
+#include "emulator/bind_mistakes.inl"
+#include "emulator/bind_moe.inl"
+#include "emulator/bind_reduce.inl"
+#include "emulator/bind_tile_parts.inl"
+#include "emulator/bind_w4a16.inl"
 #include "emulator/block_order.h"
 #include "emulator/engine.h"
 #include "emulator/runtime.h"
 
 namespace py = pybind11;
 namespace emulator = xgemm::emulator;
-
-void bind_gemm(py::module_& m);
-void bind_w4a16(py::module_& m);
-void bind_moe(py::module_& m);
-void bind_reduce(py::module_& m);
-void bind_ladder(py::module_& m);
-void bind_ldmatrix(py::module_& m);
-void bind_mistakes(py::module_& m);
-void bind_tile_parts(py::module_& m);
 
 PYBIND11_MODULE(xgemm_emulator, m) {
   m.def("allocate", [](size_t bytes, bool at_front) {
@@ -32,12 +32,12 @@ PYBIND11_MODULE(xgemm_emulator, m) {
         emulator::descending_blocks = descending;
       },
       py::arg("late_copies"), py::arg("late_products"), py::arg("seed"), py::arg("descending"));
-  bind_gemm(m);
-  bind_w4a16(m);
-  bind_moe(m);
-  bind_reduce(m);
-  bind_ladder(m);
-  bind_ldmatrix(m);
-  bind_mistakes(m);
-  bind_tile_parts(m);
+  bind_gemm::define(m);
+  bind_w4a16::define(m);
+  bind_moe::define(m);
+  bind_reduce::define(m);
+  bind_ladder::define(m);
+  bind_ldmatrix::define(m);
+  bind_mistakes::define(m);
+  bind_tile_parts::define(m);
 }

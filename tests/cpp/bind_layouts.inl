@@ -5,6 +5,8 @@
 
 #include "cuda/tile/layout_index.h"
 
+namespace bind_layouts {
+
 namespace py = pybind11;
 namespace layout = xgemm::cuda::layout;
 
@@ -14,7 +16,7 @@ std::tuple<int, int> pair(layout::Place place) { return {place.row, place.column
 
 }  // namespace
 
-void bind_layouts(py::module_& m) {
+void define(py::module_& m) {
   m.def("swizzled", &layout::swizzled);
   m.def("swizzle_xor", &layout::swizzle_xor);
   m.def("fragment_place", [](int rows, int core_columns, int thread, int index) {
@@ -27,3 +29,5 @@ void bind_layouts(py::module_& m) {
         [](int index, int count) { return pair(layout::hilbert_tile(index, count)); });
   m.def("stripe_share", &layout::stripe_share);
 }
+
+}  // namespace bind_layouts

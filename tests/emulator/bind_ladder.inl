@@ -11,6 +11,8 @@
 #include "cuda/ladder/api.h"
 #include "emulator/engine.h"
 
+namespace bind_ladder {
+
 namespace py = pybind11;
 namespace ladder = xgemm::cuda::ladder;
 namespace emulator = xgemm::emulator;
@@ -120,7 +122,7 @@ int64_t run_stride(Address x, int64_t loads, int stride, float sought) {
 
 }  // namespace
 
-void bind_ladder(py::module_& m) {
+void define(py::module_& m) {
   m.def("ladder_reduce", &run_reduce);
   m.def("ladder_reduce_tiles", [] {
     std::vector<int> tiles;
@@ -148,3 +150,5 @@ void bind_ladder(py::module_& m) {
     return tiles;
   });
 }
+
+}  // namespace bind_ladder

@@ -12,6 +12,8 @@
 #include "cuda/choose/h200.h"
 #include "device.h"
 
+namespace bind_choose {
+
 namespace py = pybind11;
 namespace choose = xgemm::cuda::choose;
 
@@ -36,7 +38,7 @@ struct Model {
 
 }  // namespace
 
-void bind_choose(py::module_& m) {
+void define(py::module_& m) {
   m.def("cold_read_us", [](double megabytes) { return choose::kH200.cold_read_us(megabytes); });
   // By name, of a GPU that is described.
   m.def(
@@ -73,3 +75,5 @@ void bind_choose(py::module_& m) {
       },
       py::arg("us"), py::arg("lists"));
 }
+
+}  // namespace bind_choose

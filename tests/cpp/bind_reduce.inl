@@ -12,6 +12,8 @@
 #include "cuda/reduce/select.h"
 #include "device.h"
 
+namespace bind_reduce {
+
 namespace py = pybind11;
 namespace reduce = xgemm::cuda::reduce;
 
@@ -50,7 +52,7 @@ Dims sizes_and_strides(const xgemm::ReduceDims& dims) {
 
 }  // namespace
 
-void bind_reduce(py::module_& m) {
+void define(py::module_& m) {
   py::enum_<reduce::Kernel>(m, "ReduceKernel")
       .value("SHORT_ROWS", reduce::Kernel::kShortRows)
       .value("RAGGED_ROWS", reduce::Kernel::kRaggedRows)
@@ -95,3 +97,5 @@ void bind_reduce(py::module_& m) {
         py::arg("capability") = 90, py::arg("sm_count") = 132, py::arg("clocks") = Clocks{});
   m.def("fast_divide", [](uint32_t n, uint32_t d) { return xgemm::FastDivmod(d).divide(n); });
 }
+
+}  // namespace bind_reduce

@@ -14,6 +14,8 @@
 #include "cuda/ptx/wgmma.h"
 #include "cuda/shared_memory.h"
 
+namespace bind_mistakes {
+
 namespace py = pybind11;
 namespace ptx = xgemm::ptx;
 
@@ -247,10 +249,12 @@ void run(const std::string& name, uintptr_t data, uintptr_t out, bool mistake) {
 
 }  // namespace
 
-void bind_mistakes(py::module_& m) {
+void define(py::module_& m) {
   m.def("run_mistake", &run, py::arg("name"), py::arg("data"), py::arg("out"), py::arg("mistake"));
   m.def("encodes", [](uintptr_t data, uint64_t row_bytes) {
     CUtensorMap map;
     return encode(&map, reinterpret_cast<const float*>(data), row_bytes) == CUDA_SUCCESS;
   });
 }
+
+}  // namespace bind_mistakes

@@ -17,6 +17,8 @@
 #include "cuda/gemm/sm90/persistent/tiles.h"
 #include "device.h"
 
+namespace bind_gemm {
+
 namespace py = pybind11;
 namespace gemm = xgemm::cuda::gemm;
 
@@ -147,7 +149,7 @@ void bind_choice(py::module_& m) {
 
 }  // namespace
 
-void bind_gemm(py::module_& m) {
+void define(py::module_& m) {
   py::class_<xgemm::GemmProblem>(m, "GemmProblem")
       .def(py::init(&make_problem), py::kw_only(), py::arg("m"), py::arg("n"), py::arg("k"),
            py::arg("dtype"), py::arg("a"), py::arg("a_strides"), py::arg("b"), py::arg("b_strides"),
@@ -202,3 +204,5 @@ void bind_gemm(py::module_& m) {
       py::arg("problem"), py::arg("capability"), py::arg("sm_count"), py::arg("candidates") = true,
       py::arg("clocks") = Clocks{});
 }
+
+}  // namespace bind_gemm

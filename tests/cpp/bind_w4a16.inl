@@ -17,6 +17,8 @@
 #include "cuda/w4a16/sm90/wgmma/tile.h"
 #include "device.h"
 
+namespace bind_w4a16 {
+
 namespace py = pybind11;
 namespace w4a16 = xgemm::cuda::w4a16;
 namespace skinny = xgemm::cuda::w4a16::sm90::skinny;
@@ -91,7 +93,7 @@ py::dict constants() {
 
 }  // namespace
 
-void bind_w4a16(py::module_& m) {
+void define(py::module_& m) {
   py::class_<w4a16::Problem>(m, "W4A16Problem")
       .def(py::init(&make_problem), py::kw_only(), py::arg("m"), py::arg("n"), py::arg("k"),
            py::arg("group_size") = 128, py::arg("zeros") = false, py::arg("bf16_scales") = false,
@@ -183,3 +185,5 @@ void bind_w4a16(py::module_& m) {
   m.def("w4_rows_most_warps", &skinny::most_warps, py::arg("mma_tiles"), py::arg("fine"));
   m.attr("W4_ROWS") = constants();
 }
+
+}  // namespace bind_w4a16

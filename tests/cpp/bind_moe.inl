@@ -4,10 +4,12 @@
 #include "cuda/w4a16/grouped/select.h"
 #include "device.h"
 
+namespace bind_moe {
+
 namespace py = pybind11;
 namespace grouped = xgemm::cuda::w4a16::grouped;
 
-void bind_moe(py::module_& m) {
+void define(py::module_& m) {
   m.def(
       "select_moe_wgmma",
       [](int64_t experts, int64_t slots, int64_t n, int64_t k, bool zeros, bool fp4, bool fp32,
@@ -25,3 +27,5 @@ void bind_moe(py::module_& m) {
       py::arg("bf16") = false, py::arg("per_channel") = false, py::arg("wanted") = false,
       py::arg("capability") = 90);
 }
+
+}  // namespace bind_moe

@@ -9,6 +9,8 @@
 #include "cuda/w4a16/grouped/api.h"
 #include "emulator/engine.h"
 
+namespace bind_moe {
+
 namespace py = pybind11;
 namespace grouped = xgemm::cuda::w4a16::grouped;
 namespace emulator = xgemm::emulator;
@@ -62,7 +64,7 @@ void launch(grouped::Problem problem, int capability, int block_m, int stages, b
 
 }  // namespace
 
-void bind_moe(py::module_& m) {
+void define(py::module_& m) {
   py::class_<grouped::Problem>(m, "MoeProblem", py::module_local())
       .def(py::init(&make_problem), py::kw_only(), py::arg("experts"), py::arg("slots"),
            py::arg("layout"), py::arg("zeros"), py::arg("bf16_scales"), py::arg("dtype"),
@@ -91,3 +93,5 @@ void bind_moe(py::module_& m) {
           require_ok(grouped::launch(sort, device_of(capability), nullptr));
         });
 }
+
+}  // namespace bind_moe

@@ -18,6 +18,8 @@
 #include "cuda/w4a16/sm90/wgmma/tile.h"
 #include "emulator/engine.h"
 
+namespace bind_w4a16 {
+
 namespace py = pybind11;
 namespace w4a16 = xgemm::cuda::w4a16;
 namespace emulator = xgemm::emulator;
@@ -173,7 +175,7 @@ void bind_conversions(py::module_& m) {
 
 }  // namespace
 
-void bind_w4a16(py::module_& m) {
+void define(py::module_& m) {
   py::class_<w4a16::Problem>(m, "W4A16Problem", py::module_local())
       .def(py::init(&make_problem), py::kw_only(), py::arg("m"), py::arg("layout"),
            py::arg("zeros"), py::arg("bf16_scales"), py::arg("dtype"), py::arg("weight"),
@@ -205,3 +207,5 @@ void bind_w4a16(py::module_& m) {
   m.def("explain_w4a16", &w4a16::explain);
   m.def("launch_w4a16", &launch);
 }
+
+}  // namespace bind_w4a16

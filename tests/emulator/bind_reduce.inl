@@ -11,6 +11,8 @@
 #include "cuda/reduce/select.h"
 #include "emulator/engine.h"
 
+namespace bind_reduce {
+
 namespace py = pybind11;
 namespace reduce = xgemm::cuda::reduce;
 namespace emulator = xgemm::emulator;
@@ -51,9 +53,11 @@ std::string run(int op, int dtype, Address in, Address out, const std::vector<Ke
 
 }  // namespace
 
-void bind_reduce(py::module_& m) {
+void define(py::module_& m) {
   m.def("reduce", &run, py::kw_only(), py::arg("op"), py::arg("dtype"), py::arg("source"),
         py::arg("destination"), py::arg("kept"), py::arg("reduced"), py::arg("p"),
         py::arg("capability"), py::arg("sm_count"), py::arg("pieces") = 0,
         py::arg("cluster") = false, py::arg("mail") = false, py::arg("collectors") = 0);
 }
+
+}  // namespace bind_reduce

@@ -18,6 +18,8 @@
 #include "cuda/tile/stream_k.cuh"
 #include "cuda/tile/wait_for_copies.cuh"
 
+namespace bind_tile_parts {
+
 namespace py = pybind11;
 namespace cuda = xgemm::cuda;
 namespace ptx = xgemm::ptx;
@@ -207,7 +209,7 @@ std::vector<std::pair<Index, Index>> places(Index tiles_m, Index tiles_n, Index 
 
 }  // namespace
 
-void bind_tile_parts(py::module_& m) {
+void define(py::module_& m) {
   m.attr("TILE_SIZE") = kSize;
   m.attr("TILE_THREADS") = kThreads;
   m.def("tile_activate", [](uintptr_t in, uintptr_t out, int activation, int step) {
@@ -258,3 +260,5 @@ void bind_tile_parts(py::module_& m) {
   m.def("tile_pipeline_by", &walk_by<6>);
   m.def("tile_places", &places<uint32_t>);
 }
+
+}  // namespace bind_tile_parts

@@ -10,6 +10,8 @@
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/shared_memory.h"
 
+namespace bind_ldmatrix {
+
 namespace py = pybind11;
 namespace cuda = xgemm::cuda;
 namespace ptx = xgemm::ptx;
@@ -44,7 +46,7 @@ const std::map<std::string, void (*)(Args)> kVariants = {
 
 }  // namespace
 
-void bind_ldmatrix(py::module_& m) {
+void define(py::module_& m) {
   m.attr("LDMATRIX_BYTES") = kBytes;
   m.def("ldmatrix", [](const std::string& variant, uintptr_t data, uintptr_t offsets,
                        uintptr_t out) {
@@ -56,3 +58,5 @@ void bind_ldmatrix(py::module_& m) {
     if (!status.ok()) throw std::runtime_error(cudaGetErrorString(status.error));
   });
 }
+
+}  // namespace bind_ldmatrix

@@ -13,6 +13,8 @@
 #include "cuda/gemm/sm90/tma_fit.h"
 #include "emulator/engine.h"
 
+namespace bind_gemm {
+
 namespace py = pybind11;
 namespace gemm = xgemm::cuda::gemm;
 namespace emulator = xgemm::emulator;
@@ -160,7 +162,7 @@ gemm::Choice choice_of(const xgemm::GemmProblem& given, const gemm::Fields& f) {
 
 }  // namespace
 
-void bind_gemm(py::module_& m) {
+void define(py::module_& m) {
   // Named apart from those of tests/cpp, which may be loaded beside this module.
   py::class_<xgemm::GemmProblem>(m, "Problem", py::module_local())
       .def(py::init(&make_problem), py::kw_only(), py::arg("mnk"), py::arg("dtype"), py::arg("a"),
@@ -199,3 +201,5 @@ void bind_gemm(py::module_& m) {
   m.def("explain", &gemm::explain);
   m.def("launch", &launch);
 }
+
+}  // namespace bind_gemm
