@@ -63,5 +63,28 @@ def test_blocks_hold_whole_tiles_and_fit_their_caches(cpp: ModuleType, isa: str)
         assert block <= L2_BYTES
 
 
+@given(
+    isa=st.sampled_from(["generic", "avx2", "avx512", "amx"]),
+    l1=st.integers(16 << 10, 128 << 10),
+    l2=st.integers(256 << 10, 4 << 20),
+    l3=st.integers(2 << 20, 1 << 30),
+)
+def test_blocks_fit_the_caches_of_the_machine(
+    cpp: ModuleType, isa: str, l1: int, l2: int, l3: int
+) -> None:
+    blocking, largest = cpp.blocking_of(isa, l1, l2, l3), cpp.BLOCKING[isa]
+    assert (blocking.mr, blocking.nr) == (largest.mr, largest.nr)
+    assert blocking.mc % blocking.mr == 0
+    assert blocking.nc % blocking.nr == 0
+    assert blocking.kc % 8 == 0
+    assert blocking.mc > 0
+    assert 0 < blocking.nc <= largest.nc
+    assert 0 < blocking.kc <= largest.kc
+    panel = blocking.kc * blocking.nr * 4
+    assert panel <= (l2 // 16 if isa in ("avx512", "amx") else l1 // 2)
+    assert blocking.mc * blocking.kc * 4 + panel <= l2 // 2
+    assert blocking.nc * blocking.kc * 4 <= l3 // 4
+
+
 def test_chosen_instruction_set_is_in_the_table(cpp: ModuleType) -> None:
     assert cpp.isa() in cpp.BLOCKING

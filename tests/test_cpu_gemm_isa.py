@@ -54,7 +54,8 @@ def check(m, n, k, dtype, layouts, activation):
     assert same, ("threads change the bits", case)
 
 shapes = [(1, 17, 129), (3, 129, 63), (7, 63, 513), (33, 40, 1030), (193, 257, 100),
-          (401, 130, 513), (5, 5, 5), (16, 16, 16), (64, 63, 65), (129, 1, 17), (300, 6, 50)]
+          (401, 130, 513), (13, 301, 500), (5, 5, 5), (16, 16, 16), (64, 63, 65),
+          (129, 1, 17), (300, 6, 50)]
 layouts = ["plain", "transposed", "strided"]
 for m, n, k in shapes:
     for dtype in DTYPES:
@@ -62,6 +63,11 @@ for m, n, k in shapes:
         # Every pair where that is quick.
         for pair in pairs if m * n * k < 500_000 else rng.sample(pairs, 3):
             check(m, n, k, dtype, pair, rng.choice(["none", "relu"]))
+# k is split. Columns of 33 rows are too few to gather rows for.
+for m, n, k in [(1, 1, 4096), (3, 17, 5003), (16, 33, 4500), (64, 64, 4099)]:
+    for dtype in DTYPES:
+        for pair in [(first, second) for first in layouts for second in layouts]:
+            check(m, n, k, dtype, pair, "relu")
 # A matrix of more than 16 MiB is fetched ahead, and taken by panels.
 for m in (3, 47, 195):
     check(m, 2101, 2100, torch.float32, ("plain", "transposed"), "none")
@@ -263,7 +269,8 @@ import torch
 import xgemm
 
 torch.set_num_threads(2)
-for m, n, k in [(512, 512, 1024), (1, 512, 512), (16, 16, 16), (100, 4096, 512), (8, 8, 0)]:
+sizes = [(512, 512, 1024), (1, 512, 512), (16, 16, 16), (100, 4096, 512), (8, 8, 5000), (8, 8, 0)]
+for m, n, k in sizes:
     print(torch.ops.xgemm.explain("mul", m, n, k))
 """
 
@@ -383,9 +390,9 @@ def test_infinities_of_4_bit_products(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_explain_names_the_kernel(isa: str) -> None:
-    blocked, row, small, short, empty = run_with(isa, EXPLAIN).splitlines()
+    blocked, row, small, short, split, empty = run_with(isa, EXPLAIN).splitlines()
     tile = {"generic": "4x8", "avx2": "6x16", "avx512": "14x32"}[isa]
-    for line in (blocked, row, small, short, empty):
+    for line in (blocked, row, small, short, split, empty):
         assert line.startswith(f"cpu dense, {isa}: ")
     assert ": blocked (packed blocks of A" in blocked
     assert f"{tile} micro-kernel, KC {'512 (2' if isa == 'avx512' else '256 (4'} blocks)" in blocked
@@ -395,6 +402,8 @@ def test_explain_names_the_kernel(isa: str) -> None:
     assert f"{tile} micro-kernel, threads 1x1" in small
     assert ": short (" in short
     assert "threads 1x2" in short
+    assert ": split-K (" in split
+    assert "parts of k, threads 1x2" in split
     assert ": no sum (k or alpha is 0" in empty
 
 

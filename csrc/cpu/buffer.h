@@ -5,8 +5,8 @@
 
 namespace xgemm::cpu {
 
-enum class Slot : int8_t { kPackedA, kPackedB, kPartial, kRows, kArrangedRows };
-inline constexpr int kSlots = 5;
+enum class Slot : int8_t { kPackedA, kPackedB, kPartial, kRows, kArrangedRows, kSplitK };
+inline constexpr int kSlots = 6;
 
 // 64-byte aligned floats of the calling thread, grown on demand and reused by its next call. A slot
 // has one owner at a time: a kernel that runs inside another's task uses slots that the other does

@@ -2,6 +2,9 @@
 // shipped: the operators do not go through it. One source: pybind11's headers are compiled once.
 #include <pybind11/pybind11.h>
 
+#include <stdexcept>
+#include <string>
+
 #include "bind_choose.inl"
 #include "bind_gemm.inl"
 #include "bind_layouts.inl"
@@ -66,6 +69,18 @@ void bind_blocking(py::module_& m) {
     table[xgemm::cpu::name_of(isa)] = xgemm::cpu::dense::blocking_of(isa);
   }
   m.attr("BLOCKING") = table;
+  m.def(
+      "blocking_of",
+      [](const std::string& name, int64_t l1, int64_t l2, int64_t l3) {
+        for (int i = 0; i <= static_cast<int>(xgemm::cpu::Isa::kAmx); ++i) {
+          const auto isa = static_cast<xgemm::cpu::Isa>(i);
+          if (name == xgemm::cpu::name_of(isa)) {
+            return xgemm::cpu::dense::blocking_of(isa, {l1, l2, l3});
+          }
+        }
+        throw std::invalid_argument(name);
+      },
+      py::arg("isa"), py::arg("l1"), py::arg("l2"), py::arg("l3"));
   m.def("isa", [] { return xgemm::cpu::name_of(xgemm::cpu::isa()); });
   m.def("panel_rows", &xgemm::cpu::dense::panel_rows, py::arg("m"), py::arg("mr"));
 }

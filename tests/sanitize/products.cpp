@@ -45,7 +45,10 @@ void say(const GemmProblem& p, int64_t batch, int threads) {
 void product_case(Rng& rng, const Parallel& parallel) {
   const DType dtype = draw_float(rng);
   const int64_t batch = one_in(rng, 4) ? draw(rng, 1, 6) : 1;
-  const int64_t m = draw_size(rng), n = draw_size(rng), k = draw_size(rng);
+  const bool splits_k = one_in(rng, 30);
+  const int64_t m = splits_k ? draw(rng, 1, 20) : draw_size(rng);
+  const int64_t n = splits_k ? draw(rng, 1, 20) : draw_size(rng);
+  const int64_t k = splits_k ? draw(rng, 4000, 4700) : draw_size(rng);
   Array a(rng, dtype, {batch, m, k}, Layout::kShared),
       b(rng, dtype, {batch, k, n}, Layout::kShared);
   Array d(rng, dtype, {batch, m, n}, Layout::kApart), bias(rng, dtype, {n}, Layout::kShared);

@@ -48,9 +48,13 @@ bool spread_whole(const Product& p, int64_t count, int threads) {
 
 }  // namespace
 
-void run_product(const Product& original, const Parallel& parallel) {
+void run_product(const Product& p, const Parallel& parallel) {
   const Kernels& table = kernels();
-  const Plan plan = make_plan(original, table, parallel.num_threads());
+  run_planned(p, make_plan(p, table, parallel.num_threads()), table, parallel);
+}
+
+void run_planned(const Product& original, const Plan& plan, const Kernels& table,
+                 const Parallel& parallel) {
   const Product p = plan.transposed ? transpose(original) : original;
   switch (plan.path) {
     case Path::kNothing:
@@ -69,6 +73,8 @@ void run_product(const Product& original, const Parallel& parallel) {
       return run_short(p, plan, table, parallel);
     case Path::kBlocked:
       return run_blocked(p, plan, table, parallel);
+    case Path::kSplitK:
+      return run_split_k(p, plan, table, parallel);
   }
 }
 

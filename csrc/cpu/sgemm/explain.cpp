@@ -34,6 +34,8 @@ const char* why(Path path) {
       return "few rows: A packed whole, each thread packs its own columns of B";
     case Path::kBlocked:
       return "packed blocks of A for each thread, of B for all of them";
+    case Path::kSplitK:
+      return "few rows and columns and a long k: each thread takes parts of k";
   }
   return "";
 }
@@ -61,6 +63,7 @@ std::string explain_gemm(const GemmProblem& problem, int num_threads, const Pane
   if (plan.path == Path::kBlocked) {
     text += ", MC " + std::to_string(blocking.mc) + ", NC " + std::to_string(blocking.nc);
   }
+  if (plan.path == Path::kSplitK) text += ", " + std::to_string(plan.k_parts) + " parts of k";
   text += ", threads " + sizes(plan.threads_m, plan.threads_n);
   return text;
 }
@@ -87,6 +90,7 @@ std::string explain_gemm_json(const GemmProblem& problem, int num_threads) {
       .add("kc", blocking.kc)
       .add("threads_m", plan.threads_m)
       .add("threads_n", plan.threads_n)
+      .add("k_parts", plan.k_parts)
       .add("reason", why(plan.path));
   return rule_json("dense", size, choice);
 }

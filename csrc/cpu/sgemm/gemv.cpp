@@ -12,13 +12,18 @@ namespace {
 constexpr int64_t kSumFloats = 2048;
 constexpr int64_t kDotChunk = 48, kDotGrain = 12;
 
-// A's rows as fp32 with unit column stride: A itself where it is that, else a copy. Rows a multiple
-// of 1 KB apart are copied too: they would fall on the same few sets of the L1 cache.
+// Whether several rows are read fast where they lie. Each vector of a row that does not begin with
+// a cache line takes two lines. Rows a multiple of 1 KB apart fall on few sets of the L1 cache.
+bool reads_fast(const ConstMatrix& a) {
+  return a.row_stride % 16 == 0 && a.row_stride % 256 != 0 &&
+         reinterpret_cast<uintptr_t>(a.data) % 64 == 0;
+}
+
+// A's rows as fp32 with unit column stride: A itself where it is that, else a copy.
 class Rows {
  public:
   Rows(const Product& p, const Kernels& table)
-      : in_place_(p.a.dtype == DType::kF32 && p.a.col_stride == 1 &&
-                  (p.m == 1 || p.a.row_stride % 256 != 0)),
+      : in_place_(p.a.dtype == DType::kF32 && p.a.col_stride == 1 && (p.m == 1 || reads_fast(p.a))),
         stride_(in_place_ ? p.a.row_stride : round_up<int64_t>(p.k, 16) + 16),
         copy_(Slot::kRows, in_place_ ? 0 : p.m * stride_),
         data_(in_place_ ? static_cast<const float*>(p.a.data) : copy_.data()) {

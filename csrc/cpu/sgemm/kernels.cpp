@@ -6,31 +6,36 @@ namespace xgemm::cpu::dense {
 
 namespace {
 
-Kernels with(const Kernels& table, const Bf16Kernels& bf16) {
-  Kernels both = table;
-  both.bf16 = &bf16;
-  return both;
+// The table with blocks for the caches of this machine.
+Kernels here(const Kernels& table, const Bf16Kernels* bf16 = nullptr) {
+  Kernels sized = table;
+  sized.blocking = blocking_of(table.isa, cache_sizes());
+  sized.bf16 = bf16;
+  return sized;
+}
+
+Kernels choose() {
+  switch (isa()) {
+    case Isa::kGeneric:
+      return here(kGenericKernels);
+    case Isa::kAvx2:
+      return here(kAvx2Kernels);
+    case Isa::kAvx512:
+    case Isa::kAvx512Vnni:
+      return here(kAvx512Kernels);
+    case Isa::kAvx512Bf16:
+      return here(kAvx512Kernels, &kAvx512Bf16Kernels);
+    case Isa::kAmx:
+      return here(kAvx512Kernels, &kAmxKernels);
+  }
+  return here(kGenericKernels);
 }
 
 }  // namespace
 
 const Kernels& kernels() {
-  static const Kernels dot_products = with(kAvx512Kernels, kAvx512Bf16Kernels);
-  static const Kernels tiles = with(kAvx512Kernels, kAmxKernels);
-  switch (isa()) {
-    case Isa::kGeneric:
-      return kGenericKernels;
-    case Isa::kAvx2:
-      return kAvx2Kernels;
-    case Isa::kAvx512:
-    case Isa::kAvx512Vnni:
-      return kAvx512Kernels;
-    case Isa::kAvx512Bf16:
-      return dot_products;
-    case Isa::kAmx:
-      return tiles;
-  }
-  return kGenericKernels;
+  static const Kernels table = choose();
+  return table;
 }
 
 }  // namespace xgemm::cpu::dense

@@ -66,8 +66,10 @@ struct Kernels {
   bool masks_columns;
   PackPanels pack;
   Finish finish;
-  // Up to so many rows of A it pays to stream B instead of packing it.
-  int dot_rows, add_rows_rows;
+  // Up to so many rows of A it pays to stream B instead of packing it: along k from the caches,
+  // from memory, or where columns do not begin with cache lines; and along n.
+  int dot_rows, dot_rows_from_memory, dot_rows_unaligned;
+  int add_rows_rows;
   DotColumns dot_columns;
   AddRows add_rows;
   // Products of bf16 by their own instructions, or null.

@@ -16,6 +16,8 @@ constexpr int64_t kSmallPanel = 128 * 128;
 // (squares up to 200 on Zen 4, bench_cpu.py).
 constexpr int64_t kUnpackedWork = 200 * 200 * 200;
 constexpr int64_t kUnpackedPanel = 200 * 200;
+// Up to so many tiles of rows, and elements of B, B is read in place whatever the work.
+constexpr int64_t kOnceTiles = 3, kOncePanel = int64_t{1} << 18;
 // The largest A that is packed whole: rows, more where B is transposed from memory (a panel at a
 // time then, which is used at once), and elements.
 constexpr int64_t kShortRows = 192, kShortRowsFromMemory = 448;
@@ -28,6 +30,13 @@ constexpr int64_t kBf16Work = 16 * 16 * 32;
 constexpr int64_t kBf16K = int64_t{1} << 17;
 // Multiplications below which a second thread costs more than it brings.
 constexpr int64_t kBf16ParallelWork = int64_t{2} << 20;
+// Columns for which it pays to gather rows of A.
+constexpr int64_t kGatherColumns = 256;
+// A D of at most so many rows and columns has too few tiles for the threads: k is split.
+constexpr int64_t kSplitExtent = 64, kSplitK = 4096;
+// Into at most kMaxSplits parts of at least kSplitSteps, or into parts whose operands are read
+// where they lie.
+constexpr int64_t kSplitSteps = 2048, kMaxSplits = 16, kSplitInPlaceSteps = 512;
 
 // a * b, or the largest value where that does not fit.
 int64_t saturating_product(int64_t a, int64_t b) {
@@ -39,8 +48,19 @@ int64_t work_of(const Product& p) {
   return saturating_product(saturating_product(p.m, p.n), std::max<int64_t>(p.k, 1));
 }
 
+// Up to how many rows dot products are faster than packing (Xeon with AVX-512, bench_cpu.py).
+int64_t dot_rows(const Product& p, const Kernels& table) {
+  int64_t rows = table.dot_rows;
+  if (comes_from_memory(p)) rows = std::min<int64_t>(rows, table.dot_rows_from_memory);
+  const bool aligned = p.b.dtype != DType::kF32 || p.b.col_stride % 16 == 0;
+  return aligned ? rows : std::min<int64_t>(rows, table.dot_rows_unaligned);
+}
+
 bool streams_along_k(const Product& p, const Kernels& table) {
-  return p.b_source == nullptr && p.m <= table.dot_rows && p.b.row_stride == 1 && p.k > 1;
+  // Rows of A whose elements are apart are gathered: too long for few columns.
+  const bool gathers = p.m > 4 && p.a.col_stride != 1;
+  return p.b_source == nullptr && p.b.row_stride == 1 && p.k > 1 && p.m <= dot_rows(p, table) &&
+         (!gathers || p.n >= kGatherColumns);
 }
 bool streams_along_n(const Product& p, const Kernels& table) {
   return p.b_source == nullptr && p.m <= table.add_rows_rows && p.b.col_stride == 1;
@@ -53,10 +73,14 @@ bool is_small(const Product& p, const Kernels& table) {
   // One block of k: the sums are those of the packed ways, bit for bit.
   const bool unpacked = table.masks_columns && p.b_source == nullptr && p.k <= table.blocking.kc &&
                         p.a.dtype == DType::kF32 && p.b.dtype == DType::kF32 && p.b.col_stride == 1;
-  const int64_t work = unpacked ? kUnpackedWork : kSmallWork;
   const int64_t panel = unpacked ? kUnpackedPanel : kSmallPanel;
-  return std::min(p.m, p.n) > table.add_rows_rows && work_of(p) <= work &&
-         saturating_product(p.m, p.k) <= panel && saturating_product(p.n, p.k) <= panel;
+  if (std::min(p.m, p.n) <= table.add_rows_rows || saturating_product(p.m, p.k) > panel) {
+    return false;
+  }
+  const int64_t b = saturating_product(p.n, p.k);
+  // Each panel of B is used for so few tiles that a copy does not pay.
+  if (unpacked && p.m <= kOnceTiles * table.blocking.mr && b <= kOncePanel) return true;
+  return work_of(p) <= (unpacked ? kUnpackedWork : kSmallWork) && b <= panel;
 }
 
 bool by_bf16(const Product& p, const Kernels& table) {
@@ -92,29 +116,22 @@ void choose_grid(const Product& p, const Blocking& blocking, int threads, Plan& 
   }
 }
 
-}  // namespace
-
-Product product_of(const GemmProblem& problem, const PanelSource* b) {
-  const auto matrix_of = [&](const GemmOperand& x) {
-    return ConstMatrix{x.data, problem.dtype, x.row_stride, x.col_stride};
-  };
-  Product p;
-  p.m = problem.m;
-  p.n = problem.n;
-  p.k = problem.k;
-  p.a = matrix_of(problem.a);
-  p.b = matrix_of(problem.b);
-  p.b_source = b;
-  p.c = matrix_of(problem.c);
-  p.d = {problem.d, problem.dtype, problem.d_row_stride, problem.d_col_stride};
-  p.bias = {problem.bias, problem.dtype, 0, problem.bias_stride};
-  p.alpha = problem.alpha;
-  p.beta = problem.beta;
-  p.activation = problem.activation;
-  return p;
+bool splits_k(const Product& p) {
+  return p.b_source == nullptr && p.m > 0 && p.n > 0 && p.alpha != 0.0f && p.m <= kSplitExtent &&
+         p.n <= kSplitExtent && p.k >= kSplitK;
 }
 
-Plan make_plan(const Product& original, const Kernels& table, int num_threads) {
+int split_parts(const Product& p, const Kernels& table) {
+  Product part = p;
+  part.k = kSplitInPlaceSteps;
+  const bool in_place = table.masks_columns && is_small(part, table) && !by_bf16(p, table);
+  const int64_t parts =
+      in_place ? ceil_div(p.k, kSplitInPlaceSteps) : std::min(kMaxSplits, p.k / kSplitSteps);
+  return static_cast<int>(std::min<int64_t>(parts, int64_t{1} << 20));
+}
+
+// The plan of a product whose k is not split.
+Plan make_plan_whole(const Product& original, const Kernels& table, int num_threads) {
   Plan plan;
   if (original.m == 0 || original.n == 0) return plan;
   plan.transposed = should_transpose(original, table);
@@ -137,10 +154,7 @@ Plan make_plan(const Product& original, const Kernels& table, int num_threads) {
   } else if (is_small(p, table)) {
     plan.path = Path::kSmall;
     plan.threads_n = 1;
-    const int64_t tiles = ceil_div<int64_t>(p.m, table.blocking.mr);
-    if (work_of(p) > kSmallWork) {
-      plan.threads_m = static_cast<int>(std::min<int64_t>(threads, tiles));
-    }
+    if (work_of(p) > kSmallWork) choose_grid(p, table.blocking, threads, plan);
   } else if (streams_along_k(p, table)) {
     plan.path = Path::kDot;
   } else if (streams_along_n(p, table)) {
@@ -155,9 +169,46 @@ Plan make_plan(const Product& original, const Kernels& table, int num_threads) {
   return plan;
 }
 
+}  // namespace
+
+Product product_of(const GemmProblem& problem, const PanelSource* b) {
+  const auto matrix_of = [&](const GemmOperand& x) {
+    return ConstMatrix{x.data, problem.dtype, x.row_stride, x.col_stride};
+  };
+  Product p;
+  p.m = problem.m;
+  p.n = problem.n;
+  p.k = problem.k;
+  p.a = matrix_of(problem.a);
+  p.b = matrix_of(problem.b);
+  p.b_source = b;
+  p.c = matrix_of(problem.c);
+  p.d = {problem.d, problem.dtype, problem.d_row_stride, problem.d_col_stride};
+  p.bias = {problem.bias, problem.dtype, 0, problem.bias_stride};
+  p.alpha = problem.alpha;
+  p.beta = problem.beta;
+  p.activation = problem.activation;
+  return p;
+}
+
+Plan make_plan(const Product& p, const Kernels& table, int num_threads) {
+  if (splits_k(p)) {
+    Plan plan;
+    plan.path = Path::kSplitK;
+    plan.k_parts = split_parts(p, table);
+    plan.threads_n = std::min(num_threads, plan.k_parts);
+    return plan;
+  }
+  return make_plan_whole(p, table, num_threads);
+}
+
+Plan make_plan_of_part(const Product& p, const Kernels& table) {
+  return make_plan_whole(p, table, 1);
+}
+
 const char* name_of(Path path) {
-  constexpr const char* kNames[] = {"nothing",    "no sum", "dot",   "add rows",
-                                    "bf16 tiles", "small",  "short", "blocked"};
+  constexpr const char* kNames[] = {"nothing", "no sum", "dot",     "add rows", "bf16 tiles",
+                                    "small",   "short",  "blocked", "split-K"};
   return kNames[static_cast<int>(path)];
 }
 

@@ -1,6 +1,7 @@
 // One matrix product inside the family, and what the kernels of the family hand each other.
 #pragma once
 
+#include "cpu/isa/caches.h"
 #include "cpu/sgemm/api.h"
 
 namespace xgemm::cpu::dense {
@@ -52,10 +53,12 @@ inline Product transpose(const Product& p) {
   return t;
 }
 
-// Whether B is too large to be in a cache still: more than half of a small L3 cache.
+// Whether B is too large to be in a cache still: more than half of an L3 cache, of which a core has
+// no more than 32 MiB.
 inline bool comes_from_memory(const Product& p) {
-  constexpr int64_t kNearBytes = int64_t{16} << 20;
-  return p.n > kNearBytes / element_size(p.b.dtype) / p.k;
+  constexpr int64_t kMost = int64_t{32} << 20;
+  const int64_t near = (cache_sizes().l3 < kMost ? cache_sizes().l3 : kMost) / 2;
+  return p.n > near / element_size(p.b.dtype) / p.k;
 }
 
 inline const void* at(const ConstMatrix& x, int64_t i, int64_t j) {

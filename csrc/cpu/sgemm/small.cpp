@@ -15,8 +15,8 @@ struct Panel {
   int64_t ld;
 };
 
-// One thread's rows.
-void run_rows(const Product& p, const Kernels& table) {
+// One thread's part of D.
+void run_part(const Product& p, const Kernels& table) {
   const int64_t nr = table.blocking.nr, mr = panel_rows(p.m, table.blocking.mr);
   const bool read_a = p.a.dtype == DType::kF32;
   const bool read_b = p.b_source == nullptr && p.b.dtype == DType::kF32 && p.b.col_stride == 1;
@@ -50,25 +50,29 @@ void run_rows(const Product& p, const Kernels& table) {
   }
 }
 
-// Rows [begin, end) of the product.
-Product rows_of(const Product& p, const Range& rows) {
+// These rows and columns of the product.
+Product part_of(const Product& p, const Range& rows, const Range& cols) {
   Product part = p;
   part.m = rows.end - rows.begin;
+  part.n = cols.end - cols.begin;
   part.a.data = at(p.a, rows.begin, 0);
-  part.d.data = at(p.d, rows.begin, 0);
-  if (p.c.data != nullptr) part.c.data = at(p.c, rows.begin, 0);
-  if (p.bias.data != nullptr) part.bias.data = at(p.bias, rows.begin, 0);
+  part.b.data = at(p.b, 0, cols.begin);
+  part.d.data = at(p.d, rows.begin, cols.begin);
+  if (p.c.data != nullptr) part.c.data = at(p.c, rows.begin, cols.begin);
+  if (p.bias.data != nullptr) part.bias.data = at(p.bias, rows.begin, cols.begin);
   return part;
 }
 
 }  // namespace
 
 void run_small(const Product& p, const Plan& plan, const Kernels& table, const Parallel& parallel) {
-  if (plan.threads_m == 1) return run_rows(p, table);
-  const int64_t mr = panel_rows(p.m, table.blocking.mr);
-  parallel.for_each(plan.threads_m, [&](int64_t thread) {
-    const Range mine = split_range(p.m, plan.threads_m, thread, mr);
-    if (mine.begin < mine.end) run_rows(rows_of(p, mine), table);
+  const int64_t threads = int64_t{plan.threads_m} * plan.threads_n;
+  if (threads == 1) return run_part(p, table);
+  parallel.for_each(threads, [&](int64_t thread) {
+    // Panels fit the rows of each.
+    const Range rows = split_range(p.m, plan.threads_m, thread / plan.threads_n);
+    const Range cols = split_range(p.n, plan.threads_n, thread % plan.threads_n, n_grain(p, table));
+    if (rows.begin < rows.end && cols.begin < cols.end) run_part(part_of(p, rows, cols), table);
   });
 }
 
