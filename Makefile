@@ -2,7 +2,7 @@
 #   make demo [QUESTION="..."]   a real language model on xgemm's 4-bit kernels, beside plain torch
 #   make test [ARGS="..."]       build, then pytest, on all cores
 #   make fuzz                    random cases for 20 s, all fuzzers at once; XGEMM_FUZZ_SECONDS=600 for longer
-#   make sanitize                the CPU half under ASan, UBSan and TSan, in under three minutes
+#   make sanitize                the CPU half under ASan, UBSan and TSan, in under two minutes
 #   make build                   the op library in place (incremental)
 #   make docs                    the documentation as a static site: dist/docs/index.html
 #   make hub                       what a kernel repository of the Hugging Face Hub holds: dist/hub

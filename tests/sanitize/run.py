@@ -4,7 +4,7 @@ Two builds of csrc/cpu, from the build's own commands: one for AddressSanitizer 
 csrc/ops, and one for ThreadSanitizer. Random calls without torch run on both, tests and a fuzzer on
 a copy of the package with the first. Whatever a sanitizer reports ends it.
 
-XGEMM_SANITIZE_SECONDS  how long each of the three random runs takes (8)
+XGEMM_SANITIZE_SECONDS  how long each of the four random runs takes (6)
 XGEMM_FUZZ_SEED         where their random numbers begin (0)
 """
 
@@ -13,11 +13,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import ninja
@@ -25,12 +27,16 @@ import ninja
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "sanitize"
 CXX = os.environ.get("CXX", "g++")
-SECONDS = os.environ.get("XGEMM_SANITIZE_SECONDS", "8")
+SECONDS = os.environ.get("XGEMM_SANITIZE_SECONDS", "6")
 SEED = os.environ.get("XGEMM_FUZZ_SEED", "0")
 
 MEMORY, THREADS = "address,undefined", "thread"
-# What object-size finds, AddressSanitizer finds as well, and more of it.
-FLAGS = "-O1 -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -fno-sanitize=object-size"
+# What these find, AddressSanitizer finds as well, where the memory is then used.
+NOT_CHECKED = "object-size,null,pointer-overflow"
+FLAGS = f"-g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -fno-sanitize={NOT_CHECKED}"
+# The same kernels for one instruction set each, of which a process runs one: the others are only
+# linked.
+BUILDS = re.compile(r"csrc/cpu/(?:reduce/kernels|sgemm/(?:kernels|gemv|pack))_(generic|avx2|avx512)")
 # What a sanitizer must say of each mistake, in the build that sees it.
 MISTAKES = {
     "read": (MEMORY, "heap-buffer-overflow"),
@@ -39,8 +45,11 @@ MISTAKES = {
     "race": (THREADS, "data race"),
 }
 TESTS = ("mul", "sgemm", "w4a16", "reduce", "into", "pack", "errors", "storage")
-# Those that compile, start other processes, or need gigabytes.
-SLOW = "test_compile or test_generic_kernels or test_more_than_2_to_the_31_elements"
+# Those that compile, start other processes, look at Python alone, or need gigabytes.
+SLOW = (
+    "test_compile or test_opcheck or test_kernels_of_other_cpus"
+    " or test_more_than_2_to_the_31_elements"
+)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -69,6 +78,23 @@ def compile_commands() -> dict[Path, str]:
     return flags
 
 
+def is_run(source: Path, sanitizers: str) -> bool:
+    """Whether the kernels in it are run here under these sanitizers."""
+    build = BUILDS.match(source.as_posix())
+    if build is None:
+        return True
+    flags = Path("/proc/cpuinfo").read_text().split()
+    best = "avx512" if {"avx512f", "avx512bw", "avx512vl"} <= set(flags) else "avx2"
+    return build[1] == best or (build[1] == "generic" and sanitizers == MEMORY)
+
+
+def flags_of(source: Path, sanitizers: str) -> str:
+    if not is_run(source, sanitizers):
+        return "-O0"
+    level = "-O0" if source.parts[1] == "ops" else "-O1"
+    return f"-fsanitize={sanitizers} {level} {FLAGS}"
+
+
 def plan() -> str:
     """The text of a build.ninja: a library and two programs."""
     spec = importlib.util.find_spec("torch")
@@ -89,12 +115,14 @@ def plan() -> str:
     }
     for sanitizers in (MEMORY, THREADS):
         objects: dict[str, list[str]] = {"library": [], "program": []}
-        for source, flags in sources.items():
+        # Of functions that several objects hold, the linker takes the first.
+        order = sorted(sources, key=lambda source: not is_run(source, sanitizers))
+        for source in order:
             if sanitizers == THREADS and source.parts[1] == "ops":
                 continue
             target = f"{BUILD}/{sanitizers}/{source}.o"
             lines.append(f"build {target}: cxx {source}")
-            lines.append(f"  flags = {flags} -fsanitize={sanitizers} {FLAGS}")
+            lines.append(f"  flags = {sources[source]} {flags_of(source, sanitizers)}")
             if source.parts[0] == "csrc":
                 objects["library"].append(target)
             if source.parts[1] != "ops":
@@ -184,16 +212,26 @@ def main() -> None:
     build()
     print(f"sanitize: built in {time.monotonic() - started:.0f} s", flush=True)
     show_that_mistakes_are_seen()
-    run_kernels(MEMORY)
-    run_kernels(MEMORY, XGEMM_CPU_ISA="generic")
-    run_kernels(THREADS)
+    # Two at once: what Python runs, and the rest.
+    with ThreadPoolExecutor(2) as pool:
+        for done in as_completed([pool.submit(run_tests), pool.submit(run_random_calls)]):
+            done.result()
+    print(f"sanitize: {time.monotonic() - started:.0f} s", flush=True)
+
+
+def run_tests() -> None:
     found = "import sys, xgemm._library as x; sys.exit(sys.argv[1] not in str(x.LIBRARY_PATH))"
     run_python("-c", found, str(BUILD))
     files = [f"tests/test_{name}.py" for name in TESTS]
     chosen = ("-m", "not gpu", "-k", f"not ({SLOW})", *files)
-    run_python("-m", "pytest", "-q", "-n", "auto", "--capture=no", *chosen)
+    run_python("-m", "pytest", "-q", "--capture=no", *chosen)
+
+
+def run_random_calls() -> None:
+    run_kernels(MEMORY)
+    run_kernels(MEMORY, XGEMM_CPU_ISA="generic")
+    run_kernels(THREADS)
     run_python("tests/fuzz_arguments.py")
-    print(f"sanitize: {time.monotonic() - started:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
