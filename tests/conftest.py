@@ -13,6 +13,8 @@ from types import ModuleType
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Compiling inductor's headers ahead takes longer than the few small kernels of the tests do.
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
+# So does finding out which vector instructions inductor's own kernels may use.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
 import hypothesis
 import pytest

@@ -59,6 +59,11 @@ def _emulator_sources() -> Iterable[Path]:
             yield path
 
 
+def object_of(source: Path) -> Path:
+    """Where a source that a module holds is compiled to."""
+    return FOLDER / f"{source.relative_to(ROOT)}.o"
+
+
 def _own_flags(source: Path) -> str:
     """Time to compile counts as well as time to run: bindings do next to nothing."""
     if source.suffix == ".cu":  # the compiler finds the precompiled kernels.h first
@@ -90,7 +95,7 @@ def _plan() -> str:
         )
         for source in sources:
             if source not in objects:
-                objects[source] = f"{FOLDER / source.relative_to(ROOT)}.o"
+                objects[source] = str(object_of(source))
                 header = f" | {FOLDER}/kernels.h.gch" if source.suffix == ".cu" else ""
                 text += f"build {objects[source]}: cxx {source}{header}\n"
                 text += f"  own = {_own_flags(source)}\n"

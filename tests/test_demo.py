@@ -256,7 +256,7 @@ def test_real_import_against_transformers():
     report = run_demo(
         model,
         "What is the capital of France?",
-        sizes=dataclasses.replace(SMALL, answer_tokens=10, text_tokens=256, text_window=128),
+        sizes=dataclasses.replace(SMALL, answer_tokens=10, text_tokens=128, text_window=128),
     )
     assert report.answer == "The capital of France is Paris."
     assert report.same_answer_as_fp32

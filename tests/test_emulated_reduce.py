@@ -29,7 +29,7 @@ DTYPES = (  # enum DType
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool),
 )
-CASES = 600
+CASES = 1500
 
 
 def output_dtype(case: Case) -> torch.dtype:

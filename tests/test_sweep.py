@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from extensions import object_of
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -169,12 +170,13 @@ def test_tuning_stops_where_nothing_gets_better(sweep):
     assert math.isclose(values["b"], 4.0, rel_tol=0.1)
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="compiles the choice with nvcc's headers")
-def test_a_choice_with_other_constants(sweep, h200, tmp_path):
-    from sweep.tune import TunedLibrary
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiles the choice")
+def test_a_choice_with_other_constants(sweep, h200, tmp_path, cpp):
+    from sweep.tune import TunedLibrary, choice_sources
 
     source = BENCHMARKS.parent / "csrc/cuda/gemm/sm90/single_tile/select_k_major.cpp"
-    library = TunedLibrary(source, tmp_path)
+    others = [object_of(path) for path in choice_sources() if path != source]
+    library = TunedLibrary(source, tmp_path, others)
     layer = sweep.Shape(512, 4096, 4096)
     assert library.select(layer, h200).kernel == "sm90_single_tile"
     library.set("kLaunchUs", 1e6)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import re
 import subprocess
 import tempfile
@@ -55,23 +56,27 @@ def as_variables(text: str, names: Sequence[str]) -> str:
     )
 
 
-class TunedLibrary(Library):
-    """The choice of kernels alone, whose constants may be changed."""
+def choice_sources() -> list[Path]:
+    gemm = ROOT / "csrc" / "cuda" / "gemm"
+    return [path for name in ("select*", "plan", "explain") for path in gemm.rglob(f"{name}.cpp")]
 
-    def __init__(self, source: Path, folder: Path) -> None:
+
+class TunedLibrary(Library):
+    """The choice of kernels alone, whose constants may be changed.
+
+    objects: of the choice's other sources, where they are compiled already.
+    """
+
+    def __init__(self, source: Path, folder: Path, objects: Sequence[Path] = ()) -> None:
         text = source.read_text()
         self.values = constants(text)
         self._names = list(self.values)
         variables, library = folder / "tuned.cpp", folder / "libtuned.so"
         variables.write_text(as_variables(text, self._names))
-        gemm = ROOT / "csrc" / "cuda" / "gemm"
-        others = [
-            path for name in ("select*", "plan", "explain") for path in gemm.rglob(f"{name}.cpp")
-        ]
-        sources = [variables, *(path for path in others if path != source)]
-        command = ["nvcc", "-shared", "-std=c++20", "-O2", "-Xcompiler", "-fPIC", "-cudart", "none"]
+        others = objects or [path for path in choice_sources() if path != source]
+        command = [os.environ.get("CXX", "g++"), "-shared", "-std=c++20", "-O2", "-fPIC"]
         command += ["-DXGEMM_SWEEP_HOST_ONLY", "-Icsrc", "-o", str(library)]
-        command += ["benchmarks/sweep/gemm_entry.cpp", *map(str, sources)]
+        command += ["benchmarks/sweep/gemm_entry.cpp", *map(str, [variables, *others])]
         subprocess.run(command, cwd=ROOT, check=True)
         super().__init__(library)
         self._library.sweep_constant.restype = ctypes.POINTER(ctypes.c_double)
