@@ -1,7 +1,7 @@
 """Times the CPU kernels beside the best libraries: a table, JSON and a plot of GFLOP/s.
 
-    python benchmarks/bench_cpu.py [--cases squares,linears,half,bf16,w4a16,reduce] [--threads 1,2]
-        [--sizes 64,128] [--output cpu.json] [--plot cpu.png]
+    python benchmarks/bench_cpu.py [--cases squares,ragged,linears,half,bf16,w4a16,reduce]
+        [--threads 1,2] [--sizes 64,128] [--realtime] [--output cpu.json] [--plot cpu.png]
 
 Peers: torch (MKL; mkldnn where it takes that), oneDNN through torch's fused linear, OpenBLAS
 (PyPI: scipy-openblas32) and BLIS (Debian: libblis4-pthread) where they are installed, and for 4-bit
@@ -9,6 +9,10 @@ weights torch's int4 op beside its fp32 linear. They take turns within each repe
 one run are what counts. OpenBLAS and BLIS are called through ctypes with arguments converted
 before, and write into memory that is allocated before: their calls cost about half a microsecond
 less than an op's. Each result is checked against float64 before a time is taken.
+
+`--realtime`, as root, is for a machine that others use, too: each sample is taken at real-time
+priority, and before a library whose threads are not those of the last one there is a pause, until
+those sleep.
 """
 
 from __future__ import annotations
@@ -24,8 +28,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +44,17 @@ from xgemm.bench.plot import load_pyplot, plain_ticks, spaced
 from xgemm.bench.timing import Call
 
 OURS = "xgemm"
+RAGGED = (777, 1000, 1023, 1100)
 SQUARES = (8, 16, 32, 64, 100, 128, 200, 256, 384, 512, 777, 1024, 1500, 2048, 3000)
 LINEARS = ((1000, 777), (576, 576), (1536, 576), (4096, 4096), (11008, 4096))  # N, K
 LINEAR_ROWS = (1, 2, 4, 8, 16, 32, 64, 256)
 W4_LAYERS = ((576, 576), (1536, 576), (1000, 777), (4096, 4096), (11008, 4096))
-W4_ROWS = (1, 4, 16, 64, 256)
+W4_ROWS = (1, 4, 16, 64)
 REDUCTIONS = ((1000,), (64, 64), (1 << 18,), (1 << 22,), (1024, 1024), (4096, 4096))
 BF16_SQUARES = (64, 128, 256, 512, 1024, 2048)
 BF16_ROWS = (1, 4, 16, 64, 256, 1024)
-CASES = ("squares", "linears", "half", "bf16", "w4a16", "reduce")
+W4_GROUPS = (32, 128)
+CASES = ("squares", "ragged", "linears", "half", "bf16", "w4a16", "reduce")
 NO_TRANS, TRANS, ROW_MAJOR = 111, 112, 101  # of CBLAS
 FMA_STEPS = 2_000_000
 
@@ -106,7 +114,7 @@ def find_blas() -> list[Blas]:
     for variable in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
         os.environ.pop(variable, None)  # they would choose another machine's kernels
     try:
-        import scipy_openblas32  # type: ignore[import-not-found,unused-ignore]
+        import scipy_openblas32  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
         folder = Path(scipy_openblas32.get_lib_dir())
         library = str(folder / f"lib{scipy_openblas32.get_library()}.so")
@@ -151,6 +159,25 @@ def squares(sizes: tuple[int, ...], blas: list[Blas]) -> Iterator[tuple[str, str
         calls["oneDNN"] = onednn_linear(a, w)
         calls.update({library.name: library.call(a, b, False) for library in blas})
         yield "squares", f"{s}x{s}x{s}", Calls(calls, 2.0 * s**3, 12.0 * s * s)
+
+
+def ragged(sizes: tuple[int, ...], blas: list[Blas]) -> Iterator[tuple[str, str, Calls]]:
+    """Squares of odd sizes: plain, an operand transposed, rows an odd number of floats apart."""
+    for s in sizes or RAGGED:
+        plain = [torch.randn(s, s) for _ in range(2)]
+        apart = [torch.randn(s, s + 3)[:, :s] for _ in range(2)]
+        for name, a, b in (
+            ("", plain[0], plain[1]),
+            (" A^T", plain[0].t(), plain[1]),
+            (" B^T", plain[0], plain[1].t()),
+            (" apart", apart[0], apart[1]),
+        ):
+            ours = partial(torch.ops.xgemm.mul.default, a, b)
+            checked(f"{s}^3{name}", product_error(ours(), a, b))
+            calls: dict[str, Call] = {OURS: ours, "torch": partial(torch.mm, a, b)}
+            if not name:
+                calls.update({library.name: library.call(a, b, False) for library in blas})
+            yield "ragged", f"{s}x{s}x{s}{name}", Calls(calls, 2.0 * s**3, 12.0 * s * s)
 
 
 def linears(sizes: tuple[int, ...], blas: list[Blas]) -> Iterator[tuple[str, str, Calls]]:
@@ -208,38 +235,38 @@ def bf16(sizes: tuple[int, ...], _blas: list[Blas]) -> Iterator[tuple[str, str, 
 
 
 def w4a16(sizes: tuple[int, ...], _blas: list[Blas]) -> Iterator[tuple[str, str, Calls]]:
-    """bf16 activations, groups of 32 with zero points: what torch's int4 op takes."""
-    for n, k in W4_LAYERS:
+    """Groups with zero points; torch's int4 op takes bf16 alone."""
+    for (n, k), group in product(W4_LAYERS, W4_GROUPS):
         w = torch.randn(n, k) * 0.02
-        packed = xgemm.pack(xgemm.quantize_weight(w, group_size=32, symmetric=False))
+        packed = xgemm.pack(xgemm.quantize_weight(w, group_size=group, symmetric=False))
         dense = packed.dequantize().float()
-        torch_int4 = int4_layer(n, k)
-        for m in sizes or W4_ROWS:
-            x = torch.randn(m, k, dtype=torch.bfloat16)
+        torch_int4 = int4_layer(n, k, group)
+        for m, dtype in product(sizes or W4_ROWS, (torch.bfloat16, torch.float32)):
+            x = torch.randn(m, k).to(dtype)
             x32 = x.float()
-            ours = partial(xgemm.linear, x, packed)
             # The error of the product with the dequantized weight, in fp32.
             checked(f"{m}x{n}x{k}", product_error(xgemm.linear(x32, packed), x32, dense.t()) / 16)
             calls: dict[str, Call] = {
-                OURS: ours,
+                OURS: partial(xgemm.linear, x, packed),
                 "torch fp32": partial(torch.nn.functional.linear, x32, dense),
                 "xgemm fp32": partial(torch.ops.xgemm.mul.default, x32, dense.t()),
             }
-            if torch_int4 is not None:
+            if torch_int4 is not None and dtype == torch.bfloat16:
                 calls["torch int4"] = partial(torch_int4, x)
-            yield "w4a16", f"{m}x{n}x{k}", Calls(calls, 2.0 * m * n * k, packed.qweight.nbytes)
+            name = f"{'bf16' if dtype == torch.bfloat16 else 'fp32'} {m}x{n}x{k} g={group}"
+            yield "w4a16", name, Calls(calls, 2.0 * m * n * k, packed.qweight.nbytes)
 
 
-def int4_layer(n: int, k: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """torch's int4 op over random codes, groups of 32; None for a size that it refuses."""
-    if k % 32 != 0 or n % 16 != 0:
+def int4_layer(n: int, k: int, group: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """torch's int4 op over random codes; None for a size that it refuses."""
+    if k % group != 0 or n % 16 != 0:
         return None
     codes = torch.randint(0, 16, (n, k), dtype=torch.int32)
     weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 2)
-    scales = torch.rand(k // 32, n, 2, dtype=torch.bfloat16)
+    scales = torch.rand(k // group, n, 2, dtype=torch.bfloat16)
 
     def linear(x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x, weight, 32, scales)
+        result: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x, weight, group, scales)
         return result
 
     return linear
@@ -265,8 +292,8 @@ class Calls:
 
 
 SOURCES = {
-    "squares": squares, "linears": linears, "half": half, "bf16": bf16, "w4a16": w4a16,
-    "reduce": reduce,
+    "squares": squares, "ragged": ragged, "linears": linears, "half": half, "bf16": bf16,
+    "w4a16": w4a16, "reduce": reduce,
 }  # fmt: skip
 
 
@@ -292,6 +319,41 @@ def peak_gflops() -> float | None:
                 done = loop(FMA_STEPS)
                 best = max(best, done / (time.perf_counter() - start) / 1e9)
     return best or None
+
+
+class RealTime:
+    """Samples at real-time priority; in between others have their time, before the kernel takes
+    it for them."""
+
+    PRIORITY = 50
+    BURST_SECONDS, REST_SECONDS = 0.3, 0.1
+    SLEEP_SECONDS = 0.04  # until the threads of torch, OpenBLAS and BLIS no longer wait in a loop
+
+    def __init__(self, threads: int) -> None:
+        self._pause = self.SLEEP_SECONDS if threads > 1 else 0.0
+        self._pool, self._rested = "", time.perf_counter()
+
+    @contextmanager
+    def turn(self, name: str, call: Call) -> Iterator[None]:
+        pool = name if name in ("OpenBLAS", "BLIS") else "torch"
+        if pool != self._pool:
+            time.sleep(self._pause)
+        elif time.perf_counter() - self._rested > self.BURST_SECONDS:
+            time.sleep(self.REST_SECONDS)
+            self._rested = time.perf_counter()
+        self._pool = pool
+        self._schedule(os.SCHED_FIFO, self.PRIORITY)
+        try:
+            call()  # wakes the threads
+            yield
+        finally:
+            self._schedule(os.SCHED_OTHER, 0)
+
+    @staticmethod
+    def _schedule(policy: int, priority: int) -> None:
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(ProcessLookupError):
+                os.sched_setscheduler(int(thread), policy, os.sched_param(priority))
 
 
 def set_threads(threads: int, blas: list[Blas]) -> None:
@@ -367,6 +429,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sizes", type=numbers, default=(), help="of squares; rows of the others")
     parser.add_argument("--threads", type=numbers, default=(1, 2))
     parser.add_argument("--repeats", type=int, default=timing.REPEATS)
+    parser.add_argument("--realtime", action="store_true", help="samples at real-time priority")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--device", default="cpu", choices=["cpu"])
@@ -391,7 +454,8 @@ def main() -> None:
             for name, size, timed in SOURCES[case](options.sizes, blas):
                 for threads in options.threads:
                     set_threads(threads, blas)
-                    seconds = timing.time_cpu(timed.calls, options.repeats)
+                    turns = {"turn": RealTime(threads).turn} if options.realtime else {}
+                    seconds = timing.time_cpu(timed.calls, options.repeats, **turns)
                     record = Timed(name, size, threads, seconds, timed.flops, timed.bytes)
                     records.append(record)
     for case in dict.fromkeys(record.case for record in records):

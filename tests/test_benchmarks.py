@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import runpy
 import sys
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -327,3 +330,22 @@ def test_cpu(
     records = json.loads(output.read_text())["records"]
     assert {record["case"] for record in records} == set(names["CASES"])
     assert all("torch" in " ".join(record["seconds"]) for record in records)
+
+
+def test_cpu_samples_at_real_time_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = load("bench_cpu")
+    events: list[str] = []
+
+    def schedule(thread: int, policy: int, parameters: os.sched_param) -> None:
+        events.append(f"{'fifo' if policy == os.SCHED_FIFO else 'other'} {thread}")
+
+    monkeypatch.setattr(os, "sched_setscheduler", schedule)
+    monkeypatch.setattr(os, "listdir", lambda path: ["7"])
+    monkeypatch.setattr(time, "sleep", lambda seconds: events.append("sleep"))
+    realtime = names["RealTime"](2)
+    for name in ("xgemm", "torch", "OpenBLAS"):
+        with realtime.turn(name, partial(events.append, "call")):
+            events.append("sample")
+    sampled = ["fifo 7", "call", "sample", "other 7"]
+    # Torch's threads are xgemm's: no pause between the two.
+    assert events == ["sleep", *sampled, *sampled, "sleep", *sampled]

@@ -9,6 +9,8 @@ import re
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -441,9 +443,18 @@ def test_time_cpu_gives_each_call_its_turns():
 
         return call
 
-    seconds = timing.time_cpu({name: count(name) for name in counts}, repeats=3)
+    turns: list[str] = []
+
+    @contextmanager
+    def turn(name: str, call: timing.Call) -> Iterator[None]:
+        turns.append(name)
+        yield
+
+    seconds = timing.time_cpu({name: count(name) for name in counts}, repeats=3, turn=turn)
     assert set(seconds) == {"a", "b"}
     assert min(counts.values()) >= 3
+    # One to see how often a sample calls, then three repeats.
+    assert turns == ["a", "b", "a", "b", "b", "a", "a", "b"]
 
 
 def test_speedup_leaves_ourselves_out():

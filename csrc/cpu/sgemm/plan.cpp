@@ -18,9 +18,9 @@ constexpr int64_t kUnpackedWork = 200 * 200 * 200;
 constexpr int64_t kUnpackedPanel = 200 * 200;
 // Up to so many tiles of rows, and elements of B, B is read in place whatever the work.
 constexpr int64_t kOnceTiles = 3, kOncePanel = int64_t{1} << 18;
-// The largest A that is packed whole: rows, more where B is transposed from memory (a panel at a
-// time then, which is used at once), and elements.
-constexpr int64_t kShortRows = 192, kShortRowsFromMemory = 448;
+// The largest A that is packed whole: rows, more where B is transposed and does not come from the
+// L2 cache (a panel at a time then, which is used at once), and elements.
+constexpr int64_t kShortRows = 192, kShortRowsFar = 448;
 constexpr int64_t kShortFloats = int64_t{4} << 20;
 // Below this many multiplications a second thread costs more than it brings.
 constexpr int64_t kParallelWork = 160 * 1024;
@@ -159,7 +159,7 @@ Plan make_plan_whole(const Product& original, const Kernels& table, int num_thre
     plan.path = Path::kDot;
   } else if (streams_along_n(p, table)) {
     plan.path = Path::kAddRows;
-  } else if (p.m <= (transposes_b && comes_from_memory(p) ? kShortRowsFromMemory : kShortRows) &&
+  } else if (p.m <= (transposes_b && exceeds_l2(p) ? kShortRowsFar : kShortRows) &&
              p.k <= kShortFloats / p.m) {
     plan.path = Path::kShort;
   } else {

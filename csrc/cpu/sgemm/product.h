@@ -61,6 +61,11 @@ inline bool comes_from_memory(const Product& p) {
   return p.n > near / element_size(p.b.dtype) / p.k;
 }
 
+// Whether B is larger than a core's L2 cache by a third: most of it comes from farther away.
+inline bool exceeds_l2(const Product& p) {
+  return p.n > cache_sizes().l2 / 3 * 4 / element_size(p.b.dtype) / p.k;
+}
+
 inline const void* at(const ConstMatrix& x, int64_t i, int64_t j) {
   return static_cast<const char*>(x.data) +
          (i * x.row_stride + j * x.col_stride) * element_size(x.dtype);

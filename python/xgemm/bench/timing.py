@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -27,22 +27,30 @@ HOST_CALLS = (
 SPIN_HERTZ = 2e9  # clocks a second that torch.cuda._sleep counts, at the most
 
 
-def time_cpu(calls: Mapping[str, Call], repeats: int = REPEATS) -> dict[str, float]:
+def time_cpu(
+    calls: Mapping[str, Call],
+    repeats: int = REPEATS,
+    turn: Callable[[str, Call], AbstractContextManager[Any]] = lambda name, call: nullcontext(),
+) -> dict[str, float]:
     """Median seconds of each call; within each repeat every library has its turn.
 
-    The first in turn moves on by one each repeat, so that none always follows the same other.
+    The first in turn moves on by one each repeat, so that none always follows the same other. Each
+    sample is taken within `turn` of the library's name and call.
     """
-    names = list(calls)
-    loops = {name: _calls_per_sample(calls[name]) for name in names}
+    names, loops = list(calls), {}
+    for name, call in calls.items():
+        with turn(name, call):
+            loops[name] = _calls_per_sample(call)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for repeat in range(repeats):
         first = repeat % len(names)
         for name in names[first:] + names[:first]:
             call, count = calls[name], loops[name]
-            start = time.perf_counter()
-            for _ in range(count):
-                call()
-            seconds[name].append((time.perf_counter() - start) / count)
+            with turn(name, call):
+                start = time.perf_counter()
+                for _ in range(count):
+                    call()
+                seconds[name].append((time.perf_counter() - start) / count)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
