@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
 import hypothesis
 import pytest
+import sampling
 import torch
 from extensions import TESTING
 
@@ -34,7 +34,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "XGEMM_TEST_ALL" not in os.environ:
+    if not sampling.ALL:
         sample(config, items)
     if torch.cuda.is_available():
         return
@@ -45,26 +45,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test that is marked `sampled`: so few cases that each value of each parameter is in one.
-
-    Which ones they are is drawn by the test's name, so that they are the same from run to run.
-    """
+    """Leaves out cases of tests that are marked `sampled`."""
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("sampled"):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     dropped: set[pytest.Item] = set()
     for name, cases in tests.items():
-        random.Random(name).shuffle(cases)
-        seen: set[tuple[str, str]] = set()
-        for case in cases:
-            parameters = case.callspec.params if hasattr(case, "callspec") else {}
-            values = {(key, repr(value)) for key, value in parameters.items()}
-            if parameters and values <= seen:
-                dropped.add(case)
-            seen |= values
+        dropped |= set(cases) - set(sampling.fewest(name, cases, values_of))
     config.hook.pytest_deselected(items=[item for item in items if item in dropped])
     items[:] = [item for item in items if item not in dropped]
+
+
+def values_of(case: pytest.Function) -> list[object]:
+    parameters = case.callspec.params if hasattr(case, "callspec") else {}
+    return [(key, repr(value)) for key, value in parameters.items()]
 
 
 @pytest.fixture(autouse=True)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from emulator.library import Config, Machine, Memory, make_problem, run
+from emulator.library import Config, Machine, Memory, library, make_problem, run
 from random_products import SENTINEL, worst_share
+from sampling import ALL, over
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.sampled]
 
-GEMM = Path(__file__).parents[1] / "csrc" / "cuda" / "gemm"
 LAYOUTS = ("nn", "nt", "tn", "tt")  # of a and b: by rows, or transposed
 DTYPES = (torch.float16, torch.bfloat16)
 # (late copies, late products, seed of the threads' order)
@@ -64,29 +62,27 @@ def machine_of(index: int, capability: int = 90, sm_count: int = 4) -> Machine:
     return Machine(capability, sm_count, late_copies, late_products, seed)
 
 
-def sm90_tiles() -> list[tuple[int, int, int]]:
-    found = re.findall(
-        r"^\s*TILE\((.*)\)", (GEMM / "sm90" / "persistent" / "tiles.h").read_text(), re.MULTILINE
-    )
-    assert found
-    both = itertools.product((tile.split(", ") for tile in found), (1, 2))
-    return [(int(n), int(stages), cluster) for (n, stages), cluster in both]
+def some(count: int, turn: int) -> tuple[int, ...]:
+    """Of so many things that each of a list of cases could do: all, or those that are its turn."""
+    return tuple(range(count)) if ALL else (turn % count,)
 
 
-def rows_columns() -> list[int]:
-    text = (GEMM / "sm90" / "skinny" / "tile.h").read_text()
-    found = re.search(r"kColumns\[\] = \{(.*)\}", text)
-    assert found
-    return [int(columns) for columns in found[1].split(", ")]
+def sm90_tiles() -> list[tuple[tuple[int, int, int]]]:
+    both = itertools.product(library().PERSISTENT_TILES, (1, 2))
+    return [((block_n, stages, cluster),) for (block_n, stages), cluster in both]
 
 
 def tiles_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
     """Tiles that are not a multiple of 64 wide take a K-major B only."""
     both = itertools.product(sm90_tiles(), LAYOUTS)
-    return [(tile, layout) for tile, layout in both if layout[1] == "t" or tile[0] % 64 == 0]
+    return [(tile, layout) for (tile,), layout in both if layout[1] == "t" or tile[0] % 64 == 0]
 
 
-@pytest.mark.parametrize(("tile", "layout"), tiles_and_layouts(), ids=str)
+def pairs_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
+    return [(tile, layout) for tile, layout in tiles_and_layouts() if tile[2] == 2]
+
+
+@over(tiles_and_layouts)
 def test_sm90(tile: tuple[int, int, int], layout: str) -> None:
     block_n, stages, cluster = tile
     # m, n, k: several tiles and waves; whole boxes; less than a stage of K; more K than the
@@ -115,7 +111,7 @@ def test_sm90(tile: tuple[int, int, int], layout: str) -> None:
             )
 
 
-@pytest.mark.parametrize(("tile", "layout"), tiles_and_layouts(), ids=str)
+@over(tiles_and_layouts)
 def test_sm90_swapped(tile: tuple[int, int, int], layout: str) -> None:
     """D^T = B^T A^T: `layout` is that of B^T and A^T; stores by TMA are transposed."""
     block_n, stages, cluster = tile
@@ -136,7 +132,7 @@ def test_sm90_swapped(tile: tuple[int, int, int], layout: str) -> None:
             )
 
 
-@pytest.mark.parametrize("tile", sm90_tiles(), ids=str)
+@over(sm90_tiles)
 def test_sm90_stream_k(tile: tuple[int, int, int]) -> None:
     """K of two to four tiles for three clusters; fewer tiles than clusters; a batch."""
     block_n, stages, cluster = tile
@@ -153,12 +149,10 @@ def test_sm90_stream_k(tile: tuple[int, int, int]) -> None:
         check(machine_of(index), config, a, b)
 
 
-@pytest.mark.parametrize(("tile", "layout"), tiles_and_layouts(), ids=str)
+@over(pairs_and_layouts)
 def test_sm90_halves(tile: tuple[int, int, int], layout: str) -> None:
     """Two CTAs of a cluster share K."""
-    block_n, stages, cluster = tile
-    if cluster != 2:
-        pytest.skip("no clusters")
+    block_n, stages, _ = tile
     # One tile for a cluster, and none for some; before it one for each CTA; none for some after it.
     shapes = ((200, block_n + 24, 648, 8), (72, 64, 72, 8), (264, 72, 520, 2), (520, 72, 200, 4))
     for index, (m, n, k, ctas) in enumerate(shapes):
@@ -254,11 +248,11 @@ def test_few_rows_across_k_are_copied_along_it(few: int) -> None:
 
 def columns_and_layouts() -> list[tuple[int, str]]:
     """Tiles that are not a multiple of 64 wide take a K-major X only."""
-    both = itertools.product(rows_columns(), LAYOUTS)
+    both = itertools.product(library().SKINNY_COLUMNS, LAYOUTS)
     return [(columns, layout) for columns, layout in both if layout[0] == "n" or columns % 64 == 0]
 
 
-@pytest.mark.parametrize(("columns", "layout"), columns_and_layouts())
+@over(columns_and_layouts)
 def test_sm90_skinny(columns: int, layout: str) -> None:
     """x [few, k] @ w [k, wide] and its transposed problem, by tiles of one and two warpgroups."""
     all_rows = (64, 128, 40, 104) if layout[1] == "t" else (64, 128)
@@ -271,35 +265,29 @@ def test_sm90_skinny(columns: int, layout: str) -> None:
         )
         x = matrix(few, k, dtype, layout[0], pad=8 + -few % 8 if layout[0] == "t" else 8)
         w = matrix(k, wide, dtype, layout[1], pad=8)
-        with_bias = {"bias": torch.randn(wide).to(dtype), "activation": "silu"}
-        check(machine_of(index), config, x, w, **(with_bias if index % 2 else {}))
-        with_bias["bias"] = torch.randn(few).to(dtype)
-        check(
-            machine_of(index + 1), config, w.t(), x.t(), d_layout="nt"[index % 2],
-            **(with_bias if index % 4 == 1 else {}),
-        )  # fmt: skip
+        sides = some(2, columns // 8 + index // 4)
+        if 0 in sides:
+            with_bias = {"bias": torch.randn(wide).to(dtype), "activation": "silu"}
+            check(machine_of(index), config, x, w, **(with_bias if index % 2 else {}))
+        if 1 in sides:
+            with_bias = {"bias": torch.randn(few).to(dtype), "activation": "silu"}
+            check(
+                machine_of(index + 1), config, w.t(), x.t(), d_layout="nt"[index % 2],
+                **(with_bias if index % 4 == 1 else {}),
+            )  # fmt: skip
 
 
 def small_shapes_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
-    text = (GEMM / "sm90" / "single_tile" / "tile.h").read_text()
-    shapes = re.findall(r"\{(\d+), (\d+), (\d+)(, true)?\},", text)
-    assert shapes
-    found = []
-    for (*sizes, k_major_only), layout in itertools.product(shapes, LAYOUTS):
-        block_m, block_n, stages = map(int, sizes)
-        wide, cut = min(block_m, block_n) > 64, block_m == 128 and block_n <= 144
-        boxes = (block_m, block_n) == (64, 144) and layout[1] == "n"
-        # Shape::compiled_for of tile.h
-        if k_major_only and layout != "nt":
-            continue
-        if (layout != "tt" or not wide or cut) and not boxes:
-            found.append(((block_m, block_n, stages), layout))
-    return found
+    return [
+        ((block_m, block_n, stages), "nt"[a_mn] + "tn"[b_mn])
+        for block_m, block_n, stages, a_mn, b_mn in library().SINGLE_TILE_SHAPES
+    ]
 
 
-@pytest.mark.parametrize(("shape", "layout"), small_shapes_and_layouts(), ids=str)
+@over(small_shapes_and_layouts)
 def test_sm90_single_tile(shape: tuple[int, int, int], layout: str) -> None:
     block_m, block_n, stages = shape
+    turn = (block_m + block_n) // 8
     # m, n, k: ragged; less than a tile, and little more than a stage; whole tiles, more K than the
     # pipeline; less K than a stage.
     shapes = (
@@ -314,46 +302,56 @@ def test_sm90_single_tile(shape: tuple[int, int, int], layout: str) -> None:
         config = Config(
             "sm90_single_tile", block_m, block_n, stages, ctas=0, cluster=(2, 1, 2, 1)[index]
         )
-        check(
-            machine_of(index),
-            config,
-            a,
-            b,
-            d_layout="nt"[index == 1],
-            d_pad=8 + -n % 8 if index != 1 else 8,
-            bias=torch.randn(n).to(dtype) if index == 0 else None,
-            activation="gelu" if index == 0 else "none",
-        )
-        # The same from its other side.
-        check(
-            machine_of(index + 1),
-            replace(config, swapped=True),
-            b.t(),
-            a.t(),
-            d_layout="nt"[index == 3],
-            d_pad=8 + -m % 8,
-            bias=torch.randn(m).to(dtype) if index % 2 == 0 else None,
-        )
-    # Tiles cut where an operand lies along K, three rows and columns of them.
+        sides = some(2, turn + index)
+        if 0 in sides:
+            check(
+                machine_of(index), config, a, b,
+                d_layout="nt"[index == 1],
+                d_pad=8 + -n % 8 if index != 1 else 8,
+                bias=torch.randn(n).to(dtype) if index == 0 else None,
+                activation="gelu" if index == 0 else "none",
+            )  # fmt: skip
+        if 1 in sides:  # the same from its other side
+            check(
+                machine_of(index + 1), replace(config, swapped=True), b.t(), a.t(),
+                d_layout="nt"[index == 3],
+                d_pad=8 + -m % 8,
+                bias=torch.randn(m).to(dtype) if index % 2 == 0 else None,
+            )  # fmt: skip
+    for rest in some(3, turn):
+        (check_cut_tiles, check_rows_anywhere, check_batches)[rest](shape, layout)
+
+
+def check_cut_tiles(shape: tuple[int, int, int], layout: str) -> None:
+    """Tiles cut where an operand lies along K, three rows and columns of them."""
+    block_m, block_n, stages = shape
     cut_m = block_m - 8 if layout[0] == "n" else block_m
     cut_n = block_n - 8 if layout[1] == "t" else block_n
     m, n = 3 * cut_m - (5 if layout[0] == "n" else 8), 3 * cut_n - 8
     config = Config("sm90_single_tile", cut_m, cut_n, stages, ctas=0)
-    a, b = matrix(m, 136, dtype, layout[0], pad=8), matrix(136, n, dtype, layout[1], pad=8)
+    a = matrix(m, 136, torch.bfloat16, layout[0], pad=8)
+    b = matrix(136, n, torch.bfloat16, layout[1], pad=8)
     for descending in (False, True):
         check(replace(machine_of(3), descending=descending), config, a, b)
     for cluster in (2, 4):
         check(machine_of(cluster), replace(config, cluster=cluster), a, b)
-    # D whose rows begin anywhere, along its rows and its columns.
-    a = matrix(block_m + 3, 72, dtype, layout[0], pad=8 if layout[0] == "n" else 5)
-    b = matrix(72, block_n + 5, dtype, layout[1], pad=3 if layout[1] == "n" else 8)
+
+
+def check_rows_anywhere(shape: tuple[int, int, int], layout: str) -> None:
+    """D whose rows begin anywhere, along its rows and its columns."""
+    block_m, block_n, stages = shape
+    a = matrix(block_m + 3, 72, torch.bfloat16, layout[0], pad=8 if layout[0] == "n" else 5)
+    b = matrix(72, block_n + 5, torch.bfloat16, layout[1], pad=3 if layout[1] == "n" else 8)
     config = Config("sm90_single_tile", block_m, block_n, stages, ctas=0)
     check(machine_of(1), config, a, b, d_pad=2)
     check(machine_of(2), replace(config, swapped=True), b.t(), a.t(), d_pad=4)
+
+
+def check_batches(shape: tuple[int, int, int], layout: str) -> None:
     batch = torch.randn(2, 3, 72, 136).half(), torch.randn(3, 136, 40).half()
     a, b = (x if of == "n" else x.mT.contiguous().mT for x, of in zip(batch, layout, strict=True))
     for cluster in (1, 2):
-        config = Config("sm90_single_tile", block_m, block_n, stages, ctas=0, cluster=cluster)
+        config = Config("sm90_single_tile", *shape, ctas=0, cluster=cluster)
         check(machine_of(2 + cluster), config, a, b)
 
 
@@ -361,12 +359,13 @@ def halved_shapes_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
     return [each for each in small_shapes_and_layouts() if each[0][0] == 128 and each[0][1] <= 128]
 
 
-@pytest.mark.parametrize(("shape", "layout"), halved_shapes_and_layouts(), ids=str)
+@over(halved_shapes_and_layouts)
 def test_sm90_small_halves_of_k(shape: tuple[int, int, int], layout: str) -> None:
     block_m, block_n, stages = shape
     # Just enough K for the pipelines, of both halves or of one; more, so that the mail comes in the
     # middle of a pipeline.
-    for index, chunks in enumerate((2 * stages, 2 * stages + 1, 3 * stages + 2)):
+    for index in some(3, (block_m + block_n) // 8):
+        chunks = (2 * stages, 2 * stages + 1, 3 * stages + 2)[index]
         dtype, k = DTYPES[index % 2], 64 * chunks - 8 * index
         m, n = block_m + 40, 2 * block_n - 24
         a, b = matrix(m, k, dtype, layout[0], pad=8), matrix(k, n, dtype, layout[1], pad=8)
@@ -383,11 +382,12 @@ def test_sm90_small_halves_of_k(shape: tuple[int, int, int], layout: str) -> Non
     check(machine_of(3), config, a, b)
 
 
-def k_major_shapes() -> list[tuple[int, int, int]]:
-    return [shape for shape, layout in small_shapes_and_layouts() if layout == "nt"]
+def k_major_shapes() -> list[tuple[tuple[int, int, int]]]:
+    """Every fourth."""
+    return [(shape,) for shape, layout in small_shapes_and_layouts() if layout == "nt"][::4]
 
 
-@pytest.mark.parametrize("shape", k_major_shapes()[::4], ids=str)
+@over(k_major_shapes)
 def test_sm90_single_tile_parts_of_k(shape: tuple[int, int, int]) -> None:
     """Parts of K whose sums a second launch adds: uneven ones, and of one chunk."""
     block_m, block_n, stages = shape

@@ -2,14 +2,19 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cuda/gemm/api.h"
 #include "cuda/gemm/gemv/select.h"
 #include "cuda/gemm/select.h"
+#include "cuda/gemm/sm90/persistent/tiles.h"
+#include "cuda/gemm/sm90/single_tile/tile.h"
+#include "cuda/gemm/sm90/skinny/tile.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 #include "emulator/engine.h"
 
@@ -160,9 +165,32 @@ gemm::Choice choice_of(const xgemm::GemmProblem& given, const gemm::Fields& f) {
   return choice;
 }
 
+// What the kernels are compiled for.
+void bind_tiles(py::module_& m) {
+  namespace single_tile = gemm::sm90::single_tile;
+  namespace skinny = gemm::sm90::skinny;
+#define XGEMM_TILE(block_n, stages) std::pair(block_n, stages),
+  m.attr("PERSISTENT_TILES") = std::vector<std::pair<int, int>>{XGEMM_SM90_TILES(XGEMM_TILE)};
+#undef XGEMM_TILE
+  m.attr("SKINNY_COLUMNS") =
+      std::vector<int>(std::begin(skinny::kColumns), std::end(skinny::kColumns));
+  // Rows, columns, stages, and whether A lies along M and B along N.
+  std::vector<std::tuple<int, int, int, bool, bool>> shapes;
+  for (const single_tile::Shape& shape : single_tile::kShapes) {
+    for (const bool a_mn : {false, true}) {
+      for (const bool b_mn : {false, true}) {
+        if (!shape.compiled_for(a_mn, b_mn)) continue;
+        shapes.emplace_back(shape.block_m, shape.block_n, shape.stages, a_mn, b_mn);
+      }
+    }
+  }
+  m.attr("SINGLE_TILE_SHAPES") = shapes;
+}
+
 }  // namespace
 
 void define(py::module_& m) {
+  bind_tiles(m);
   // Named apart from those of tests/cpp, which may be loaded beside this module.
   py::class_<xgemm::GemmProblem>(m, "Problem", py::module_local())
       .def(py::init(&make_problem), py::kw_only(), py::arg("mnk"), py::arg("dtype"), py::arg("a"),
