@@ -16,8 +16,8 @@ namespace xgemm::cuda::gemm::sm90::persistent {
 
 // A box is [64, kColumns] of D, or of a D that is column-major the transpose of that.
 //
-// Two steps, so that the slow one runs under the next tile's wgmmas: take() finishes the values and
-// packs them into half the registers; store() writes one box of columns, through shared memory and
+// Two steps, so that the slow one runs under the next tile's wgmmas: take() packs the finished values
+// into half the registers; store() writes one box of columns, through shared memory and
 // by TMA, or element by element where D does not suit TMA.
 template <typename T, int kBlockN>
 class Epilogue {
@@ -29,13 +29,16 @@ class Epilogue {
   __device__ Epilogue(const Params& params, Staging& staging, int consumer, int thread)
       : params_(params), staging_(staging), barrier_(1 + consumer), thread_(thread) {}
 
-  // acc: [64, kBlockN] in wgmma's layout, of the tile whose corner in D is (m, n).
-  __device__ void take(float (&acc)[kBlockN / 2], int m, int n, BatchPosition batch) {
-    m_ = m, n_ = n, batch_ = batch;
-    if (params_.bias != nullptr) [[unlikely]]
-      add_bias(acc);
-    if (params_.activation != Activation::kNone) [[unlikely]]
+  // Bias and activation. acc: [64, kBlockN] in wgmma's layout, of the tile whose corner in D is
+  // (m, n).
+  __device__ void finish(float (&acc)[kBlockN / 2], int m, int n) const {
+    if (params_.bias != nullptr) add_bias(acc, m, n);
+    if (params_.activation != Activation::kNone)
       activate_in_turns<kBlockN / 2 % 16 == 0 ? 16 : 8>(params_.activation, acc);
+  }
+
+  __device__ void take(const float (&acc)[kBlockN / 2], int m, int n, BatchPosition batch) {
+    m_ = m, n_ = n, batch_ = batch;
 #pragma unroll
     for (int i = 0; i < kBlockN / 4; ++i) packed_[i] = pack2<T>(acc[2 * i], acc[2 * i + 1]);
     pending_ = true;
@@ -57,7 +60,7 @@ class Epilogue {
       stage<false, kBox>(staging);
     }
     publish();
-    write(staging, kBox, 0);
+    write(staging, kBox);
   }
 
   // What is left when no tile follows, boxes `first` to `end` of it, through `staging`, which holds
@@ -74,8 +77,17 @@ class Epilogue {
       stage_boxes<false, kStride, 0>(staging, first, end);
     }
     publish();
+    if (params_.tma_store) [[likely]] {
 #pragma unroll 1
-    for (int box = first; box < end; ++box) write(staging + offset<kStride>(box), box, box % 4);
+      for (int box = first; box < end; ++box) {
+        if (thread_ == box % 4 * 32) write_by_tma(staging + offset<kStride>(box), box);
+      }
+    } else {
+#pragma unroll 1
+      for (int box = first; box < end; ++box) {
+        store_elements(staging + offset<kStride>(box), n_ + first_column(box));
+      }
+    }
     if (thread_ % 32 == 0) ptx::bulk_wait_group_read<0>();  // shared memory must outlive the stores
     pending_ = false;
   }
@@ -127,19 +139,22 @@ class Epilogue {
     ptx::named_barrier_sync(barrier_, kWarpgroup);
   }
 
-  // By TMA, from lane 0 of `warp`, or by all threads.
-  __device__ void write(const T* staging, int box, int warp) {
-    const int column = n_ + first_column(box);
+  __device__ void write(const T* staging, int box) {
     if (!params_.tma_store) [[unlikely]] {
-      store_elements(staging, column);
-    } else if (thread_ == warp * 32) {
-      if (m_ < params_.m && column < params_.n) {
-        const bool transposed = params_.transposed;
-        ptx::tma_store_4d(&params_.d, staging, transposed ? m_ : column, transposed ? column : m_,
-                          batch_.inner, batch_.outer);
-      }
-      ptx::bulk_commit_group();
+      store_elements(staging, n_ + first_column(box));
+    } else if (thread_ == 0) {
+      write_by_tma(staging, box);
     }
+  }
+
+  __device__ void write_by_tma(const T* staging, int box) {
+    const int column = n_ + first_column(box);
+    if (m_ < params_.m && column < params_.n) {
+      const bool transposed = params_.transposed;
+      ptx::tma_store_4d(&params_.d, staging, transposed ? m_ : column, transposed ? column : m_,
+                        batch_.inner, batch_.outer);
+    }
+    ptx::bulk_commit_group();
   }
 
   // Where a row's 16-byte chunk lies in a box: TMA's 128-byte (or 64-byte) swizzle, which also
@@ -150,10 +165,10 @@ class Epilogue {
   }
 
   // Along D's columns or, where a and b have changed places, its rows, of which a thread has two.
-  __device__ void add_bias(float (&acc)[kBlockN / 2]) const {
+  __device__ void add_bias(float (&acc)[kBlockN / 2], int m, int n) const {
     const T* bias = static_cast<const T*>(params_.bias);
     if (params_.bias_col_stride == 0) {
-      const int row = m_ + thread_ / 32 * 16 + thread_ % 32 / 4;
+      const int row = m + thread_ / 32 * 16 + thread_ % 32 / 4;
       float of_row[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -168,7 +183,7 @@ class Epilogue {
     const int lane = thread_ % 32;
 #pragma unroll
     for (int first = 0; first < kBlockN; first += 32) {
-      const int column = min(n_ + first + lane, params_.n - 1);
+      const int column = min(n + first + lane, params_.n - 1);
       const float of_lane = static_cast<float>(bias[column * params_.bias_col_stride]);
 #pragma unroll
       for (int i = 0; i < 8 && first + 4 * i < kBlockN; ++i) {

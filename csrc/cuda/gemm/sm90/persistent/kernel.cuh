@@ -13,8 +13,10 @@
 #include "cuda/gemm/sm90/persistent/stream_k.cuh"
 #include "cuda/ptx/elect.h"
 #include "cuda/ptx/griddep.h"
+#include "cuda/ptx/l2_policy.h"
 #include "cuda/ptx/setmaxnreg.h"
 #include "cuda/shared_memory.h"
+#include "cuda/tile/compiled_apart.cuh"
 #include "cuda/tile/pipeline_state.cuh"
 
 namespace xgemm::cuda::gemm::sm90::persistent {
@@ -38,22 +40,15 @@ struct SharedStorage {
 template <typename T, typename Config>
 inline constexpr int kSmemBytes = sizeof(SharedStorage<T, Config>) + 1024;  // + alignment
 
-inline constexpr int kSetUpBarrier = 1 + kConsumers;  // those before it are the consumers' own
-
+// The barriers that the first loads do not need.
 template <typename T, typename Config>
-__device__ inline void set_up(const Params& params, SharedStorage<T, Config>& smem) {
-  ptx::prefetch_tensormap(&params.a);
-  ptx::prefetch_tensormap(&params.b);
-  if (params.tma_store) ptx::prefetch_tensormap(&params.d);
-  for (int stage = 0; stage < Config::kStages; ++stage) {
-    ptx::mbarrier_init(&smem.full[stage], 1);
-    ptx::mbarrier_init(&smem.empty[stage], kConsumers * (params.shares_b ? kPair : 1));
+__device__ inline void init_other_barriers(const Params& params, SharedStorage<T, Config>& smem) {
+  for (uint64_t& empty : smem.empty) {
+    ptx::mbarrier_init(&empty, kConsumers * (params.shares_b ? kPair : 1));
   }
-  if (params.pair) {
-    for (int i = 0; i < kConsumers; ++i) {
-      ptx::mbarrier_init(&smem.ready[i], 1);
-      ptx::mbarrier_init(&smem.received[i], 1);
-    }
+  for (int i = 0; i < kConsumers; ++i) {
+    ptx::mbarrier_init(&smem.ready[i], 1);
+    ptx::mbarrier_init(&smem.received[i], 1);
   }
   ptx::fence_mbarrier_init();
 }
@@ -68,7 +63,10 @@ class Producer {
   // The first loads, before the CTA's threads have met. The other CTAs of the cluster may not be
   // there yet: each gets all of B for these stages itself, by shares, as the map's box is one.
   __device__ void start() {
+    for (uint64_t& full : smem_.full) ptx::mbarrier_init(&full, 1);
+    ptx::fence_mbarrier_init();
     if (!scheduler_.next(&tile_)) return;
+    ptx::griddep_wait();
     first_ = min(kFirst, tile_.count);
     for (int stage = 0; stage < first_; ++stage) {
       load_a(tile_.first + stage, stage);
@@ -103,12 +101,12 @@ class Producer {
     ptx::mbarrier_arrive_expect_tx(&smem_.full[stage], kBytes);
     if (params_.a_shifted && k_tile > 0) [[unlikely]] {
       load_operand<kBlockM, kAMn, 1>(smem_.a[stage], &params_.a_of[tile_.batch.inner], false,
-                                     &smem_.full[stage], params_.a_policy, tile_.m,
+                                     &smem_.full[stage], policy(params_.a_evict_first), tile_.m,
                                      k_tile * kBlockK, {0, 0}, 0);
       return;
     }
     load_operand<kBlockM, kAMn, 1>(smem_.a[stage], &params_.a, params_.a_chunked,
-                                   &smem_.full[stage], params_.a_policy, tile_.m, k_tile * kBlockK,
+                                   &smem_.full[stage], policy(params_.a_evict_first), tile_.m, k_tile * kBlockK,
                                    position(params_.a_batched), 0);
   }
 
@@ -137,16 +135,22 @@ class Producer {
   template <int kSharers, bool kToAll>
   __device__ void load_share_of_b(int k_tile, int stage, int share) {
     load_operand<Config::kBlockN, kBMn, kSharers, kToAll>(
-        smem_.b[stage], &params_.b, params_.b_chunked, &smem_.full[stage], params_.b_policy,
+        smem_.b[stage], &params_.b, params_.b_chunked, &smem_.full[stage], policy(params_.b_evict_first),
         tile_.n, k_tile * kBlockK - shift(), position(params_.b_batched), share);
+  }
+
+  static __device__ uint64_t policy(bool evict_first) {
+    return evict_first ? ptx::kEvictFirst : ptx::kEvictNormal;
   }
 
   // Of A's rows, 0 where they are read as they lie.
   __device__ int shift() const {
+    if (!params_.a_shifted) return 0;
     return (params_.a_shift + tile_.batch.inner * params_.a_shift_step) % kVector;
   }
 
   __device__ BatchPosition position(const bool (&batched)[2]) const {
+    if (!params_.batched) return {0, 0};
     return {batched[0] ? tile_.batch.inner : 0, batched[1] ? tile_.batch.outer : 0};
   }
 
@@ -243,16 +247,6 @@ class Consumer {
   int previous_ = 0;
 };
 
-// The barriers of the CTA, and of its cluster if it is one of several, stand.
-__device__ inline void wait_for_set_up(bool pair) {
-  ptx::griddep_wait();  // the bias may be what the kernel before writes, or D what it reads
-  if (pair) [[unlikely]] {
-    ptx::cluster_wait();
-  } else {
-    ptx::named_barrier_sync(kSetUpBarrier, kThreads);
-  }
-}
-
 template <typename T, typename Config, bool kAMn, bool kBMn>
 __device__ inline void consume(const Params& params, SharedStorage<T, Config>& smem, int cta_rank,
                                int index, int thread) {
@@ -265,29 +259,47 @@ __device__ inline void consume(const Params& params, SharedStorage<T, Config>& s
                                         index, thread);
   float acc[Config::kBlockN / 2];
   Segment segment{};
-  wait_for_set_up(params.pair);
+  ptx::griddep_wait();  // the bias may be what the kernel before writes, or D what it reads
   // Votes: the compiler must see that a warp stays together, or the k loop has no uniform registers
   // (see accumulate).
-  while (__any_sync(~0u, scheduler.next(&segment))) {
+  bool more = __any_sync(~0u, scheduler.next(&segment));
+  while (more) {
     consumer.accumulate(acc, segment.count, epilogue);
-    if (__any_sync(~0u, segment.count < params.k_tiles)) [[unlikely]] {
-      const StreamKFixup<Config> fixup(params, cta_rank, index, thread);
-      if (params.pair && !params.shares_b) {
-        reduction.add_up(acc);
-      } else if (__any_sync(~0u, segment.first > 0)) {
-        fixup.leave(acc, scheduler.walker());
-        segment.m = params.m;  // beyond the end: another cluster stores the tile
-      } else {
-        fixup.complete(acc, segment.end, scheduler.walker());
+    // What most tiles need is in front of what the others do first, and so is there when the
+    // instruction cache is cold.
+    bool finished = __any_sync(~0u, params.plain_end && segment.count == params.k_tiles);
+    bool apart;
+    do {
+      if (finished) {
+        epilogue.take(acc, segment.m + index * 64, segment.n, segment.batch);
+        // (A last segment stays as it is.)
+        more = __any_sync(~0u, scheduler.next(&segment));
+        if (!more) {
+          // No load follows: there is room where A was.
+          const bool half = params.pair && !params.shares_b && segment.count < params.k_tiles;
+          epilogue.template store_all<kBlockM * kBlockK>(a, half ? reduction.first_box() : 0,
+                                                         half ? reduction.end_box()
+                                                              : reduction.kBoxes);
+        }
       }
-    }
-    epilogue.take(acc, segment.m + index * 64, segment.n, segment.batch);
+      apart = compiled_apart(!finished);
+      if (apart) {
+        if (__any_sync(~0u, segment.count < params.k_tiles)) {
+          const StreamKFixup<Config> fixup(params, cta_rank, index, thread);
+          if (params.pair && !params.shares_b) {
+            reduction.add_up(acc);
+          } else if (__any_sync(~0u, segment.first > 0)) {
+            fixup.leave(acc, scheduler.walker());
+            segment.m = params.m;  // beyond the end: another cluster stores the tile
+          } else {
+            fixup.complete(acc, segment.end, scheduler.walker());
+          }
+        }
+        epilogue.finish(acc, segment.m + index * 64, segment.n);
+        finished = true;
+      }
+    } while (apart);
   }
-  // No load follows: there is room where A was.
-  const bool half =
-      params.pair && !params.shares_b && segment.count < params.k_tiles;  // else of shares
-  epilogue.template store_all<kBlockM * kBlockK>(a, half ? reduction.first_box() : 0,
-                                                 half ? reduction.end_box() : reduction.kBoxes);
 }
 
 template <typename T, typename Config, bool kAMn, bool kBMn>
@@ -298,29 +310,35 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
       raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
   // From lane 0, so that the compiler knows it to be the same for the whole warp.
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
-  const int thread = threadIdx.x % kWarpgroup;
   const int cta_rank = params.pair ? static_cast<int>(ptx::cluster_cta_rank()) : 0;
-  if (threadIdx.x == 0) set_up<T, Config>(params, smem);
+  // From a cold cache every line of instructions and of parameters that is read before the first
+  // loads delays them, whichever warp reads it. So these come first, and the other warps wait, but
+  // for one that has fetched what the loads need next.
+  Producer<T, Config, kAMn, kBMn> producer(params, smem, cta_rank);
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  if (warp == kWarpgroup / 32 && ptx::elect_one()) {
+    ptx::prefetch_tensormap(&params.a);
+    ptx::prefetch_tensormap(&params.b);
+  }
+  if (warp == 0 && ptx::elect_one()) {
+    producer.start();
+    init_other_barriers(params, smem);
+  }
   __syncwarp();
-  ptx::griddep_launch_dependents();
   if (params.pair) [[unlikely]] {
     ptx::cluster_arrive_relaxed();
-  } else if (warpgroup == 0) {
-    ptx::named_barrier_arrive(kSetUpBarrier, kThreads);
+    ptx::cluster_wait();
+  } else {
+    __syncthreads();
   }
-  Producer<T, Config, kAMn, kBMn> producer(params, smem, cta_rank);
-  if (threadIdx.x < 32 && ptx::elect_one()) {
-    ptx::griddep_wait();
-    producer.start();
-  }
-  __syncwarp();
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<40>();
-    if (params.pair) ptx::cluster_wait();
-    if (thread < 32 && ptx::elect_one()) producer.run();
+    if (warp == 0 && ptx::elect_one()) producer.run();
   } else {
     ptx::setmaxnreg_inc<232>();
-    consume<T, Config, kAMn, kBMn>(params, smem, cta_rank, warpgroup - 1, thread);
+    ptx::griddep_launch_dependents();
+    consume<T, Config, kAMn, kBMn>(params, smem, cta_rank, warpgroup - 1,
+                                   threadIdx.x % kWarpgroup);
   }
 #endif
 }

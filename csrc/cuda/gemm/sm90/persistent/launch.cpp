@@ -117,7 +117,8 @@ Status launch(const GemmProblem& given, const Config& config, void* workspace,
   const int most_shift = config.shifted ? kVector - 1 : 0;
   params.k = static_cast<int>(problem.k) + most_shift;
   const OperandPolicies policies = operand_policies(problem, kMaxEvictFirstBytes);
-  params.a_policy = policies.a, params.b_policy = policies.b;
+  params.a_evict_first = policies.a == ptx::kEvictFirst;
+  params.b_evict_first = policies.b == ptx::kEvictFirst;
   params.tma_store = config.tma_store;
   params.transposed = config.tma_store && !d_fits_tma(problem);
   params.d_data = problem.d;
@@ -131,6 +132,7 @@ Status launch(const GemmProblem& given, const Config& config, void* workspace,
   params.bias = problem.bias;
   (config.swapped ? params.bias_row_stride : params.bias_col_stride) = problem.bias_stride;
   params.activation = problem.activation;
+  params.plain_end = params.bias == nullptr && params.activation == Activation::kNone;
   params.pair = config.cluster > 1;
   params.shares_b = config.cluster > config.splits;
   const int64_t heads = config.shifted ? head_bytes(whole) : 0;

@@ -4,6 +4,8 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+
 #include "common/activation.h"
 #include "common/fast_divisor.h"
 #include "common/math.h"
@@ -18,51 +20,59 @@ inline constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 // tile's width or leaves room for another stage.
 constexpr int store_columns(int block_n) { return block_n % 128 == 0 ? 64 : 32; }
 
+// A line of parameters that no warp of an SM has read before, 64 bytes, takes 700 cycles to come.
+// So what the first load waits for is in the first one.
 struct Params {
-  uint64_t a_policy, b_policy;  // of L2, for the operands
-  // 5-D: inner, outer, chunk, and two dimensions of the batch. Where an operand is chunked
-  // (MN-major, its extent a multiple of 64) inner runs over a chunk and chunk over the rest; else
-  // chunk has an extent of 1.
-  CUtensorMap a, b;
-  CUtensorMap d;  // 4-D: inner, outer, and two dimensions of the batch
-  bool a_chunked, b_chunked;
-  // Where A is read shifted (shifted.h): `a` are its heads then, `a_of` the rows of each residue.
-  bool a_shifted;
-  int a_shift, a_shift_step;  // of the first row, and from one to the next
-  CUtensorMap a_of[kVector];
-  int m, n, k;
-  int k_tiles;
   // Those that are walked over whole, by pairs that share B or by single CTAs: each has `waves` of
   // them, the first `waves_rest` one more. Behind them, up to `end`, is half a tile for each CTA.
   // No division is left to the kernel, whose first loads would wait for it.
-  uint32_t whole_tiles, end, waves, waves_rest;
-  bool batched;
-  FastDivisor per_matrix, batch_inner;
+  uint32_t whole_tiles, end;
+  // Clusters take equal ranges of the k-tiles of the first `shared_tiles` tiles, where they begin
+  // and end within a tile, too: `share` k-tiles, the first `share_extra` of them one more. What is
+  // not the beginning of a tile's K is left in `partials` for the one that has the beginning;
+  // `flags`, one for each consumer warpgroup, are `nonce` meanwhile.
+  uint32_t shared_tiles;
+  int k_tiles;
   // Neighbouring tiles run over a group of rows of clusters, for L2; the last group may have fewer.
   FastDivisor group_tiles, group_rows, last_group_rows;
   uint32_t last_group;  // its index
   // Clusters are of two CTAs. Their tiles are of the same columns and they share B by multicast, or
   // else they walk alone, but for the last tile, of which they take half of K each.
   bool pair, shares_b;
-  // Clusters take equal ranges of the k-tiles of the first `shared_tiles` tiles, where they begin
-  // and end within a tile, too: `share` k-tiles, the first `share_extra` of them one more. What is
-  // not the beginning of a tile's K is left in `partials` for the one that has the beginning;
-  // `flags`, one for each consumer warpgroup, are `nonce` meanwhile.
-  uint32_t shared_tiles, share, share_extra;
+  bool batched;
+  bool a_shifted;  // A is read shifted (shifted.h): `a` are its heads then, `a_of` each residue's rows
+  bool a_chunked, b_chunked;
+  bool a_evict_first, b_evict_first;  // from L2, else kEvictNormal
+
+  alignas(64) uint32_t waves;
+  uint32_t waves_rest, share, share_extra;
   FastDivisor by_k_tiles;
+  int m, n;
+  // By dimension of the batch, the inner one first: else the operand is the same all along it.
+  bool a_batched[2], b_batched[2];
+  int a_shift, a_shift_step;  // of the first row, and from one to the next
+  bool tma_store;   // else D is written element by element
+  bool transposed;  // TMA stores columns of D, which are contiguous
+  bool plain_end;   // no bias, no activation
+  Activation activation;
+
+  // 5-D: inner, outer, chunk, and two dimensions of the batch. Where an operand is chunked
+  // (MN-major, its extent a multiple of 64) inner runs over a chunk and chunk over the rest; else
+  // chunk has an extent of 1.
+  alignas(128) CUtensorMap a, b;
+  CUtensorMap d;  // 4-D: inner, outer, and two dimensions of the batch
+  const void* bias;                          // or null
+  int64_t bias_row_stride, bias_col_stride;  // one of them 0
+  void* d_data;                              // for !tma_store, strides in elements
+  int64_t d_row_stride, d_col_stride, d_batch_stride[2];
+  FastDivisor per_matrix, batch_inner;
   uint64_t* flags;
   float4* partials;
   uint64_t nonce;
-  // By dimension of the batch, the inner one first: else the operand is the same all along it.
-  bool a_batched[2], b_batched[2];
-  bool tma_store;   // else D is written element by element
-  bool transposed;  // TMA stores columns of D, which are contiguous
-  void* d_data;     // for !tma_store, strides in elements
-  int64_t d_row_stride, d_col_stride, d_batch_stride[2];
-  const void* bias;                          // or null
-  int64_t bias_row_stride, bias_col_stride;  // one of them 0
-  Activation activation;
+  int k;
+  CUtensorMap a_of[kVector];
 };
+static_assert(offsetof(Params, waves) == 64 && offsetof(Params, a) == 128);
 
 // One translation unit for each type: they take most of the build's time.
 Status launch_f16(const Params& params, const Config& config, bool a_mn, bool b_mn,

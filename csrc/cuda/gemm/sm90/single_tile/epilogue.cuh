@@ -22,61 +22,65 @@ struct Corner {
   int m, n, m_end, n_end;
 };
 
-// One warp's 16 rows of D, kColumns of them: through shared memory, so that threads write 16 bytes
-// each of few rows at once. Of a transposed D the four warps of a warpgroup store their 64 rows
-// together, which are whole lines of memory.
+// Where a warpgroup's 64 rows of D wait for threads that write 16 bytes each of few lines of memory:
+// buffers of 64 columns, `stride` elements apart.
+template <typename T>
+struct Staging {
+  static constexpr int kColumns = 64, kElements = 64 * kColumns;
+  static constexpr int buffers_of(int columns) { return (columns + kColumns - 1) / kColumns; }
+  T* first;
+  int stride;
+};
+
+// One warp's 16 rows of D, kColumns of them. Of a transposed D the four warps of a warpgroup store
+// their 64 rows together, which are whole lines of memory.
 template <typename T, int kColumns>
 class WarpStore {
-  static constexpr int kStaged = round_up(kColumns, 16);  // stmatrix takes 16 columns at once
-  static constexpr int kPitch = kStaged + 8;              // elements: free of bank conflicts
-  // Of the transpose, whose columns lie in the staging of all four warps: 64 rows of D each.
-  static constexpr int kColumnPitch = 64 + 8;
-  static constexpr int kOfTranspose = kStaged * kColumnPitch / 4;  // elements, a warp's
-
  public:
-  static constexpr int kBytes = 2 * (16 * kPitch > kOfTranspose ? 16 * kPitch : kOfTranspose);
-  static_assert(kBytes % 16 == 0);
-
   // `bias`: of the columns or, bias_of_rows, of the 16 rows, in shared memory. `staging`: of the
   // warpgroup.
-  __device__ WarpStore(const Params& params, const float* bias, void* staging)
+  __device__ WarpStore(const Params& params, const float* bias, const Staging<T>& staging)
       : params_(params),
         bias_(bias),
+        staging_(staging),
         warp_(threadIdx.x / 32 % 4),
-        lane_(threadIdx.x % 32),
-        of_all_(static_cast<T*>(staging)),
-        staging_(of_all_ + warp_ * (kBytes / static_cast<int>(sizeof(T)))) {}
+        lane_(threadIdx.x % 32) {}
 
   // sums: in wgmma's layout, from `at` on.
   __device__ void store(float (&sums)[kColumns / 2], const Corner& at, T* d) const {
-    if (params_.plain_end) [[likely]] {  // by itself: what is short is fetched fast
-      stage(sums);
-      store_vectors(at, d);
-      return;
+    if (!params_.plain_end) [[unlikely]] {
+      if (params_.parts > 1) {
+        store_part(sums, at);
+        return;
+      }
+      finish(sums);
     }
-    if (params_.parts > 1) {
-      store_part(sums, at);
-      return;
-    }
-    finish(sums);
     if (params_.transposed) {
-      stage_transpose(sums);
-      store_columns(at, d);
+      store_columns(sums, at, d);
       return;
     }
-    stage(sums);
+    __syncwarp();  // what lay there has been read
+    stage_rows(sums);
+    __syncwarp();
     if (params_.vector_store) {
-      store_vectors(at, d);
+      store_rows(at, d);
     } else {
       store_elements(at, d);
     }
   }
 
  private:
+  static constexpr int kBuffer = Staging<T>::kColumns;
+
   // Of the 8 columns after the `j`-th ones, or where there are none those again: they land where no
   // element of D is taken from.
   __device__ static const float* next_of(const float (&sums)[kColumns / 2], int j) {
     return sums + 4 * (j + 1 < kColumns / 8 ? j + 1 : j);
+  }
+
+  // Where 16 bytes of a line of a buffer lie: swizzled, so that stmatrix has no bank conflicts.
+  __device__ static int position(int line, int piece) {
+    return line * 64 + (piece ^ layout::swizzle_xor(line, 3)) * 8;
   }
 
   // Of one part of K: as they are, where the second launch finds them.
@@ -107,56 +111,69 @@ class WarpStore {
     }
   }
 
-  __device__ void stage_transpose(const float (&sums)[kColumns / 2]) const {
-    const int matrix = lane_ / 8;
-    T* to = of_all_ + (matrix / 2 * 8 + lane_ % 8) * kColumnPitch + warp_ * 16 + matrix % 2 * 8;
+  // A line of a buffer is 64 rows of a column, which eight threads store. The first columns are on
+  // their way while the next ones are staged.
+  template <int kFirst = 0>
+  __device__ void store_columns(const float (&sums)[kColumns / 2], const Corner& at, T* d) const {
+    if constexpr (kFirst < kColumns) {
+      constexpr int kLeft = kColumns - kFirst, kWidth = kLeft < kBuffer ? kLeft : kBuffer;
+      T* buffer = staging_.first + kFirst / kBuffer * staging_.stride;
+      stage_columns<kFirst, kWidth>(sums, buffer);
+      ptx::named_barrier_sync_apart(kOfWarpgroup + static_cast<int>(threadIdx.x) / 128, 128);
+      const int piece = lane_ % 8, line = warp_ * 4 + lane_ / 8;
+      const int row = at.m - warp_ * 16 + piece * 8, column = at.n + kFirst + line;
+      if (row < at.m_end) {
+        T* to = d + row + column * params_.d_col_stride;
+        const T* from = buffer + position(line, piece);
 #pragma unroll
-    for (int j = 0; j < kColumns / 8; j += 2) {
-      const float *x = sums + 4 * j, *next = next_of(sums, j);
-      ptx::stmatrix_x4_trans(to + j * 8 * kColumnPitch, pack2<T>(x[0], x[1]), pack2<T>(x[2], x[3]),
+        for (int i = 0; i < kWidth; i += 16) {
+          const uint4 x = *reinterpret_cast<const uint4*>(from + i * 64);
+          if (line + i < kWidth && column + i < at.n_end) *reinterpret_cast<uint4*>(to) = x;
+          to += 16 * params_.d_col_stride;
+        }
+      }
+      store_columns<kFirst + kWidth>(sums, at, d);
+    }
+  }
+
+  template <int kFirst, int kWidth>
+  __device__ void stage_columns(const float (&sums)[kColumns / 2], T* buffer) const {
+    const int matrix = lane_ / 8;
+    T* to = buffer + position(matrix / 2 * 8 + lane_ % 8, warp_ * 2 + matrix % 2);
+#pragma unroll
+    for (int j = 0; j < kWidth / 8; j += 2) {
+      const float *x = sums + 4 * (kFirst / 8 + j), *next = next_of(sums, kFirst / 8 + j);
+      ptx::stmatrix_x4_trans(to + j * 8 * 64, pack2<T>(x[0], x[1]), pack2<T>(x[2], x[3]),
                              pack2<T>(next[0], next[1]), pack2<T>(next[2], next[3]));
     }
-    ptx::named_barrier_sync_apart(kOfWarpgroup + static_cast<int>(threadIdx.x) / 128, 128);
   }
 
-  // Whole lines: 64 rows of each column, 128 bytes, by eight threads.
-  __device__ void store_columns(const Corner& at, T* d) const {
-    const int row = lane_ % 8 * 8, column = warp_ * 4 + lane_ / 8;
-    const int first = at.m - warp_ * 16;
-    if (first + row >= at.m_end) return;
-    d += first + row + (at.n + column) * params_.d_col_stride;
-    const T* from = of_all_ + column * kColumnPitch + row;
-#pragma unroll
-    for (int i = 0; i < kColumns; i += 16) {
-      const uint4 piece = *reinterpret_cast<const uint4*>(from + i * kColumnPitch);
-      if (at.n + column + i < at.n_end) *reinterpret_cast<uint4*>(d) = piece;
-      d += 16 * params_.d_col_stride;
-    }
-  }
-
-  __device__ void stage(const float (&sums)[kColumns / 2]) const {
-    const int matrix = lane_ / 8;
-    T* to = staging_ + (matrix % 2 * 8 + lane_ % 8) * kPitch + matrix / 2 * 8;
+  // A line of a buffer is 64 columns of a row.
+  __device__ void stage_rows(const float (&sums)[kColumns / 2]) const {
+    const int line = warp_ * 16 + lane_ % 16;
 #pragma unroll
     for (int j = 0; j < kColumns / 8; j += 2) {
       const float *x = sums + 4 * j, *next = next_of(sums, j);
-      ptx::stmatrix_x4(to + j * 8, pack2<T>(x[0], x[1]), pack2<T>(x[2], x[3]),
-                       pack2<T>(next[0], next[1]), pack2<T>(next[2], next[3]));
+      T* buffer = staging_.first + j / 8 * staging_.stride;
+      ptx::stmatrix_x4(buffer + position(line, j % 8 + lane_ / 16), pack2<T>(x[0], x[1]),
+                       pack2<T>(x[2], x[3]), pack2<T>(next[0], next[1]),
+                       pack2<T>(next[2], next[3]));
     }
-    __syncwarp();
   }
 
-  __device__ void store_vectors(const Corner& at, T* d) const {
+  // All columns of few rows at once: by 64 columns of four rows it takes longer.
+  __device__ void store_rows(const Corner& at, T* d) const {
     constexpr int kPieces = kColumns / 8, kRows = 32 / kPieces;
-    const int row = lane_ / kPieces, column = lane_ % kPieces * 8;
-    if (row >= kRows || at.n + column >= at.n_end) return;
-    const T* from = staging_ + row * kPitch + column;
-    d += (at.m + row) * params_.d_row_stride + at.n + column;
+    const int row = lane_ / kPieces, piece = lane_ % kPieces;
+    if (row >= kRows || at.n + piece * 8 >= at.n_end) return;
+    const T* buffer = staging_.first + piece / 8 * staging_.stride;
+    d += (at.m + row) * params_.d_row_stride + at.n + piece * 8;
 #pragma unroll
-    for (int i = 0; i * kRows < 16; ++i) {
-      if (16 % kRows != 0 && row + i * kRows >= 16) break;
-      const uint4 piece = *reinterpret_cast<const uint4*>(from + i * kRows * kPitch);
-      if (at.m + row + i * kRows < at.m_end) *reinterpret_cast<uint4*>(d) = piece;
+    for (int i = 0; i < 16; i += kRows) {
+      if (16 % kRows != 0 && row + i >= 16) break;
+      const uint4 x =
+          *reinterpret_cast<const uint4*>(buffer + position(warp_ * 16 + row + i, piece % 8));
+      if (at.m + row + i < at.m_end) *reinterpret_cast<uint4*>(d) = x;
       d += kRows * params_.d_row_stride;
     }
   }
@@ -184,50 +201,49 @@ class WarpStore {
   __device__ void store_elements(const Corner& at, T* d) const {
     const int rows = at.m_end - at.m, columns = at.n_end - at.n;
     d += at.m * params_.d_row_stride + at.n * params_.d_col_stride;
+    const auto element = [&](int row, int column) {
+      const T* buffer = staging_.first + column / kBuffer * staging_.stride;
+      return buffer[position(warp_ * 16 + row, column / 8 % 8) + column % 8];
+    };
     if (params_.d_row_stride == 1) {
       const int row = lane_ % 16, first = lane_ / 16;
-      const T* from = staging_ + row * kPitch + first;
       if (row >= rows) return;
-      store_line<kColumns, 2>(d + row + first * params_.d_col_stride, params_.d_col_stride,
-                              columns - first,
-                              [&](int eight, int i) { return from[eight * 8 + i]; });
+      store_line<kColumns, 2>(
+          d + row + first * params_.d_col_stride, params_.d_col_stride, columns - first,
+          [&](int eight, int i) { return element(row, eight * 8 + i + first); });
       return;
     }
 #pragma unroll 1
     for (int column = lane_; column < min(columns, kColumns); column += 32) {
-      const T* from = staging_ + column;
       store_line<16, 1>(d + column * params_.d_col_stride, params_.d_row_stride, rows,
-                        [&](int eight, int i) { return from[(eight * 8 + i) * kPitch]; });
+                        [&](int eight, int i) { return element(eight * 8 + i, column); });
     }
   }
 
   const Params& params_;
   const float* bias_;
+  Staging<T> staging_;
   int warp_, lane_;
-  T *of_all_, *staging_;
 };
 
 // Columns of D that the first of two warpgroups finishes which share the k of a tile: stmatrix
 // takes 16 at once.
 constexpr int first_half(int columns) { return round_up(columns / 2, 16); }
 
-// What the functions below want to have of shared memory.
-template <typename T, int kColumns, int kSharers, int kFragments>
-constexpr int staging_bytes() {
-  constexpr int kStored = kSharers > 1 ? first_half(kColumns) : kColumns;
-  const int sums = kSharers > 1 ? kColumns / 8 * 128 * 16 : 0;
-  return sums + 4 * kFragments * WarpStore<T, kStored>::kBytes;
+// What add_and_store() wants to have of shared memory.
+template <typename T, int kColumns>
+constexpr int bytes_to_add_and_store() {
+  return kColumns / 8 * 128 * 16 + 2 * Staging<T>::buffers_of(first_half(kColumns)) *
+                                       Staging<T>::kElements * static_cast<int>(sizeof(T));
 }
 
 // acc: 64 rows of the tile, a warpgroup's, from the corner `at` on. `bias`: of these columns or,
-// bias_of_rows, rows. All have `staging`, which is free: the `fragment`-th part of it is theirs.
+// bias_of_rows, rows.
 template <typename T, int kColumns>
-__device__ inline void store(const Params& params, const float* bias, void* staging,
-                             float (&acc)[kColumns / 2], int fragment, const Corner& at, T* d) {
-  using Store = WarpStore<T, kColumns>;
+__device__ inline void store(const Params& params, const float* bias, const Staging<T>& staging,
+                             float (&acc)[kColumns / 2], const Corner& at, T* d) {
   const int row = threadIdx.x / 32 % 4 * 16;  // the warp's first
-  char* of_warps = static_cast<char*>(staging) + fragment * 4 * Store::kBytes;
-  Store(params, params.bias_of_rows ? bias + row : bias, of_warps)
+  WarpStore<T, kColumns>(params, params.bias_of_rows ? bias + row : bias, staging)
       .store(acc, {at.m + row, at.n, at.m_end, at.n_end}, d);
 }
 
@@ -251,21 +267,21 @@ __device__ inline void add_half(const Params& params, const float* bias, float4*
     sums[4 * j] = own[0] + x.x, sums[4 * j + 1] = own[1] + x.y;
     sums[4 * j + 2] = own[2] + x.z, sums[4 * j + 3] = own[3] + x.w;
   }
-  using Store = WarpStore<T, kOwn>;
-  constexpr int kBytes = WarpStore<T, first_half(kColumns)>::kBytes;
-  char* of_warps =
-      reinterpret_cast<char*>(mail + kColumns / 8 * 128) + threadIdx.x / 128 * 4 * kBytes;
-  Store(params, bias + (params.bias_of_rows ? warp * 16 : kFirst), of_warps)
+  constexpr int kElements = Staging<T>::kElements;
+  constexpr int kBuffers = Staging<T>::buffers_of(first_half(kColumns));
+  T* behind = reinterpret_cast<T*>(mail + kColumns / 8 * 128);
+  const Staging<T> staging{behind + threadIdx.x / 128 * kBuffers * kElements, kElements};
+  WarpStore<T, kOwn>(params, bias + (params.bias_of_rows ? warp * 16 : kFirst), staging)
       .store(sums, {tile.m + warp * 16, tile.n + kFirst, tile.m_end, tile.n_end}, d);
 }
 
-// acc: this warpgroup's part of the sums over k of the tile's 64 rows.
+// acc: this warpgroup's part of the sums over k of the tile's 64 rows. `shared` is free.
 template <typename T, int kColumns>
-__device__ inline void add_and_store(const Params& params, const float* bias, void* staging,
+__device__ inline void add_and_store(const Params& params, const float* bias, void* shared,
                                      float (&acc)[kColumns / 2], int warpgroup, const Corner& tile,
                                      T* d) {
   constexpr int kFirst = first_half(kColumns);
-  auto* mail = static_cast<float4*>(staging);
+  auto* mail = static_cast<float4*>(shared);
   if (warpgroup == 0) {
     add_half<T, kColumns, 0, kFirst>(params, bias, mail, acc, tile, d);
   } else {

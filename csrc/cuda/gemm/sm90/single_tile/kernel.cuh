@@ -19,6 +19,7 @@
 #include "cuda/ptx/wgmma.h"
 #include "cuda/shared_memory.h"
 #include "cuda/tile/cluster_reduction.cuh"
+#include "cuda/tile/compiled_apart.cuh"
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
 
@@ -67,14 +68,22 @@ struct SharedStorage {
   alignas(16) float bias[Tile::kBlockM > Tile::kBlockN ? Tile::kBlockM : Tile::kBlockN];
   alignas(1024) Stage<T, Tile> stages[Tile::kStages];
 
+  static_assert(Tile::kSharers > 1 || Staging<T>::buffers_of(Tile::kColumns) <= Tile::kStages);
   static constexpr int bytes_of(int chunks) {
-    using Storage = SharedStorage;
-    const int stages = chunks < Tile::kStages ? chunks : Tile::kStages;
-    const int used = stages * static_cast<int>(sizeof(Stage<T, Tile>));
-    constexpr int kStaging =
-        staging_bytes<T, Tile::kColumns, Tile::kSharers, Tile::kWarpgroups * Tile::kFragments>();
-    constexpr int kBefore = sizeof(Storage) - Tile::kStages * sizeof(Stage<T, Tile>);
-    return kBefore + (used > kStaging ? used : kStaging) + 1024;  // + alignment
+    constexpr int kStageBytes = sizeof(Stage<T, Tile>);
+    constexpr int kBefore = sizeof(SharedStorage) - Tile::kStages * kStageBytes;
+    constexpr int kNeeded = Tile::kSharers == 1
+                                ? Staging<T>::buffers_of(Tile::kColumns) * kStageBytes
+                                : bytes_to_add_and_store<T, Tile::kColumns>();
+    const int used = (chunks < Tile::kStages ? chunks : Tile::kStages) * kStageBytes;
+    return kBefore + (used > kNeeded ? used : kNeeded) + 1024;  // + alignment
+  }
+
+  // A buffer in each stage, where lie `rows` or, where warpgroups split the columns, `columns` that
+  // one warpgroup alone reads: it may write there as soon as it has read all.
+  __device__ Staging<T> staging(int rows, int columns) {
+    return {(Tile::kSplitsColumns ? stages[0].b + columns * kChunkK : stages[0].a + rows * kChunkK),
+            static_cast<int>(sizeof(stages[0]) / sizeof(T))};
   }
 };
 
@@ -100,25 +109,31 @@ __device__ inline BatchPosition batch_of(const Params& params, uint32_t index) {
 
 __device__ inline int chunks_of(const Params& params) { return (params.k + kChunkK - 1) / kChunkK; }
 
+// Of a plain product's part of K.
+__device__ inline int first_chunk_of_part(const Params& params) {
+  const int part = static_cast<int>(blockIdx.z);
+  return part * params.part_chunks + min(part, params.longer_parts);
+}
+__device__ inline int chunks_of_part(const Params& params) {
+  return params.part_chunks + (static_cast<int>(blockIdx.z) < params.longer_parts ? 1 : 0);
+}
+
 __device__ inline Place place_of(const Params& params) {
   const uint32_t row = params.rows_first ? blockIdx.x : blockIdx.y;
   const uint32_t column = params.rows_first ? blockIdx.y : blockIdx.x;
   Place place{static_cast<int>(row) * params.tile_m, static_cast<int>(column) * params.tile_n, 0,
               chunks_of(params)};
-  if (params.plain) return place;
+  if (params.plain) {
+    place.first_chunk = first_chunk_of_part(params);
+    place.chunks = chunks_of_part(params);
+    return place;
+  }
   uint32_t index = blockIdx.z;
   if (params.halves) {
     const int first = (place.chunks + 1) / 2;
     if (index % 2 != 0) place.first_chunk = first;
     place.chunks = index % 2 != 0 ? place.chunks - first : first;
     index /= 2;
-  } else if (params.parts > 1) {
-    const auto parts = static_cast<uint32_t>(params.parts);
-    const auto chunks = static_cast<uint32_t>(place.chunks);
-    const uint32_t first = index * chunks / parts;
-    place.first_chunk = static_cast<int>(first);
-    place.chunks = static_cast<int>((index + 1) * chunks / parts - first);
-    return place;
   }
   place.batch = batch_of(params, index);
   return place;
@@ -138,10 +153,7 @@ class Loader {
     const int k = (place_.first_chunk + chunk) * kChunkK;
     ptx::mbarrier_arrive_expect_tx(full(stage),
                                    (kMnMajor ? kRows : tile_rows()) * kChunkK * sizeof(T));
-    if (params_.plain) [[likely]] {  // by itself: the way to the first load is to be short
-      load_operand<kRows, kMnMajor, 1>(to(stage), map(), chunked(), full(stage), policy(), row(), k,
-                                       {0, 0}, 0);
-    } else if (sharers() == 1) {
+    if (sharers() == 1) {
       load_operand<kRows, kMnMajor, 1>(to(stage), map(), chunked(), full(stage), policy(), row(), k,
                                        batch(), 0);
     } else {
@@ -194,52 +206,133 @@ class Loader {
   const Place& place_;
 };
 
-// By a warp that asks for an operand: its loader_of_operand's stages, which are the same in every
-// pass over the pipeline, or it could not tell passes by their parity.
-template <typename T, typename Tile, typename Loader>
-__device__ inline void ask(SharedStorage<T, Tile>& smem, const Loader& loader,
-                           int loader_of_operand, int chunks, int sharers, bool halves) {
-  constexpr int kStages = Tile::kStages, kLoadersPerOperand = Tile::kLoadersPerOperand;
-  // Of a cluster only when all barriers stand.
-  const auto start = [&] {
-    ptx::griddep_wait();
-#pragma unroll
-    for (int i = 0; i < Tile::kFirst; ++i) {
-      const int stage = loader_of_operand + i * kLoadersPerOperand;
-      if (stage < chunks) loader.load(stage, stage);
-    }
-  };
-  if (ptx::elect_one()) {
-    // Barriers of its own, so that it waits for no other warp before its first loads.
-#pragma unroll
-    for (int i = 0; i < kStages; i += kLoadersPerOperand) {
-      if (kStages % kLoadersPerOperand == 0 || loader_of_operand + i < kStages)
-        ptx::mbarrier_init(loader.full(loader_of_operand + i), 1);
-    }
-    ptx::fence_mbarrier_init();
-    if (sharers == 1) [[likely]]
-      start();
+// The same where both operands lie along K and the product is plain: one code for A and B, since
+// what is short is fetched fast.
+template <typename T, typename Tile>
+class PlainLoader {
+ public:
+  __device__ PlainLoader(const Params& params, SharedStorage<T, Tile>& smem, bool of_b)
+      : map_(of_b ? &params.b : &params.a),
+        policy_(of_b ? params.b_policy : params.a_policy),
+        full_(smem.full[of_b]),
+        to_(of_b ? smem.stages[0].b : smem.stages[0].a) {
+    const uint32_t tile = of_b == params.rows_first ? blockIdx.y : blockIdx.x;
+    const int rows = of_b ? params.tile_n : params.tile_m;
+    row_ = static_cast<int>(tile) * rows;
+    k_ = first_chunk_of_part(params) * kChunkK;
+    bytes_ = static_cast<uint32_t>(rows) * kChunkK * sizeof(T);
   }
-  if (sharers > 1) [[unlikely]] {
-    __syncwarp();
+
+  __device__ uint64_t* full(int stage) const { return full_ + stage; }
+
+  __device__ void load(int stage, int chunk) const {
+    ptx::mbarrier_arrive_expect_tx(full(stage), bytes_);
+    ptx::tma_load_5d(to_ + stage * (sizeof(Stage<T, Tile>) / sizeof(T)), map_, full(stage), policy_,
+                     k_ + chunk * kChunkK, row_, 0, 0, 0);
+  }
+
+ private:
+  const CUtensorMap* map_;
+  uint64_t policy_;
+  uint64_t* full_;
+  T* to_;
+  int row_, k_;
+  uint32_t bytes_;
+};
+
+// Of warps that ask for an operand by turns, `turn` is this one's: its stages are the same in every
+// pass over the pipeline, or it could not tell passes by their parity. Their barriers, ...
+template <typename Tile, typename Loader>
+__device__ inline void init_full(const Loader& loader, int turn) {
+#pragma unroll
+  for (int i = 0; i < Tile::kStages; i += Tile::kLoadersPerOperand) {
+    if (Tile::kStages % Tile::kLoadersPerOperand == 0 || turn + i < Tile::kStages)
+      ptx::mbarrier_init(loader.full(turn + i), 1);
+  }
+  ptx::fence_mbarrier_init();
+}
+
+// ... the stages that it asks for before the CTA's threads have met, ...
+template <typename Tile, typename Loader>
+__device__ inline void load_first(const Loader& loader, int turn, int chunks) {
+  ptx::griddep_wait();
+#pragma unroll
+  for (int i = 0; i < Tile::kFirst; ++i) {
+    const int stage = turn + i * Tile::kLoadersPerOperand;
+    if (stage < chunks) loader.load(stage, stage);
+  }
+}
+
+// ... and the others.
+template <typename T, typename Tile, typename Loader>
+__device__ inline void load_rest(SharedStorage<T, Tile>& smem, const Loader& loader, int turn,
+                                 int chunks) {
+  int stage = turn + Tile::kFirst * Tile::kLoadersPerOperand, base = 0;
+  uint32_t parity = 1;
+#pragma unroll 1
+  while (base + stage < chunks) {
+    if (base > 0) ptx::mbarrier_wait(&smem.empty[stage], parity);
+    loader.load(stage, base + stage);
+    stage += Tile::kLoadersPerOperand;
+    if (stage >= Tile::kStages) stage = turn, base += Tile::kStages, parity ^= 1;
+  }
+}
+
+// Of the barriers that are not the loaders' own.
+template <typename T, typename Tile>
+__device__ inline void init_empty(SharedStorage<T, Tile>& smem, int sharers) {
+  for (uint64_t& empty : smem.empty) {
+    ptx::mbarrier_init(&empty, Tile::kWarpgroups / Tile::kSharers * sharers);
+  }
+  ptx::fence_mbarrier_init();
+}
+
+// Before the CTA's threads meet, where the product is not plain.
+template <typename T, typename Tile, bool kAMn, bool kBMn>
+__device__ inline void start(const Params& params, SharedStorage<T, Tile>& smem, int loader) {
+  const Place place = place_of(params);
+  const int sharers = params.cluster.size();
+  const bool halves = Tile::kHalves && params.halves;
+  const int turn = loader / kOperands;
+  const auto start_operand = [&](const auto& of_operand) {
+    init_full<Tile>(of_operand, turn);
+    if (sharers == 1) load_first<Tile>(of_operand, turn, place.chunks);
+  };
+  if (loader < 0) {
+    if (threadIdx.x == 0) {
+      if (halves) {
+        ptx::mbarrier_init(&smem.room, Tile::kWarpgroups);
+        ptx::mbarrier_init(&smem.received, 1);
+      }
+      init_empty(smem, sharers);
+    }
+  } else if (loader < Tile::kLoaders && ptx::elect_one()) {
+    if (loader % kOperands == 0) {
+      start_operand(Loader<T, Tile, false, kAMn>(params, smem, place));
+    } else {
+      start_operand(Loader<T, Tile, true, kBMn>(params, smem, place));
+    }
+  }
+  __syncwarp();
+  if (sharers > 1 || halves) {
     ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
-    if (ptx::elect_one()) start();
-  } else if (halves) [[unlikely]] {
-    __syncwarp();
-    ptx::cluster_arrive_relaxed();  // those that multiply wait for it
   }
-  ptx::named_barrier_sync_apart(kStarted, Tile::kThreads);
-  if (ptx::elect_one()) {
-    int stage = loader_of_operand + Tile::kFirst * kLoadersPerOperand, base = 0;
-    uint32_t parity = 1;
-#pragma unroll 1
-    while (base + stage < chunks) {
-      if (base > 0) ptx::mbarrier_wait(&smem.empty[stage], parity);
-      loader.load(stage, base + stage);
-      stage += kLoadersPerOperand;
-      if (stage >= kStages) stage = loader_of_operand, base += kStages, parity ^= 1;
-    }
+}
+
+// By one thread of a loader, after that.
+template <typename T, typename Tile, bool kAMn, bool kBMn>
+__device__ inline void load(const Params& params, SharedStorage<T, Tile>& smem, int loader) {
+  const Place place = place_of(params);
+  const int turn = loader / kOperands;
+  const auto load_operand = [&](const auto& of_operand) {
+    if (params.cluster.size() > 1) load_first<Tile>(of_operand, turn, place.chunks);
+    load_rest(smem, of_operand, turn, place.chunks);
+  };
+  if (loader % kOperands == 0) {
+    load_operand(Loader<T, Tile, false, kAMn>(params, smem, place));
+  } else {
+    load_operand(Loader<T, Tile, true, kBMn>(params, smem, place));
   }
 }
 
@@ -355,43 +448,41 @@ __global__ void __launch_bounds__(Tile::kLaunched, 1)
   auto& smem = *reinterpret_cast<SharedStorage<T, Tile>*>(
       raw + (1024 - ptx::smem_address(raw) % 1024) % 1024);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  const int sharers = params.cluster.size();
-  const bool halves = Tile::kHalves && params.halves;
-  const Place place = place_of(params);
-  const int chunks = place.chunks;
-  ptx::griddep_launch_dependents();
-  if (const int loader = warp - Tile::kWarpgroups * 4; loader >= 0) {
+  const int loader = warp - Tile::kWarpgroups * 4;  // below 0: it multiplies
+  // From a cold cache every line of instructions and of parameters that is read before the first
+  // loads delays them, whichever warp reads it. So these come first, and the other warps wait, but
+  // for one that has fetched what the loads need next.
+  const bool plain = !kAMn && !kBMn && params.plain;
+  const PlainLoader<T, Tile> of_plain(params, smem, loader % kOperands != 0);
+  if (plain && warp == 0 && ptx::elect_one()) {
+    ptx::prefetch_tensormap(&params.a);
+    ptx::prefetch_tensormap(&params.b);
+  }
+  if (plain && loader >= 0 && loader < Tile::kLoaders && ptx::elect_one()) {
+    const int turn = loader / kOperands;
+    init_full<Tile>(of_plain, turn);
+    load_first<Tile>(of_plain, turn, chunks_of_part(params));
+    if (loader == 0) init_empty(smem, 1);
+  }
+  __syncwarp();
+  if (compiled_apart(!plain)) [[unlikely]] start<T, Tile, kAMn, kBMn>(params, smem, loader);
+  ptx::named_barrier_sync(kStarted, Tile::kLaunched);
+  if (loader >= 0) {
     if constexpr (Tile::kMovesRegisters) {
       ptx::setmaxnreg_dec<Tile::kLoaderRegisters>();
       if (loader >= Tile::kLoaders) return;
     }
-    const int loader_of_operand = Tile::kLoadersPerOperand == 1 ? 0 : loader / kOperands;
-    if (loader % kOperands == 0) {
-      const Loader<T, Tile, false, kAMn> of_a(params, smem, place);
-      ask(smem, of_a, loader_of_operand, chunks, sharers, halves);
-    } else {
-      const Loader<T, Tile, true, kBMn> of_b(params, smem, place);
-      ask(smem, of_b, loader_of_operand, chunks, sharers, halves);
-    }
+    if (!ptx::elect_one()) return;
+    if (plain) load_rest(smem, of_plain, loader / kOperands, chunks_of_part(params));
+    if (compiled_apart(!plain)) load<T, Tile, kAMn, kBMn>(params, smem, loader);
     return;
   }
   if constexpr (Tile::kMovesRegisters) ptx::setmaxnreg_inc<Tile::kMultiplierRegisters>();
-  if (warp == 0 && ptx::elect_one()) {
-    for (uint64_t& empty : smem.empty) {
-      ptx::mbarrier_init(&empty, Tile::kWarpgroups / Tile::kSharers * sharers);
-    }
-    if (halves) {
-      ptx::mbarrier_init(&smem.room, Tile::kWarpgroups);
-      ptx::mbarrier_init(&smem.received, 1);
-    }
-    ptx::fence_mbarrier_init();
-  }
-  if (sharers > 1 || halves) [[unlikely]] {
-    __syncwarp();
-    ptx::cluster_arrive_relaxed();
-    ptx::cluster_wait();
-  }
-  ptx::named_barrier_sync_apart(kStarted, Tile::kThreads);  // the loaders come from elsewhere
+  ptx::griddep_launch_dependents();
+  const int sharers = params.cluster.size();
+  const bool halves = Tile::kHalves && params.halves;
+  const Place place = place_of(params);
+  const int chunks = place.chunks;
   if (params.bias != nullptr) [[unlikely]] {
     ptx::griddep_wait();  // it may be what the kernel before writes
     const T* bias = static_cast<const T*>(params.bias);
@@ -412,8 +503,11 @@ __global__ void __launch_bounds__(Tile::kLaunched, 1)
   if (halves) [[unlikely]]
     half.add(smem, chunks_of(params), warpgroup, acc[0]);
   ptx::griddep_wait();  // D may be what the kernel before reads
-  // All has been read: there is room.
-  ptx::named_barrier_sync(kMultipliers, Tile::kWarpgroups * kWarpgroup);
+  // For the bias and, of those that share the k of a tile, the stages of both. Sums of the other
+  // half of K have been read, too.
+  if (Tile::kSharers > 1 || params.bias != nullptr || halves) {
+    ptx::named_barrier_sync(kMultipliers, Tile::kWarpgroups * kWarpgroup);
+  }
   if (halves && !half.finishes(warpgroup)) return;
   T* d = static_cast<T*>(params.d) + place.batch.inner * params.d_batch_stride[0] +
          place.batch.outer * params.d_batch_stride[1];
@@ -422,14 +516,13 @@ __global__ void __launch_bounds__(Tile::kLaunched, 1)
   if constexpr (Tile::kSharers == 1) {
 #pragma unroll
     for (int i = 0; i < Tile::kFragments; ++i) {
-      const int fragment = warpgroup * Tile::kFragments + i;
-      const int row = 64 * (Tile::kSplitsColumns ? i : fragment);
+      const int row = 64 * (Tile::kSplitsColumns ? i : warpgroup * Tile::kFragments + i);
       const int column = Tile::kSplitsColumns ? warpgroup * Tile::kColumns : 0;
       const Corner at{corner.m + row, corner.n + column, corner.m_end,
                       Tile::kSplitsColumns ? min(corner.n_end, corner.n + column + Tile::kColumns)
                                            : corner.n_end};
       store<T, Tile::kColumns>(params, smem.bias + (params.bias_of_rows ? row : column),
-                               smem.stages, acc[i], fragment, at, d);
+                               smem.staging(row, column), acc[i], at, d);
     }
   } else {
     add_and_store<T, Tile::kBlockN>(params, smem.bias, smem.stages, acc[0], warpgroup, corner, d);

@@ -49,17 +49,19 @@ Status launch(const GemmProblem& given, const Config& config, void* workspace,
   params.bias = p.bias, params.bias_stride = p.bias_stride;
   params.bias_of_rows = config.swapped;
   params.activation = p.activation;
-  params.parts = are_halves(*config.shape, config.splits) ? 1 : config.splits;
-  params.plain_end = params.vector_store && p.bias == nullptr &&
-                     p.activation == Activation::kNone && params.parts == 1;
+  params.halves = are_halves(*config.shape, config.splits);
+  params.parts = params.halves ? 1 : config.splits;
+  const int chunks = ceil_div(params.k, kChunkK);
+  params.part_chunks = chunks / params.parts, params.longer_parts = chunks % params.parts;
+  params.plain_end =
+      p.bias == nullptr && p.activation == Activation::kNone && params.parts == 1;
   params.a_chunked = a_mn && p.m % kSwizzleElements == 0;
   params.b_chunked = b_mn && p.n % kSwizzleElements == 0 && config.tile_n % kSwizzleElements == 0;
   params.cluster = config.clusters;
   params.share_rows = params.cluster.along_n > 1 ? config.tile_m / params.cluster.along_n
                                                  : config.tile_n / params.cluster.along_m;
   params.rows_first = p.m < p.n;  // those of the larger operand
-  params.halves = are_halves(*config.shape, config.splits);
-  params.plain = !params.batched && params.cluster.size() == 1 && config.splits == 1;
+  params.plain = !params.batched && params.cluster.size() == 1 && !params.halves;
   const bool encoded = encode_operand(&params.a, p,
                                       {p.a.data, p.m, p.a.row_stride, p.a.col_stride, a_batch, a_mn,
                                        params.a_chunked, config.tile_m, params.cluster.along_n}) &&
