@@ -16,7 +16,6 @@
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/mma_sm80.h"
 #include "cuda/shared_memory.h"
-#include "cuda/tile/compiled_apart.cuh"
 #include "cuda/tile/convert.cuh"
 #include "cuda/w4a16/sm90/register_resident/params.h"
 #include "cuda/w4a16/sm90/skinny/dequant.cuh"
@@ -136,15 +135,12 @@ __device__ __forceinline__ void reduce(const Params& p, const float* sums) {
     float y = (part[0] + part[1]) + (part[2] + part[3]);
     y *= 1.0f / Codes<T>::kUnit / ((own & 8) == 0 ? 1.0f : Codes<T>::kUpper);
     if (column >= p.n) continue;
-    T* to = reinterpret_cast<T*>(p.d) + row * p.d_row_stride + column * p.d_col_stride;
-    const bool plain = p.bias == nullptr && p.activation == Activation::kNone;
-    if (plain) *to = round_to<T>(y);
-    if (compiled_apart(!plain)) {
-      if (p.bias != nullptr) {
-        y += scale_to_float(p.bias[column * p.bias_stride], std::is_same_v<T, __nv_bfloat16>);
-      }
-      *to = round_to<T>(activate(p.activation, y));
+    if (p.bias != nullptr) {
+      y += scale_to_float(p.bias[column * p.bias_stride], std::is_same_v<T, __nv_bfloat16>);
     }
+    if (p.activation != Activation::kNone) [[unlikely]]
+      y = activate(p.activation, y);
+    reinterpret_cast<T*>(p.d)[row * p.d_row_stride + column * p.d_col_stride] = round_to<T>(y);
   }
 }
 
