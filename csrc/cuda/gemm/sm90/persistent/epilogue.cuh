@@ -16,9 +16,9 @@ namespace xgemm::cuda::gemm::sm90::persistent {
 
 // A box is [64, kColumns] of D, or of a D that is column-major the transpose of that.
 //
-// Two steps, so that the slow one runs under the next tile's wgmmas: take() packs the finished values
-// into half the registers; store() writes one box of columns, through shared memory and
-// by TMA, or element by element where D does not suit TMA.
+// Two steps, so that the slow one runs under the next tile's wgmmas: take() packs the finished
+// values into half the registers; store() writes one box of columns, through shared memory and by
+// TMA, or element by element where D does not suit TMA.
 template <typename T, int kBlockN>
 class Epilogue {
  public:

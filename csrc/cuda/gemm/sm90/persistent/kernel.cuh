@@ -106,8 +106,8 @@ class Producer {
       return;
     }
     load_operand<kBlockM, kAMn, 1>(smem_.a[stage], &params_.a, params_.a_chunked,
-                                   &smem_.full[stage], policy(params_.a_evict_first), tile_.m, k_tile * kBlockK,
-                                   position(params_.a_batched), 0);
+                                   &smem_.full[stage], policy(params_.a_evict_first), tile_.m,
+                                   k_tile * kBlockK, position(params_.a_batched), 0);
   }
 
   __device__ void load_b(int k_tile, int stage) {
@@ -135,8 +135,9 @@ class Producer {
   template <int kSharers, bool kToAll>
   __device__ void load_share_of_b(int k_tile, int stage, int share) {
     load_operand<Config::kBlockN, kBMn, kSharers, kToAll>(
-        smem_.b[stage], &params_.b, params_.b_chunked, &smem_.full[stage], policy(params_.b_evict_first),
-        tile_.n, k_tile * kBlockK - shift(), position(params_.b_batched), share);
+        smem_.b[stage], &params_.b, params_.b_chunked, &smem_.full[stage],
+        policy(params_.b_evict_first), tile_.n, k_tile * kBlockK - shift(),
+        position(params_.b_batched), share);
   }
 
   static __device__ uint64_t policy(bool evict_first) {
@@ -277,9 +278,8 @@ __device__ inline void consume(const Params& params, SharedStorage<T, Config>& s
         if (!more) {
           // No load follows: there is room where A was.
           const bool half = params.pair && !params.shares_b && segment.count < params.k_tiles;
-          epilogue.template store_all<kBlockM * kBlockK>(a, half ? reduction.first_box() : 0,
-                                                         half ? reduction.end_box()
-                                                              : reduction.kBoxes);
+          epilogue.template store_all<kBlockM * kBlockK>(
+              a, half ? reduction.first_box() : 0, half ? reduction.end_box() : reduction.kBoxes);
         }
       }
       apart = compiled_apart(!finished);
@@ -337,8 +337,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
   } else {
     ptx::setmaxnreg_inc<232>();
     ptx::griddep_launch_dependents();
-    consume<T, Config, kAMn, kBMn>(params, smem, cta_rank, warpgroup - 1,
-                                   threadIdx.x % kWarpgroup);
+    consume<T, Config, kAMn, kBMn>(params, smem, cta_rank, warpgroup - 1, threadIdx.x % kWarpgroup);
   }
 #endif
 }

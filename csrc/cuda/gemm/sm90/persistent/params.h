@@ -40,7 +40,8 @@ struct Params {
   // else they walk alone, but for the last tile, of which they take half of K each.
   bool pair, shares_b;
   bool batched;
-  bool a_shifted;  // A is read shifted (shifted.h): `a` are its heads then, `a_of` each residue's rows
+  bool a_shifted;  // A is read shifted (shifted.h): `a` are its heads then, `a_of` each residue's
+                   // rows
   bool a_chunked, b_chunked;
   bool a_evict_first, b_evict_first;  // from L2, else kEvictNormal
 
@@ -51,16 +52,16 @@ struct Params {
   // By dimension of the batch, the inner one first: else the operand is the same all along it.
   bool a_batched[2], b_batched[2];
   int a_shift, a_shift_step;  // of the first row, and from one to the next
-  bool tma_store;   // else D is written element by element
-  bool transposed;  // TMA stores columns of D, which are contiguous
-  bool plain_end;   // no bias, no activation
+  bool tma_store;             // else D is written element by element
+  bool transposed;            // TMA stores columns of D, which are contiguous
+  bool plain_end;             // no bias, no activation
   Activation activation;
 
   // 5-D: inner, outer, chunk, and two dimensions of the batch. Where an operand is chunked
   // (MN-major, its extent a multiple of 64) inner runs over a chunk and chunk over the rest; else
   // chunk has an extent of 1.
   alignas(128) CUtensorMap a, b;
-  CUtensorMap d;  // 4-D: inner, outer, and two dimensions of the batch
+  CUtensorMap d;                             // 4-D: inner, outer, and two dimensions of the batch
   const void* bias;                          // or null
   int64_t bias_row_stride, bias_col_stride;  // one of them 0
   void* d_data;                              // for !tma_store, strides in elements

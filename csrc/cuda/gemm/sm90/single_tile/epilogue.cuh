@@ -22,8 +22,8 @@ struct Corner {
   int m, n, m_end, n_end;
 };
 
-// Where a warpgroup's 64 rows of D wait for threads that write 16 bytes each of few lines of memory:
-// buffers of 64 columns, `stride` elements apart.
+// Where a warpgroup's 64 rows of D wait for threads that write 16 bytes each of few lines of
+// memory: buffers of 64 columns, `stride` elements apart.
 template <typename T>
 struct Staging {
   static constexpr int kColumns = 64, kElements = 64 * kColumns;

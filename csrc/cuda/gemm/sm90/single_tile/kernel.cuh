@@ -465,7 +465,8 @@ __global__ void __launch_bounds__(Tile::kLaunched, 1)
     if (loader == 0) init_empty(smem, 1);
   }
   __syncwarp();
-  if (compiled_apart(!plain)) [[unlikely]] start<T, Tile, kAMn, kBMn>(params, smem, loader);
+  if (compiled_apart(!plain)) [[unlikely]]
+    start<T, Tile, kAMn, kBMn>(params, smem, loader);
   ptx::named_barrier_sync(kStarted, Tile::kLaunched);
   if (loader >= 0) {
     if constexpr (Tile::kMovesRegisters) {

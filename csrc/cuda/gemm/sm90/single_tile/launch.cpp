@@ -53,8 +53,7 @@ Status launch(const GemmProblem& given, const Config& config, void* workspace,
   params.parts = params.halves ? 1 : config.splits;
   const int chunks = ceil_div(params.k, kChunkK);
   params.part_chunks = chunks / params.parts, params.longer_parts = chunks % params.parts;
-  params.plain_end =
-      p.bias == nullptr && p.activation == Activation::kNone && params.parts == 1;
+  params.plain_end = p.bias == nullptr && p.activation == Activation::kNone && params.parts == 1;
   params.a_chunked = a_mn && p.m % kSwizzleElements == 0;
   params.b_chunked = b_mn && p.n % kSwizzleElements == 0 && config.tile_n % kSwizzleElements == 0;
   params.cluster = config.clusters;

@@ -20,11 +20,11 @@ struct Params {
   int k;
   // Of a part of K; the first longer_parts have one more. All of K where it is one.
   int part_chunks, longer_parts;
-  Clusters cluster;   // one of both is 1, the other a power of 2
-  int share_rows;     // of a tile that a cluster shares and that lies along K, for one CTA to load
-  bool plain;         // neither batched nor in clusters: the grid's third dimension is parts of K
-  bool halves;        // two CTAs of a cluster have half of K each
-  bool rows_first;    // neighbouring CTAs have the same columns of D, not the same rows
+  Clusters cluster;  // one of both is 1, the other a power of 2
+  int share_rows;    // of a tile that a cluster shares and that lies along K, for one CTA to load
+  bool plain;        // neither batched nor in clusters: the grid's third dimension is parts of K
+  bool halves;       // two CTAs of a cluster have half of K each
+  bool rows_first;   // neighbouring CTAs have the same columns of D, not the same rows
   bool a_chunked, b_chunked;
   bool batched, a_batched[2], b_batched[2];
   alignas(64) void* d;

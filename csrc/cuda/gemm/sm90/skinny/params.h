@@ -14,7 +14,7 @@ namespace xgemm::cuda::gemm::sm90::skinny {
 // First what the first loads wait for: a line of parameters that no warp of an SM has read before,
 // 64 bytes, takes 700 cycles to come.
 struct Params {
-  uint64_t wide_policy, narrow_policy;       // L2's
+  uint64_t wide_policy, narrow_policy;  // L2's
   int wide_extent, narrow_extent, k, batch;
   int rows;                                  // of W in a tile, a multiple of 8
   int stages;                                // of the pipeline

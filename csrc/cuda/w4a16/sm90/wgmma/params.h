@@ -18,15 +18,15 @@ struct Params {
   // First what the first load of W waits for: a line of parameters that no warp of an SM has read
   // before, 64 bytes, takes 700 cycles to come.
   const uint8_t* weight;
-  int64_t row_bytes;  // of qweight
+  int64_t row_bytes;       // of qweight
   uint64_t weight_policy;  // L2's
-  int unit_bytes;     // of the packed layout
-  int weight_rows;    // of qweight
-  int units;          // of K
-  uint32_t tiles;     // row_tiles * column_groups
-  int row_tiles;      // a cluster takes a tile of `sharers` times the columns
-  int clusters;       // of the grid; set by launch_f16 and launch_bf16
-  int sharers;        // CTAs that read the same X, by multicast: 1 << sharers_shift
+  int unit_bytes;          // of the packed layout
+  int weight_rows;         // of qweight
+  int units;               // of K
+  uint32_t tiles;          // row_tiles * column_groups
+  int row_tiles;           // a cluster takes a tile of `sharers` times the columns
+  int clusters;            // of the grid; set by launch_f16 and launch_bf16
+  int sharers;             // CTAs that read the same X, by multicast: 1 << sharers_shift
   uint8_t sharers_shift, split_shift;  // 1 << split_shift CTAs of a cluster share K
   // Clusters take equal ranges of all tiles' units, where they begin and end within a tile, too.
   // What is not the beginning of a tile's K is left in `partials`, a CTA's sums of a tile each, for
