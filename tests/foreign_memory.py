@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from foreign import gptq_config
+from prepared import run_script
 from safetensors.torch import save_file
 from transformers import LlamaConfig
 
@@ -88,10 +86,14 @@ def _write(
 
 
 _SCRIPT = """
-import sys, threading, time
+import ctypes, sys, threading, time
 import torch
 
 torch.set_num_threads(1)
+# malloc gives back what is freed at once: the peak is that of live tensors, in every run
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
+for option, value in ((M_MMAP_THRESHOLD, 65536), (M_ARENA_MAX, 1)):
+    assert ctypes.CDLL(None).mallopt(option, value) == 1
 first, work, *argv = sys.argv[1:]
 
 def anonymous():  # bytes of memory that no file backs
@@ -122,9 +124,7 @@ def peak_memory(first: str, work: str, *argv: object) -> tuple[int, int]:
     first, work: Python, of a process of its own; first is run before, for what is imported on the
         way. argv: what both find in `argv`.
     """
-    command = [sys.executable, "-c", _SCRIPT, first, work, *map(str, argv)]
-    # malloc gives back what is freed at once: the peak is that of live tensors, in every run
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
-    found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    found = run_script(_SCRIPT, first, work, *argv)
+    assert found.returncode == 0, found.stderr
     peak, result = map(int, found.stdout.split()[-2:])
     return peak, result
