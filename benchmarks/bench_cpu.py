@@ -113,6 +113,9 @@ def find_blas() -> list[Blas]:
     found = []
     for variable in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
         os.environ.pop(variable, None)  # they would choose another machine's kernels
+    # A thread without work waits in a loop for 2^20 clocks instead of 2^26 and more: in another
+    # library's turn, at real-time priority, it would keep that one's thread from running.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
     try:
         import scipy_openblas32  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
@@ -328,6 +331,7 @@ class RealTime:
     PRIORITY = 50
     BURST_SECONDS, REST_SECONDS = 0.3, 0.1
     SLEEP_SECONDS = 0.04  # until the threads of torch, OpenBLAS and BLIS no longer wait in a loop
+    WARM_SECONDS = 0.02  # until clocks and caches are again as they are without a pause
 
     def __init__(self, threads: int) -> None:
         self._pause = self.SLEEP_SECONDS if threads > 1 else 0.0
@@ -336,15 +340,21 @@ class RealTime:
     @contextmanager
     def turn(self, name: str, call: Call) -> Iterator[None]:
         pool = name if name in ("OpenBLAS", "BLIS") else "torch"
-        if pool != self._pool:
+        warm = 0.0
+        if pool != self._pool and self._pause > 0:
             time.sleep(self._pause)
+            warm = self.WARM_SECONDS
         elif time.perf_counter() - self._rested > self.BURST_SECONDS:
             time.sleep(self.REST_SECONDS)
             self._rested = time.perf_counter()
+            warm = self.WARM_SECONDS
         self._pool = pool
         self._schedule(os.SCHED_FIFO, self.PRIORITY)
         try:
+            start = time.perf_counter()
             call()  # wakes the threads
+            while time.perf_counter() - start < warm:
+                call()
             yield
         finally:
             self._schedule(os.SCHED_OTHER, 0)

@@ -343,6 +343,7 @@ def test_cpu_samples_at_real_time_priority(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(os, "listdir", lambda path: ["7"])
     monkeypatch.setattr(time, "sleep", lambda seconds: events.append("sleep"))
     realtime = names["RealTime"](2)
+    realtime.WARM_SECONDS = 0.0
     for name in ("xgemm", "torch", "OpenBLAS"):
         with realtime.turn(name, partial(events.append, "call")):
             events.append("sample")
