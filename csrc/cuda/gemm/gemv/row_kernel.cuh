@@ -38,9 +38,8 @@ __global__ void __launch_bounds__(kRowWarps * 32 / kNarrow, 4)
   const int row = blockIdx.x * kNarrow, at = warp * kStepK + lane * 8;
   const uint32_t batch = params.first_batch + blockIdx.z;
   // What is the same for all threads first: it takes one instruction each then.
-  const auto* w = static_cast<const uint16_t*>(params.w);
-  const auto* x = static_cast<const uint16_t*>(params.x);
-  if (batch > 0) w += batch * params.batch[0].w, x += batch * params.batch[0].x;
+  const auto* w = static_cast<const uint16_t*>(params.w) + batch * params.batch[0].w;
+  const auto* x = static_cast<const uint16_t*>(params.x) + batch * params.batch[0].x;
   const uint16_t *w_rows[kNarrow], *x_rows[kNarrow];
 #pragma unroll
   for (int i = 0; i < kNarrow; ++i) {

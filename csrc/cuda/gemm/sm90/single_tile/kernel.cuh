@@ -263,12 +263,21 @@ __device__ inline void load_first(const Loader& loader, int turn, int chunks) {
   }
 }
 
-// ... and the others.
+// ... or all stages, ...
+template <typename Tile, typename Loader>
+__device__ inline void load_all_stages(const Loader& loader, int turn, int chunks) {
+  ptx::griddep_wait();
+#pragma unroll 1
+  for (int stage = turn; stage < min(chunks, Tile::kStages); stage += Tile::kLoadersPerOperand) {
+    loader.load(stage, stage);
+  }
+}
+
+// ... and the others, from `stage` of the pass that begins with chunk `base` on.
 template <typename T, typename Tile, typename Loader>
 __device__ inline void load_rest(SharedStorage<T, Tile>& smem, const Loader& loader, int turn,
-                                 int chunks) {
-  int stage = turn + Tile::kFirst * Tile::kLoadersPerOperand, base = 0;
-  uint32_t parity = 1;
+                                 int chunks, int stage, int base) {
+  uint32_t parity = base == 0 ? 1 : 0;
 #pragma unroll 1
   while (base + stage < chunks) {
     if (base > 0) ptx::mbarrier_wait(&smem.empty[stage], parity);
@@ -296,7 +305,7 @@ __device__ inline void start(const Params& params, SharedStorage<T, Tile>& smem,
   const int turn = loader / kOperands;
   const auto start_operand = [&](const auto& of_operand) {
     init_full<Tile>(of_operand, turn);
-    if (sharers == 1) load_first<Tile>(of_operand, turn, place.chunks);
+    if (sharers == 1) load_all_stages<Tile>(of_operand, turn, place.chunks);
   };
   if (loader < 0) {
     if (threadIdx.x == 0) {
@@ -326,8 +335,8 @@ __device__ inline void load(const Params& params, SharedStorage<T, Tile>& smem, 
   const Place place = place_of(params);
   const int turn = loader / kOperands;
   const auto load_operand = [&](const auto& of_operand) {
-    if (params.cluster.size() > 1) load_first<Tile>(of_operand, turn, place.chunks);
-    load_rest(smem, of_operand, turn, place.chunks);
+    if (params.cluster.size() > 1) load_all_stages<Tile>(of_operand, turn, place.chunks);
+    load_rest(smem, of_operand, turn, place.chunks, turn, Tile::kStages);
   };
   if (loader % kOperands == 0) {
     load_operand(Loader<T, Tile, false, kAMn>(params, smem, place));
@@ -474,7 +483,10 @@ __global__ void __launch_bounds__(Tile::kLaunched, 1)
       if (loader >= Tile::kLoaders) return;
     }
     if (!ptx::elect_one()) return;
-    if (plain) load_rest(smem, of_plain, loader / kOperands, chunks_of_part(params));
+    if (plain) {
+      const int turn = loader / kOperands, first = turn + Tile::kFirst * Tile::kLoadersPerOperand;
+      load_rest(smem, of_plain, turn, chunks_of_part(params), first, 0);
+    }
     if (compiled_apart(!plain)) load<T, Tile, kAMn, kBMn>(params, smem, loader);
     return;
   }

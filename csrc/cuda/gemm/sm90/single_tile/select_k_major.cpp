@@ -26,6 +26,7 @@ constexpr double kCyclesPerUs = 1811;  // at which tensor cores are busy all the
 // Above what the memory gives: part of the bytes' time lies under the launch and the first stages.
 constexpr double kMemoryBytesPerUs = 11.73e6;
 constexpr double kL2BytesPerUs = 30.6e6;      // for all SMs
+constexpr double kMostL2BytesPerUs = 15e6;    // where a product asks for nothing else
 constexpr double kWaveUs = 3.97;              // of a wave after the first one
 constexpr double kStoreBytesPerCycle = 15.2;  // of a tile of D, that an SM writes to L2
 // An SM takes in 64 bytes a cycle. A stage whose bytes take longer than its products waits for a
@@ -159,7 +160,8 @@ class Side {
     const double l2_us = static_cast<double>(c.rows * c.columns) * from_l2 *
                          static_cast<double>(chunks_) * kLineBytes / l2_bytes_per_us_;
     const double overlapped =
-        std::sqrt(multiply_us * multiply_us + memory_us_ * memory_us_ + l2_us * l2_us);
+        std::max(std::sqrt(multiply_us * multiply_us + memory_us_ * memory_us_ + l2_us * l2_us),
+                 l2_us * kL2BytesPerUs / kMostL2BytesPerUs);
     const double waves_us = kWaveUs * (static_cast<double>(waves) - 1);
     // (Parts of K leave sums instead, and each of two CTAs with halves of it stores half of a
     // tile.)
