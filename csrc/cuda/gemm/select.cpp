@@ -54,13 +54,6 @@ constexpr int64_t kMinForTiles = 264;
 // But where D is small and K long: it alone cuts K into four and eight parts (60 products take 0.90
 // of the time).
 constexpr int64_t kSmallOutput = 160 * 1024, kLongK = 4000;
-// What other kernels take by their own estimates, in the measure of single_tile::select_k_major
-// where that has one (fitted with its constants): a factor, and microseconds more.
-struct Measure {
-  double factor, more_us;
-  double of(double us) const { return factor * us + more_us; }
-};
-constexpr Measure kPersistentOfKMajor{0.93, 1.4}, kSkinnyOfKMajor{1.07, 1.5}, kOwn{1, 0};
 bool suits_skinny_kernel(const GemmProblem& p) {
   if (std::min(p.m, p.n) < kMinForTiles) return true;
   return p.m * p.n * batch_of(p) <= kSmallOutput && p.k >= kLongK;
@@ -69,18 +62,8 @@ bool suits_skinny_kernel(const GemmProblem& p) {
 // The kernels that read by TMA, for a problem that it can read.
 std::optional<Scored<Choice>> select_tma(const GemmProblem& p, const DeviceInfo& device,
                                          Listing<Choice>* listing) {
-  const bool k_major = sm90::single_tile::suits_k_major(p);
-  const auto measured = [&](const auto& select, const Measure& measure) {
-    const size_t first = choose::size_of(listing);
-    auto best = select(p, device, listing);
-    choose::adjust(&best, listing, first,
-                   [&](Choice&, Estimate& estimate) { estimate.us = measure.of(estimate.us); });
-    return best;
-  };
-  auto best = measured(sm90::persistent::select, k_major ? kPersistentOfKMajor : kOwn);
-  if (suits_skinny_kernel(p)) {
-    best = faster(best, measured(sm90::skinny::select, k_major ? kSkinnyOfKMajor : kOwn));
-  }
+  std::optional<Scored<Choice>> best = sm90::persistent::select(p, device, listing);
+  if (suits_skinny_kernel(p)) best = faster(best, sm90::skinny::select(p, device, listing));
   return faster(best, sm90::single_tile::select(p, device, listing));
 }
 
