@@ -248,6 +248,28 @@ class Consumer {
   int previous_ = 0;
 };
 
+// What most tiles do without: the sums of other parts of K, bias and activation.
+template <typename T, typename Config>
+__device__ __forceinline__ void finish_sums(const Params& params,
+                                            const Scheduler<Config>& scheduler,
+                                            const ClusterReduction<T, Config>& reduction,
+                                            const Epilogue<T, Config::kBlockN>& epilogue,
+                                            Segment* segment, float (&acc)[Config::kBlockN / 2],
+                                            int cta_rank, int index, int thread) {
+  if (__any_sync(~0u, segment->count < params.k_tiles)) {
+    const StreamKFixup<Config> fixup(params, cta_rank, index, thread);
+    if (params.pair && !params.shares_b) {
+      reduction.add_up(acc);
+    } else if (__any_sync(~0u, segment->first > 0)) {
+      fixup.leave(acc, scheduler.walker());
+      segment->m = params.m;  // beyond the end: another cluster stores the tile
+    } else {
+      fixup.complete(acc, segment->end, scheduler.walker());
+    }
+  }
+  epilogue.finish(acc, segment->m + index * 64, segment->n);
+}
+
 template <typename T, typename Config, bool kAMn, bool kBMn>
 __device__ inline void consume(const Params& params, SharedStorage<T, Config>& smem, int cta_rank,
                                int index, int thread) {
@@ -266,10 +288,9 @@ __device__ inline void consume(const Params& params, SharedStorage<T, Config>& s
   bool more = __any_sync(~0u, scheduler.next(&segment));
   while (more) {
     consumer.accumulate(acc, segment.count, epilogue);
-    // What most tiles need is in front of what the others do first, and so is there when the
-    // instruction cache is cold.
-    bool finished = __any_sync(~0u, params.plain_end && segment.count == params.k_tiles);
-    bool apart;
+    // The code of most tiles is in front of finish_sums(), and so is there when the instruction
+    // cache is cold: other tiles come to it in a second turn.
+    bool finished = __any_sync(~0u, params.plain_end && segment.count == params.k_tiles), apart;
     do {
       if (finished) {
         epilogue.take(acc, segment.m + index * 64, segment.n, segment.batch);
@@ -284,18 +305,7 @@ __device__ inline void consume(const Params& params, SharedStorage<T, Config>& s
       }
       apart = compiled_apart(!finished);
       if (apart) {
-        if (__any_sync(~0u, segment.count < params.k_tiles)) {
-          const StreamKFixup<Config> fixup(params, cta_rank, index, thread);
-          if (params.pair && !params.shares_b) {
-            reduction.add_up(acc);
-          } else if (__any_sync(~0u, segment.first > 0)) {
-            fixup.leave(acc, scheduler.walker());
-            segment.m = params.m;  // beyond the end: another cluster stores the tile
-          } else {
-            fixup.complete(acc, segment.end, scheduler.walker());
-          }
-        }
-        epilogue.finish(acc, segment.m + index * 64, segment.n);
+        finish_sums(params, scheduler, reduction, epilogue, &segment, acc, cta_rank, index, thread);
         finished = true;
       }
     } while (apart);
