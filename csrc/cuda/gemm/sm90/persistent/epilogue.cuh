@@ -71,6 +71,7 @@ class Epilogue {
   template <int kStride>
   __device__ void store_all(T* staging, int first, int end) {
     if (!pending_) return;
+    ptx::named_barrier_sync(barrier_, kWarpgroup);  // all warps have read what lay there
     if (params_.transposed) {
       stage_boxes<true, kStride, 0>(staging, first, end);
     } else {
