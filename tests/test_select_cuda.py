@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from types import ModuleType
 from typing import Any
 
@@ -461,3 +462,23 @@ def test_explanations_tell_kernels_apart(cpp: ModuleType) -> None:
     assert len(named) >= 2
     names = [name for names in named.values() for name in names]
     assert len(names) == len(set(names)) == len(named)
+
+
+def test_halves_of_k_fill_the_stages_of_every_candidate(cpp: ModuleType) -> None:
+    """A CTA of single-tile with half of K waits for mail in a stage that only then becomes free."""
+    rng = random.Random(0)
+    halves = 0
+    for _ in range(600):
+        m, n, k = 8 * rng.randint(8, 120), 8 * rng.randint(8, 120), 8 * rng.randint(104, 260)
+        problem = cpp.GemmProblem(
+            m=m, n=n, k=k, dtype="float16", a=1 << 20, a_strides=(k, 1), b=1 << 20,
+            b_strides=(1, k), d=1 << 20, d_strides=(n, 1),
+        )  # fmt: skip
+        said = json.loads(cpp.explain_gemm_json(problem, capability=90, sm_count=132))
+        for each in said["candidates"]:
+            if each["kernel"] != "sm90_single_tile" or each["splits"] != 2:
+                continue
+            if each["compiled_m"] == 128 and each["compiled_n"] <= 128:
+                assert ceil_div(k, 64) // 2 >= each["stages"], (m, n, k, each)
+                halves += 1
+    assert halves > 100

@@ -210,7 +210,7 @@ class Side {
   }
 
   Choice choice(const Candidate& c) const {
-    return {.config = Config{.shape = &shape_of(c.tile_m, c.tile_n, !a_mn_ && !b_mn_),
+    return {.config = Config{.shape = &launched(c),
                              .tile_m = c.tile_m,
                              .tile_n = c.tile_n,
                              .clusters = c.clusters,
@@ -289,6 +289,12 @@ class Side {
   // Whether an operand across K fills little of its boxes: CTAs gain by sharing them.
   static bool is_skinny_side(bool mn, int64_t extent) { return mn && extent < kChunkK; }
 
+  // Where both operands lie along K there is one with fewer columns than the one considered, with
+  // other stages.
+  const Shape& launched(const Candidate& c) const {
+    return shape_of(c.tile_m, c.tile_n, !a_mn_ && !b_mn_);
+  }
+
   // As few tiles as can be, all of one size. Boxes of an operand that is not along K are not cut.
   Candidate even(const Shape& shape, int cluster) const {
     const auto cut = [](int64_t extent, int block) {
@@ -334,8 +340,9 @@ class Side {
     const Shape& least = shape_of(c.tile_m, c.tile_n, false);
     if (least.block_m != c.shape->block_m || least.block_n != c.shape->block_n) return;
     consider_splits(c, search);
-    if (!skinny_ && shares() && takes_halves(c.shape->block_m, c.shape->block_n) &&
-        halves_fill(chunks_, c.shape->stages)) {
+    const Shape& shape = launched(c);
+    if (!skinny_ && shares() && takes_halves(shape.block_m, shape.block_n) &&
+        halves_fill(chunks_, shape.stages)) {
       Candidate halves = c;
       halves.splits = 2;
       consider_splits(halves, search);
