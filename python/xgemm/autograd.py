@@ -27,7 +27,7 @@ from .derivatives import (
     primals,
     record,
 )
-from .direct import PLAIN_TENSORS, seen
+from .direct import PLAIN_TENSORS, seen, watched
 from .dispatch import FORMULAS, autograd_excluded
 
 _mul = torch.ops.xgemm.mul.default
@@ -322,7 +322,7 @@ def plain_w4a16(
         type(x) in PLAIN_TENSORS
         and type(qweight) in PLAIN_TENSORS
         and (bias is None or type(bias) in PLAIN_TENSORS)
-        and not seen()
+        and not watched()
     ):
         recorded = _grad_enabled() and (
             x.requires_grad or (bias is not None and bias.requires_grad)

@@ -24,7 +24,7 @@ import torch
 
 from . import direct
 from .arguments import takes, type_error
-from .direct import PLAIN_TENSORS, seen
+from .direct import PLAIN_TENSORS, seen, watched
 
 # The ops that have kernels of the Autograd key, and do not write what they are given; and the rest.
 _DIFFERENTIABLE = ("mul", "sgemm", "w4a16_grad_a", "sum", "mean", "prod", "amax", "amin", "norm")
@@ -117,7 +117,7 @@ def _mul_directly(op: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **options: Any) -> Any:
         if len(args) == 2 and not options:
             a, b = args
-            plain = type(a) in PLAIN_TENSORS and type(b) in PLAIN_TENSORS and not seen()
+            plain = type(a) in PLAIN_TENSORS and type(b) in PLAIN_TENSORS and not watched()
             if plain and not (_grad_enabled() and (a.requires_grad or b.requires_grad)):
                 try:
                     return direct.mul(a, b, None)
@@ -137,7 +137,7 @@ def _reduced_directly(op: Callable[..., Any], index: int) -> Callable[..., Any]:
             x, dim = args[0], args[1] if len(args) == 2 else None
             if takes_lists and type(dim) is list and len(dim) == 1 and type(dim[0]) is int:
                 dim = dim[0]
-            plain = type(x) in PLAIN_TENSORS and (dim is None or type(dim) is int) and not seen()
+            plain = type(x) in PLAIN_TENSORS and (dim is None or type(dim) is int) and not watched()
             if plain and not (_grad_enabled() and x.requires_grad):
                 try:
                     return direct.reduce(x, index, dim)
