@@ -26,7 +26,7 @@ struct Pass {
 void run_thread(const Product& p, const Plan& plan, const Kernels& table, const Pass& pass,
                 int64_t thread) {
   const Blocking& blocking = table.blocking;
-  const Range rows = split_range(pass.rows, plan.threads_m, thread / plan.threads_n, blocking.mr);
+  const Range rows = split_range(pass.rows, plan.threads_m, thread / plan.threads_n);
   const Range cols = split_range(pass.cols, plan.threads_n, thread % plan.threads_n, blocking.nr);
   if (rows.begin == rows.end || cols.begin == cols.end) return;
   const int64_t blocks = ceil_div<int64_t>(rows.end - rows.begin, blocking.mc);
@@ -35,7 +35,8 @@ void run_thread(const Product& p, const Plan& plan, const Kernels& table, const 
     Range part = split_range(rows.end - rows.begin, blocks, block, blocking.mr);
     const int64_t i = rows.begin + part.begin, count = part.end - part.begin;
     const ConstMatrix a{at(p.a, pass.i0 + i, pass.p0), p.a.dtype, p.a.row_stride, p.a.col_stride};
-    table.pack(a, count, pass.kc, blocking.mr, packed.data());
+    const int64_t height = panel_rows(count, blocking.mr);
+    table.pack(a, count, pass.kc, height, packed.data());
     TileBlock tiles;
     tiles.i0 = pass.i0 + i;
     tiles.rows = count;
@@ -43,7 +44,7 @@ void run_thread(const Product& p, const Plan& plan, const Kernels& table, const 
     tiles.cols = cols.end - cols.begin;
     tiles.kc = pass.kc;
     tiles.a = packed.data();
-    tiles.panel_rows = blocking.mr;
+    tiles.panel_rows = height;
     tiles.b = pass.b + cols.begin * pass.kc;
     tiles.sums = pass.sums == nullptr ? nullptr : pass.sums + i * pass.lds + cols.begin;
     tiles.lds = pass.lds;

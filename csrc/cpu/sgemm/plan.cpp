@@ -12,10 +12,11 @@ namespace {
 // runs on one thread without packing what it can read in place.
 constexpr int64_t kSmallWork = 64 * 64 * 64;
 constexpr int64_t kSmallPanel = 128 * 128;
-// With masked columns and a B that is read in place, products up to these sizes are faster unpacked
-// (squares up to 200 on Zen 4, bench_cpu.py).
-constexpr int64_t kUnpackedWork = 200 * 200 * 200;
-constexpr int64_t kUnpackedPanel = 200 * 200;
+// With masked columns and a B that is read in place, products up to the size of these squares are
+// faster unpacked: on Zen 4, and on a Xeon, whose L2 cache is twice as large, unless each step of k
+// is in another page (bench_cpu.py).
+constexpr int64_t kUnpackedSquare = 200, kUnpackedSquareLargeL2 = 448;
+constexpr int64_t kLargeL2 = int64_t{2} << 20;
 // Up to so many tiles of rows, and elements of B, B is read in place whatever the work.
 constexpr int64_t kOnceTiles = 3, kOncePanel = int64_t{1} << 18;
 // The largest A that is packed whole: rows, more where B is transposed and does not come from the
@@ -69,18 +70,26 @@ bool streams(const Product& p, const Kernels& table) {
   return streams_along_k(p, table) || streams_along_n(p, table);
 }
 
+// The square up to whose size products are not packed.
+int64_t unpacked_square(const Product& p) {
+  const bool large = cache_sizes().l2 >= kLargeL2 && p.b.row_stride <= kUnpackedSquareLargeL2 &&
+                     p.a.col_stride <= kUnpackedSquareLargeL2;
+  return large ? kUnpackedSquareLargeL2 : kUnpackedSquare;
+}
+
 bool is_small(const Product& p, const Kernels& table) {
   // One block of k: the sums are those of the packed ways, bit for bit.
   const bool unpacked = table.masks_columns && p.b_source == nullptr && p.k <= table.blocking.kc &&
                         p.a.dtype == DType::kF32 && p.b.dtype == DType::kF32 && p.b.col_stride == 1;
-  const int64_t panel = unpacked ? kUnpackedPanel : kSmallPanel;
+  const int64_t square = unpacked_square(p);
+  const int64_t panel = unpacked ? square * square : kSmallPanel;
   if (std::min(p.m, p.n) <= table.add_rows_rows || saturating_product(p.m, p.k) > panel) {
     return false;
   }
   const int64_t b = saturating_product(p.n, p.k);
   // Each panel of B is used for so few tiles that a copy does not pay.
   if (unpacked && p.m <= kOnceTiles * table.blocking.mr && b <= kOncePanel) return true;
-  return work_of(p) <= (unpacked ? kUnpackedWork : kSmallWork) && b <= panel;
+  return work_of(p) <= (unpacked ? square * square * square : kSmallWork) && b <= panel;
 }
 
 bool by_bf16(const Product& p, const Kernels& table) {
