@@ -58,6 +58,39 @@ XGEMM_TARGET_AVX512 void micro_avx512(int64_t kc, const float* a, int64_t a_row,
   store_tile<kRows, Columns>(sums, out, ldo, accumulate, last);
 }
 
+// As Finish. A tile of a D whose columns are contiguous is finished in the order of its rows, and
+// then transposed.
+XGEMM_TARGET_AVX512 void finish_avx512(const Product& p, int64_t i0, int64_t j0, int64_t rows,
+                                       int64_t cols, const float* sums, int64_t ld) {
+  if (p.d.dtype != DType::kF32 || p.d.row_stride != 1 || p.d.col_stride == 1 || p.beta != 0.0f ||
+      rows > kMaxRows || cols > kMaxPanelWidth) {
+    return finish_avx2(p, i0, j0, rows, cols, sums, ld);
+  }
+  alignas(64) float tile[kMaxRows * kMaxPanelWidth];
+  if (p.has_epilogue()) {
+    Product part = p;
+    part.d = {tile, DType::kF32, kMaxPanelWidth, 1};
+    if (p.bias.data != nullptr) part.bias.data = at(p.bias, i0, j0);
+    finish_avx2(part, 0, 0, rows, cols, sums, ld);
+    sums = tile;
+    ld = kMaxPanelWidth;
+  }
+  const __mmask16 kept = avx512::first_lanes(rows);
+  for (int64_t j = 0; j < cols; j += 16) {
+    const __mmask16 some = avx512::first_lanes(cols - j);
+    __m512 block[16];
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; ++r) {
+      block[r] = r < rows ? _mm512_maskz_loadu_ps(some, sums + r * ld + j) : _mm512_setzero_ps();
+    }
+    avx512::transpose16(block);
+#pragma GCC unroll 16
+    for (int c = 0; c < 16; ++c) {
+      if (j + c < cols) _mm512_mask_storeu_ps(at(p.d, i0, j0 + j + c), kept, block[c]);
+    }
+  }
+}
+
 // Row kRows - 1 of the table.
 template <int kRows>
 constexpr void set_row(Kernels& table) {
@@ -83,7 +116,7 @@ constexpr Kernels kOthers = {
     .packed = {},
     .masks_columns = true,
     .pack = pack_avx512,
-    .finish = finish_avx2,
+    .finish = finish_avx512,
     .dot_rows = 48,
     .dot_rows_from_memory = 32,
     .dot_rows_unaligned = 28,

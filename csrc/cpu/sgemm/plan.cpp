@@ -17,6 +17,10 @@ constexpr int64_t kSmallPanel = 128 * 128;
 // is in another page (bench_cpu.py).
 constexpr int64_t kUnpackedSquare = 200, kUnpackedSquareLargeL2 = 448;
 constexpr int64_t kLargeL2 = int64_t{2} << 20;
+// The largest B, columns and k, that each thread packs whole beside an A that is read in place, and
+// the floats by which no rows of that A are apart, as they would share a set of the L1 cache.
+constexpr int64_t kFewColumns = 96, kFewColumnsLeastK = 256, kFewColumnsK = 2048;
+constexpr int64_t kSetStride = 1024;
 // Up to so many tiles of rows, and elements of B, B is read in place whatever the work.
 constexpr int64_t kOnceTiles = 3, kOncePanel = int64_t{1} << 18;
 // The largest A that is packed whole: rows, more where B is transposed and does not come from the
@@ -92,6 +96,20 @@ bool is_small(const Product& p, const Kernels& table) {
   return work_of(p) <= (unpacked ? square * square * square : kSmallWork) && b <= panel;
 }
 
+// Whether A is read in place, as packing it would take long for few columns of B. Both lie along k.
+// (Xeon, bench_cpu.py: 64 rows of a linear are 1.05x to 1.2x as fast.)
+bool has_few_columns(const Product& p, const Kernels& table) {
+  const bool reads = table.masks_columns && cache_sizes().l2 >= kLargeL2 && p.b_source == nullptr &&
+                     p.a.dtype == DType::kF32 && p.b.dtype == DType::kF32 && p.a.col_stride == 1 &&
+                     p.b.row_stride == 1 && p.a.row_stride % kSetStride != 0;
+  const bool few =
+      p.n <= kFewColumns && p.m >= p.n && kFewColumnsLeastK <= p.k && p.k <= kFewColumnsK;
+  if (!reads || !few) return false;
+  const int64_t rest = p.n % table.blocking.nr;
+  const int64_t idle = rest == 0 ? 0 : (table.blocking.nr >> (2 - width_of(table, rest))) - rest;
+  return idle <= p.n / 8;
+}
+
 bool by_bf16(const Product& p, const Kernels& table) {
   return table.bf16 != nullptr && p.b_source == nullptr && p.a.dtype == DType::kBF16 &&
          std::min(p.m, p.n) >= table.bf16->least_extent && p.k <= kBf16K && work_of(p) >= kBf16Work;
@@ -103,6 +121,8 @@ bool should_transpose(const Product& p, const Kernels& table) {
   if (!is_small(p, table)) {
     if (streams(p, table)) return false;
     if (streams(transpose(p), table)) return true;
+    if (has_few_columns(p, table)) return false;
+    if (has_few_columns(transpose(p), table)) return true;
   }
   // The kernels write rows of D: let the contiguous direction be the rows.
   return p.d.row_stride == 1 && p.d.col_stride != 1;
@@ -168,6 +188,10 @@ Plan make_plan_whole(const Product& original, const Kernels& table, int num_thre
     plan.path = Path::kDot;
   } else if (streams_along_n(p, table)) {
     plan.path = Path::kAddRows;
+  } else if (has_few_columns(p, table)) {
+    plan.path = Path::kSmall;
+    plan.threads_n = 1;
+    plan.threads_m = threads;
   } else if (p.m <= (transposes_b && exceeds_l2(p) ? kShortRowsFar : kShortRows) &&
              p.k <= kShortFloats / p.m) {
     plan.path = Path::kShort;

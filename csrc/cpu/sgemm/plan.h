@@ -11,7 +11,7 @@ enum class Path : int8_t {
   kDot,      // few rows of A, B contiguous along k: dot products, B is read once and never copied
   kAddRows,  // few rows of A, B contiguous along n: rows of B are added up, B is never copied
   kBf16,     // bf16 by its own instructions: both operands are packed into tiles
-  kSmall,    // everything fits in the caches: operands are read where they lie
+  kSmall,    // all fits in the caches, or B is a few columns: operands are read where they lie
   kShort,    // few blocks of rows: A is packed whole, each thread packs the columns of B it owns
   kBlocked,  // Goto's loops: blocks of B shared by the threads, blocks of A packed by each
   kSplitK,   // few rows and columns, a long k: a product for each part of k, then their sums

@@ -30,22 +30,27 @@ void run_part(const Product& p, const Kernels& table) {
 
   const bool in_place = sums_in_place(p), plain = in_place && !p.has_epilogue();
   alignas(64) float tile[kMaxRows * kMaxPanelWidth];
-  for (int64_t j = 0; j < p.n; j += nr) {
-    const int64_t cols = std::min(nr, p.n - j);
-    const int width = width_of(table, cols);
-    const bool whole = table.masks_columns || cols == nr || 2 * cols == nr;
+  const auto multiply_tile = [&](int64_t i, int64_t j) {
+    const int64_t rows = std::min(mr, p.m - i), cols = std::min(nr, p.n - j);
+    const MicroKernel micro = table.micro[rows - 1][width_of(table, cols)];
+    const float* a = read_a ? static_cast<const float*>(at(p.a, i, 0)) : packed_a.data() + i * p.k;
+    const int64_t a_row = read_a ? p.a.row_stride : 1, a_col = read_a ? p.a.col_stride : mr;
     const Panel b = j < read_cols ? Panel{static_cast<const float*>(at(p.b, 0, j)), p.b.row_stride}
                                   : Panel{packed_b.data() + (j - read_cols) * p.k, nr};
+    const bool whole = table.masks_columns || cols == nr || 2 * cols == nr;
+    float* sums = in_place && whole ? static_cast<float*>(at(p.d, i, j)) : tile;
+    const int64_t lds = in_place && whole ? p.d.row_stride : nr;
+    micro(p.k, a, a_row, a_col, b.data, b.ld, sums, lds, false, cols);
+    if (!plain || !whole) table.finish(p, i, j, rows, cols, sums, lds);
+  };
+  // A packed B is near; an A that is larger is to be read once.
+  if (read_b) {
+    for (int64_t j = 0; j < p.n; j += nr) {
+      for (int64_t i = 0; i < p.m; i += mr) multiply_tile(i, j);
+    }
+  } else {
     for (int64_t i = 0; i < p.m; i += mr) {
-      const int64_t rows = std::min(mr, p.m - i);
-      const MicroKernel micro = table.micro[rows - 1][width];
-      const float* a =
-          read_a ? static_cast<const float*>(at(p.a, i, 0)) : packed_a.data() + i * p.k;
-      const int64_t a_row = read_a ? p.a.row_stride : 1, a_col = read_a ? p.a.col_stride : mr;
-      float* sums = in_place && whole ? static_cast<float*>(at(p.d, i, j)) : tile;
-      const int64_t lds = in_place && whole ? p.d.row_stride : nr;
-      micro(p.k, a, a_row, a_col, b.data, b.ld, sums, lds, false, cols);
-      if (!plain || !whole) table.finish(p, i, j, rows, cols, sums, lds);
+      for (int64_t j = 0; j < p.n; j += nr) multiply_tile(i, j);
     }
   }
 }
