@@ -29,9 +29,8 @@ const char* why(Path path) {
     case Path::kBf16:
       return "both operands are packed into tiles of 16 by 32 k";
     case Path::kSmall:
-      return "fits in the caches, or packing A would take long for few columns: operands are read "
-             "in "
-             "place where their strides allow";
+      return "fits in the caches, or has few columns: operands are read in place where their "
+             "strides allow";
     case Path::kShort:
       return "few rows: A packed whole, each thread packs its own columns of B";
     case Path::kBlocked:

@@ -17,10 +17,9 @@ constexpr int64_t kSmallPanel = 128 * 128;
 // is in another page (bench_cpu.py).
 constexpr int64_t kUnpackedSquare = 200, kUnpackedSquareLargeL2 = 448;
 constexpr int64_t kLargeL2 = int64_t{2} << 20;
-// The largest B, columns and k, that each thread packs whole beside an A that is read in place, and
-// the floats by which no rows of that A are apart, as they would share a set of the L1 cache.
-constexpr int64_t kFewColumns = 96, kFewColumnsLeastK = 256, kFewColumnsK = 2048;
-constexpr int64_t kSetStride = 1024;
+// The most columns of a B that each thread packs whole beside an A that is read in place, and the
+// least k: below it, tiles of D take as long to store.
+constexpr int64_t kFewColumns = 96, kFewColumnsK = 256;
 // Up to so many tiles of rows, and elements of B, B is read in place whatever the work.
 constexpr int64_t kOnceTiles = 3, kOncePanel = int64_t{1} << 18;
 // The largest A that is packed whole: rows, more where B is transposed and does not come from the
@@ -61,7 +60,27 @@ int64_t dot_rows(const Product& p, const Kernels& table) {
   return aligned ? rows : std::min<int64_t>(rows, table.dot_rows_unaligned);
 }
 
+// Whether A is read in place, as packing it would take long for few columns of B, which each thread
+// packs whole. Both lie along k. (Xeon, bench_cpu.py: 64 rows of a linear are 1.05x to 1.2x as
+// fast.)
+bool has_few_columns(const Product& p, const Kernels& table) {
+  const int64_t l2 = cache_sizes().l2;
+  const bool reads = table.masks_columns && l2 >= kLargeL2 && p.b_source == nullptr &&
+                     p.a.dtype == DType::kF32 && p.b.dtype == DType::kF32 && p.a.col_stride == 1 &&
+                     p.b.row_stride == 1;
+  constexpr int64_t kFloat = sizeof(float);
+  if (!reads || p.n > std::min(kFewColumns, p.m) || p.k < kFewColumnsK ||
+      p.k > l2 / 2 / kFloat / p.n) {
+    return false;
+  }
+  const int64_t rest = p.n % table.blocking.nr;
+  const int64_t idle = rest == 0 ? 0 : (table.blocking.nr >> (2 - width_of(table, rest))) - rest;
+  return idle <= p.n / 8;
+}
+
 bool streams_along_k(const Product& p, const Kernels& table) {
+  // Tiles that have no idle lanes are faster (32 and 48 rows 1.05x to 1.3x, 24 and 40 0.8x to 1.0x).
+  if (p.m >= 32 && p.m % 16 == 0 && has_few_columns(transpose(p), table)) return false;
   // Rows of A whose elements are apart are gathered: too long for few columns.
   const bool gathers = p.m > 4 && p.a.col_stride != 1;
   return p.b_source == nullptr && p.b.row_stride == 1 && p.k > 1 && p.m <= dot_rows(p, table) &&
@@ -94,20 +113,6 @@ bool is_small(const Product& p, const Kernels& table) {
   // Each panel of B is used for so few tiles that a copy does not pay.
   if (unpacked && p.m <= kOnceTiles * table.blocking.mr && b <= kOncePanel) return true;
   return work_of(p) <= (unpacked ? square * square * square : kSmallWork) && b <= panel;
-}
-
-// Whether A is read in place, as packing it would take long for few columns of B. Both lie along k.
-// (Xeon, bench_cpu.py: 64 rows of a linear are 1.05x to 1.2x as fast.)
-bool has_few_columns(const Product& p, const Kernels& table) {
-  const bool reads = table.masks_columns && cache_sizes().l2 >= kLargeL2 && p.b_source == nullptr &&
-                     p.a.dtype == DType::kF32 && p.b.dtype == DType::kF32 && p.a.col_stride == 1 &&
-                     p.b.row_stride == 1 && p.a.row_stride % kSetStride != 0;
-  const bool few =
-      p.n <= kFewColumns && p.m >= p.n && kFewColumnsLeastK <= p.k && p.k <= kFewColumnsK;
-  if (!reads || !few) return false;
-  const int64_t rest = p.n % table.blocking.nr;
-  const int64_t idle = rest == 0 ? 0 : (table.blocking.nr >> (2 - width_of(table, rest))) - rest;
-  return idle <= p.n / 8;
 }
 
 bool by_bf16(const Product& p, const Kernels& table) {

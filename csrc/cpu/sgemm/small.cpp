@@ -30,6 +30,7 @@ void run_part(const Product& p, const Kernels& table) {
 
   const bool in_place = sums_in_place(p), plain = in_place && !p.has_epilogue();
   alignas(64) float tile[kMaxRows * kMaxPanelWidth];
+  const int64_t k_blocks = ceil_div<int64_t>(p.k, table.blocking.kc);
   const auto multiply_tile = [&](int64_t i, int64_t j) {
     const int64_t rows = std::min(mr, p.m - i), cols = std::min(nr, p.n - j);
     const MicroKernel micro = table.micro[rows - 1][width_of(table, cols)];
@@ -40,7 +41,11 @@ void run_part(const Product& p, const Kernels& table) {
     const bool whole = table.masks_columns || cols == nr || 2 * cols == nr;
     float* sums = in_place && whole ? static_cast<float*>(at(p.d, i, j)) : tile;
     const int64_t lds = in_place && whole ? p.d.row_stride : nr;
-    micro(p.k, a, a_row, a_col, b.data, b.ld, sums, lds, false, cols);
+    for (int64_t block = 0; block < k_blocks; ++block) {
+      const Range part = split_range(p.k, k_blocks, block, k_grain(p));
+      micro(part.end - part.begin, a + part.begin * a_col, a_row, a_col, b.data + part.begin * b.ld,
+            b.ld, sums, lds, block > 0, cols);
+    }
     if (!plain || !whole) table.finish(p, i, j, rows, cols, sums, lds);
   };
   // A packed B is near; an A that is larger is to be read once.
