@@ -79,7 +79,8 @@ bool has_few_columns(const Product& p, const Kernels& table) {
 }
 
 bool streams_along_k(const Product& p, const Kernels& table) {
-  // Tiles that have no idle lanes are faster (32 and 48 rows 1.05x to 1.3x, 24 and 40 0.8x to 1.0x).
+  // Tiles that have no idle lanes are faster (32 and 48 rows 1.05x to 1.3x, 24 and 40 0.8x
+  // to 1.0x).
   if (p.m >= 32 && p.m % 16 == 0 && has_few_columns(transpose(p), table)) return false;
   // Rows of A whose elements are apart are gathered: too long for few columns.
   const bool gathers = p.m > 4 && p.a.col_stride != 1;
