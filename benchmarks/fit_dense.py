@@ -1,7 +1,7 @@
 """Refits the constants of the dense models to recorded sweeps, and judges the fit by held-out ones.
 
     python benchmarks/fit_dense.py sweep.json [...]            # needs nvcc, no GPU
-    python benchmarks/fit_dense.py tests/data/dense_h200.json.xz --write
+    python benchmarks/fit_dense.py tests/data/dense_layers_h200.json.xz --write
     python benchmarks/fit_dense.py sweep.json --nearest        # a table of winners instead: no fit
 
 Sweeps are what `sweep_mul.py run` or `compact` has written. One half of the problems is fitted to,
@@ -23,7 +23,7 @@ from sweep_mul import load
 
 GEMM = ROOT / "csrc" / "cuda" / "gemm"
 # In this order: what a later one takes is weighed against the earlier ones.
-SOURCES = ("sm90/single_tile/select_k_major.cpp", "sm90/persistent/select.cpp")
+SOURCES = tuple(f"sm90/{kernel}/select.cpp" for kernel in ("single_tile", "persistent", "skinny"))
 
 
 def read(path: Path) -> list[Record]:

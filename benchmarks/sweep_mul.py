@@ -4,7 +4,7 @@
     python benchmarks/sweep_mul.py build                 # links what is measured; needs nvcc
     python benchmarks/sweep_mul.py run --output s.json   # on the GPU; cuBLAS in the same run
     python benchmarks/sweep_mul.py show s.json           # anywhere: regret of the present choice
-    python benchmarks/sweep_mul.py compact s.json --output tests/data/dense_h200.json.xz ...
+    python benchmarks/sweep_mul.py compact s.json --output tests/data/dense_layers_h200.json.xz ...
     python benchmarks/sweep_mul.py tune s.json --source csrc/cuda/gemm/sm90/persistent/select.cpp
 
 `run` times every candidate (sweep/candidates.py) from a cold L2 cache, all of a shape by turns, and
@@ -69,6 +69,48 @@ def random_layer(rng: random.Random) -> Shape:
 
     layer = drawn_layer(rng)
     return Shape(layer.m, layer.n, layer.k, "nt", rng.random() < 0.5)
+
+
+def log_uniform(rng: random.Random, low: float, high: float) -> float:
+    return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+
+def random_few(rng: random.Random) -> Shape:
+    """A layer with up to 128 rows of x or, now and then, columns; in several layouts."""
+    layer = random_layer(rng)
+    m = int(log_uniform(rng, 1, 129))
+    if layer.n * layer.k > 2.5e8 and rng.random() < 0.5:
+        return random_few(rng)
+    if rng.random() < 0.15:
+        return Shape(layer.n, m, layer.k, rng.choice(("nt", "nn", "tn")), layer.bf16)
+    return Shape(m, layer.n, layer.k, rng.choice((*4 * ("nt",), "nn", "tn")), layer.bf16)
+
+
+def random_mixed(rng: random.Random) -> Shape:
+    m, n, k = (round(log_uniform(rng, 64, 5000) / 8) * 8 for _ in range(3))
+    return Shape(m, n, k, rng.choice(("nt", "nn", "tn", "tt")), rng.random() < 0.5)
+
+
+def random_large(rng: random.Random) -> Shape:
+    """A layer with 1024 to 12000 rows, or a square of 2000 to 9000."""
+    while True:
+        layer = random_layer(rng)
+        m = int(log_uniform(rng, 1024, 12000))
+        if 3e11 < 2.0 * m * layer.n * layer.k < 2 * MOST_FLOPS:
+            break
+    if rng.random() < 0.2:
+        side = int(log_uniform(rng, 2000, 9000) / 8) * 8
+        return Shape(side, side, side, rng.choice(("nt", "nn")), layer.bf16)
+    return Shape(m, layer.n, layer.k, rng.choice((*3 * ("nt",), "nn")), layer.bf16)
+
+
+# Of random problems: how they are drawn, and what the help says of them.
+KINDS = {
+    "layers": (random_layer, "layers of many models, of 129 to 2047 rows"),
+    "few": (random_few, "such layers with up to 128 rows, in several layouts"),
+    "mixed": (random_mixed, "M, N and K of 64 to 5000, in four layouts"),
+    "large": (random_large, "layers of 1024 to 12000 rows, and squares"),
+}
 
 
 def make_operands(shape: Shape) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -212,7 +254,8 @@ def sweep(options: argparse.Namespace) -> None:
     rng = random.Random(seed)
     shapes = layer_shapes(options.sets.split(",")) if options.sets else []
     shapes += [random_shape(rng, options.ragged) for _ in range(options.random)]
-    shapes += [random_layer(rng) for _ in range(options.layers)]
+    for kind, (draw, _) in KINDS.items():
+        shapes += [draw(rng) for _ in range(getattr(options, kind))]
     rng.shuffle(shapes)  # what a limited time leaves out is then no one kind
     print(f"{device.name}, torch {torch.__version__}, seed {seed}, {len(shapes)} shapes")
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -273,7 +316,8 @@ def main() -> None:
         "--sets", default=",".join(LAYER_SETS), help="of `xgemm bench mul`, or ''"
     )
     commands.run.add_argument("--random", type=int, default=300, help="shapes drawn log-uniformly")
-    commands.run.add_argument("--layers", type=int, default=0, help="random layers of many models")
+    for kind, (_, said) in KINDS.items():
+        commands.run.add_argument(f"--{kind}", type=int, default=0, help=f"random: {said}")
     commands.run.add_argument("--ragged", action="store_true", help="random N and K of any size")
     commands.run.add_argument("--repeats", type=int, default=9, help="the median of how many")
     commands.run.add_argument(

@@ -300,7 +300,7 @@ def test_sm90_single_tile(shape: tuple[int, int, int], layout: str) -> None:
         dtype = DTYPES[index % 2]
         a, b = matrix(m, k, dtype, layout[0], pad=8), matrix(k, n, dtype, layout[1], pad=8)
         config = Config(
-            "sm90_single_tile", block_m, block_n, stages, ctas=0, cluster=(2, 1, 2, 1)[index]
+            "sm90_single_tile", block_m, block_n, stages, ctas=0, cluster=(4, 1, 4, 1)[index]
         )
         sides = some(2, turn + index)
         if 0 in sides:
@@ -333,8 +333,7 @@ def check_cut_tiles(shape: tuple[int, int, int], layout: str) -> None:
     b = matrix(136, n, torch.bfloat16, layout[1], pad=8)
     for descending in (False, True):
         check(replace(machine_of(3), descending=descending), config, a, b)
-    for cluster in (2, 4):
-        check(machine_of(cluster), replace(config, cluster=cluster), a, b)
+    check(machine_of(4), replace(config, cluster=4), a, b)
 
 
 def check_rows_anywhere(shape: tuple[int, int, int], layout: str) -> None:
@@ -350,36 +349,9 @@ def check_rows_anywhere(shape: tuple[int, int, int], layout: str) -> None:
 def check_batches(shape: tuple[int, int, int], layout: str) -> None:
     batch = torch.randn(2, 3, 72, 136).half(), torch.randn(3, 136, 40).half()
     a, b = (x if of == "n" else x.mT.contiguous().mT for x, of in zip(batch, layout, strict=True))
-    for cluster in (1, 2):
+    for cluster in (1, 4):
         config = Config("sm90_single_tile", *shape, ctas=0, cluster=cluster)
         check(machine_of(2 + cluster), config, a, b)
-
-
-def halved_shapes_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
-    return [each for each in small_shapes_and_layouts() if each[0][0] == 128 and each[0][1] <= 128]
-
-
-@over(halved_shapes_and_layouts)
-def test_sm90_small_halves_of_k(shape: tuple[int, int, int], layout: str) -> None:
-    block_m, block_n, stages = shape
-    # Just enough K for the pipelines, of both halves or of one; more, so that the mail comes in the
-    # middle of a pipeline.
-    for index in some(3, (block_m + block_n) // 8):
-        chunks = (2 * stages, 2 * stages + 1, 3 * stages + 2)[index]
-        dtype, k = DTYPES[index % 2], 64 * chunks - 8 * index
-        m, n = block_m + 40, 2 * block_n - 24
-        a, b = matrix(m, k, dtype, layout[0], pad=8), matrix(k, n, dtype, layout[1], pad=8)
-        cluster = (1, 2, 4)[index]
-        config = Config(
-            "sm90_single_tile", block_m, block_n, stages, ctas=0, cluster=cluster, splits=2
-        )
-        bias = torch.randn(n).to(dtype)
-        check(machine_of(index), config, a, b, **({"bias": bias} if index else {}))
-        swapped = replace(config, swapped=True)
-        check(machine_of(index + 1), swapped, b.t(), a.t(), d_layout="nt"[index % 2])
-    batch = torch.randn(2, 3, 72, k).half(), torch.randn(3, k, 40).half()
-    a, b = (x if of == "n" else x.mT.contiguous().mT for x, of in zip(batch, layout, strict=True))
-    check(machine_of(3), config, a, b)
 
 
 def k_major_shapes() -> list[tuple[tuple[int, int, int]]]:
@@ -391,7 +363,7 @@ def k_major_shapes() -> list[tuple[tuple[int, int, int]]]:
 def test_sm90_single_tile_parts_of_k(shape: tuple[int, int, int]) -> None:
     """Parts of K whose sums a second launch adds: uneven ones, and of one chunk."""
     block_m, block_n, stages = shape
-    for index, (chunks, parts) in enumerate(((2 * stages + 3, 2 + (block_m == 128)), (5, 5))):
+    for index, (chunks, parts) in enumerate(((2 * stages + 3, 2), (5, 5))):
         dtype, k = DTYPES[index % 2], 64 * chunks - 8 * index
         m, n = block_m + 21, 2 * block_n - 24
         a, b = matrix(m, k, dtype, "n", pad=8), matrix(k, n, dtype, "t", pad=8)

@@ -1,16 +1,16 @@
 """The choice of dense kernels beside recorded times of all candidates, without a GPU.
 
-The files of tests/data hold the times of random layers of 129 to 2047 rows on an H200, each in all
-candidates of its sweep, and where they are from (`sweep_mul.py compact`). A choice that was not
-swept has no time. The constants were fitted to half of the layers of which dense_h200.json.xz
-holds a part, and to none of dense_h200_held_out.json.xz.
+The files of tests/data hold the times of random products on an H200, each in many candidates, and
+where they are from (`sweep_mul.py run` and `compact`). A choice that was not swept has no time.
+The constants were fitted to other products, but that those of dense_few were among them.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,16 +21,35 @@ ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests" / "data"
 H200 = (90, 132)
 BASE = 1 << 20
-MAX_MEAN = 0.03  # of regret
+# The least and the most rows or columns of the smaller side; regret's bounds: mean and 95 %. Times
+# of 5 to 10 us, of which the mixed products have many, are 2 % uncertain, and the best of 36 is
+# often the luckiest.
+BOUNDS = {
+    ("layers", 129, 255): (0.025, 0.1),
+    ("layers", 256, 511): (0.02, 0.08),
+    ("layers", 512, 1023): (0.015, 0.06),
+    ("layers", 1024, 2047): (0.015, 0.08),
+    ("few", 1, 16): (0.03, 0.12),
+    ("few", 17, 128): (0.045, 0.25),
+    ("mixed", 64, 255): (0.06, 0.18),
+    ("mixed", 256, 5000): (0.05, 0.16),
+    ("large", 1024, 12000): (0.025, 0.09),
+}
 
 
-@pytest.fixture(scope="module", params=["dense_h200", "dense_h200_held_out"])
+@pytest.fixture(scope="module", params=["layers", "few", "mixed", "large"])
 def recorded(request: pytest.FixtureRequest) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+    with reading() as read:
+        yield read(request.param)
+
+
+@contextmanager
+def reading() -> Iterator[Callable[[str], tuple[dict[str, Any], list[Any]]]]:
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
         from sweep import recorded
 
-        yield recorded.read(DATA / f"{request.param}.json.xz")
+        yield lambda kind: recorded.read(DATA / f"dense_{kind}_h200.json.xz")
     finally:
         sys.path.remove(str(ROOT / "benchmarks"))
 
@@ -56,7 +75,7 @@ def chosen_key(cpp: ModuleType, shape: Any) -> str:
         d=BASE, d_strides=(shape.n, 1),
     )  # fmt: skip
     choice = cpp.select_gemm(problem, *H200)
-    names = ("block_m", "block_n", "stages", "cluster", "splits", "ctas", "stream_k", "swapped")
+    names = ("block_m", "block_n", "stages", "cluster", "splits", "ctas", "swapped")
     fields = {name: getattr(choice, name) for name in (*names, "shifted", "copy_a", "copy_b")}
     return Config(choice.kernel, **fields).key
 
@@ -64,24 +83,32 @@ def chosen_key(cpp: ModuleType, shape: Any) -> str:
 def test_the_data_say_where_they_are_from(recorded):
     provenance, problems = recorded
     assert {"command", "gpu", "torch", "cuda", "seed", "measured"} <= set(provenance)
-    assert len(problems) >= 200
-    assert all(len(each.us) >= 20 and min(each.us.values()) > 0 for each in problems)
+    assert len(problems) >= 75
+    assert all(len(each.us) >= 15 and min(each.us.values()) > 0 for each in problems)
 
 
-@pytest.mark.parametrize(("least", "most"), [(129, 255), (256, 511), (512, 1023), (1024, 2047)])
+@pytest.mark.parametrize(("kind", "least", "most"), BOUNDS)
 def test_the_choice_is_near_the_best_candidate(
-    recorded: tuple[dict[str, Any], list[Any]], cpp: ModuleType, least: int, most: int
+    cpp: ModuleType, kind: str, least: int, most: int
 ) -> None:
-    problems = [each for each in recorded[1] if least <= each.shape.m <= most]
-    measured = regrets(problems, [chosen_key(cpp, each.shape) for each in problems])
-    assert len(measured) >= 0.95 * len(problems)
-    assert mean(measured) <= MAX_MEAN, f"{mean(measured):.1%} over {len(measured)}"
-    assert measured[int(0.95 * len(measured))] <= 0.12, measured[-5:]
+    with reading() as read:
+        problems = [
+            each for each in read(kind)[1] if least <= min(each.shape.m, each.shape.n) <= most
+        ]
+        measured = regrets(problems, [chosen_key(cpp, each.shape) for each in problems])
+    assert len(measured) >= 0.85 * len(problems) > 20
+    mean_bound, bound_of_95 = BOUNDS[kind, least, most]
+    assert mean(measured) <= mean_bound, f"{mean(measured):.1%} over {len(measured)}"
+    assert measured[int(0.95 * len(measured))] <= bound_of_95, measured[-5:]
 
 
-def test_the_middle_candidate_is_too_slow(recorded: tuple[dict[str, Any], list[Any]]) -> None:
+@pytest.mark.parametrize(("kind", "least", "most"), BOUNDS)
+def test_the_middle_candidate_is_too_slow(kind: str, least: int, most: int) -> None:
     """The bound tells choices apart: the candidate of median time fails it."""
-    problems = recorded[1]
+    with reading() as read:
+        problems = [
+            each for each in read(kind)[1] if least <= min(each.shape.m, each.shape.n) <= most
+        ]
     assert problems[0].regret("no such kernel") is None
     middle = [sorted(each.us, key=each.us.__getitem__)[len(each.us) // 2] for each in problems]
-    assert mean(regrets(problems, middle)) > 3 * MAX_MEAN
+    assert mean(regrets(problems, middle)) > 2 * BOUNDS[kind, least, most][0]

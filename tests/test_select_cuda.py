@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from types import ModuleType
 from typing import Any
 
@@ -67,7 +66,7 @@ def check_tensor_maps(case: Case, config: Any) -> None:
         assert m % residues(case.a) == 0, "the rows of each residue are as many"
         assert not config.copy_a
         assert not config.swapped
-        assert not case.batch
+        assert case.products == 1
         in_workspace += 2 * 64 * m
     assert config.workspace_bytes >= in_workspace
     if config.tma_store:
@@ -242,86 +241,6 @@ def test_small_products_have_a_kernel_of_their_own_on_hopper(
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns"])
-def test_rows_that_begin_within_a_line_are_shared_and_long_k_is_halved(
-    cpp: ModuleType, layout: str
-) -> None:
-    """By clusters of the kernel for small products, in every layout."""
-
-    def near(m: int, n: int, k: int, **measured: Any) -> None:
-        case = Case(matrix(m, k, layout), matrix(k, n, "rows"), matrix(m, n))
-        check_near(cpp, case, kernel="sm90_single_tile", **measured)
-
-    near(520, 1488, 2256, cluster=4, splits=1)
-    near(368, 504, 5072, splits=2)
-    near(512, 512, 4096, cluster=1, splits=1)
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "k", "layouts"),
-    [
-        (36, 5160, 19880, ("rows", "rows")),
-        (40, 15224, 9264, ("columns", "rows")),
-        (64, 57344, 8192, ("rows", "columns")),
-    ],
-)
-def test_clusters_share_few_rows_that_a_large_operand_streams_past(
-    cpp: ModuleType, m: int, n: int, k: int, layouts: tuple[str, str]
-) -> None:
-    """Where rows begin within a line, or the stream is long; in as many waves as it takes."""
-    a, b = matrix(m, k, layouts[0]), matrix(k, n, layouts[1])
-    check_near(cpp, Case(a, b, matrix(m, n)), kernel="sm90_single_tile", cluster=4)
-
-
-@pytest.mark.parametrize(("m", "n", "k"), [(280, 304, 8512), (384, 280, 5520)])
-def test_long_k_of_a_small_output_is_cut_into_many_parts(
-    cpp: ModuleType, m: int, n: int, k: int
-) -> None:
-    """By the kernel for few rows: tiles alone would leave most SMs idle."""
-    case = Case(matrix(m, k), matrix(k, n), matrix(m, n))
-    check_near(cpp, case, kernel="sm90_skinny", splits=8)
-
-
-def test_little_more_than_128_rows_fit_one_tile(cpp: ModuleType) -> None:
-    """So the other operand is read once."""
-    m, n, k = 129, 8200, 4104
-    case = Case(matrix(m, k), matrix(k, n, "columns"), matrix(m, n))
-    check_near(cpp, case, kernel="sm90_single_tile", block_m=64, block_n=136, swapped=True)
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "k"),
-    [
-        (64, 53248, 16384),
-        (80, 57344, 8192),
-        (96, 57344, 8192),
-        (57344, 80, 8192),
-        (72, 28672, 8192),
-    ],
-)
-def test_tiles_of_few_rows_beside_a_large_operand_fill_whole_waves(
-    cpp: ModuleType, m: int, n: int, k: int
-) -> None:
-    """Both along K; pairs share the few rows."""
-    case = Case(matrix(m, k), matrix(k, n, "columns"), matrix(m, n))
-    check_near(cpp, case, kernel="sm90_single_tile", cluster=2, least=min(m, n))
-
-
-@pytest.mark.parametrize("m", [72, 88])
-def test_wide_tiles_over_the_transpose_suit_few_rows_across_k(cpp: ModuleType, m: int) -> None:
-    case = Case(matrix(m, 4168, "columns"), matrix(4168, 12760), matrix(m, 12760))
-    check_near(cpp, case, kernel="sm90_single_tile", block_n=96, swapped=True)
-
-
-@pytest.mark.parametrize("layout", ["rows", "columns"])
-def test_columns_along_k_of_a_small_product_are_cut(cpp: ModuleType, layout: str) -> None:
-    """Where the other operand is not along K: on the side of D that has them as its columns."""
-    m, n, k = 936, 1472, 3232
-    case = Case(matrix(m, k, layout), matrix(k, n, layout), matrix(m, n))
-    swapped = layout == "rows"
-    check_near(cpp, case, kernel="sm90_single_tile", block_m=128, swapped=swapped)
-
-
-@pytest.mark.parametrize("layout", ["rows", "columns"])
 def test_offsets_of_32_bits_reach_over_a_tile_of_aligned_operands(
     cpp: ModuleType, layout: str
 ) -> None:
@@ -462,23 +381,3 @@ def test_explanations_tell_kernels_apart(cpp: ModuleType) -> None:
     assert len(named) >= 2
     names = [name for names in named.values() for name in names]
     assert len(names) == len(set(names)) == len(named)
-
-
-def test_halves_of_k_fill_the_stages_of_every_candidate(cpp: ModuleType) -> None:
-    """A CTA of single-tile with half of K waits for mail in a stage that only then becomes free."""
-    rng = random.Random(0)
-    halves = 0
-    for _ in range(600):
-        m, n, k = 8 * rng.randint(8, 120), 8 * rng.randint(8, 120), 8 * rng.randint(104, 260)
-        problem = cpp.GemmProblem(
-            m=m, n=n, k=k, dtype="float16", a=1 << 20, a_strides=(k, 1), b=1 << 20,
-            b_strides=(1, k), d=1 << 20, d_strides=(n, 1),
-        )  # fmt: skip
-        said = json.loads(cpp.explain_gemm_json(problem, capability=90, sm_count=132))
-        for each in said["candidates"]:
-            if each["kernel"] != "sm90_single_tile" or each["splits"] != 2:
-                continue
-            if each["compiled_m"] == 128 and each["compiled_n"] <= 128:
-                assert ceil_div(k, 64) // 2 >= each["stages"], (m, n, k, each)
-                halves += 1
-    assert halves > 100

@@ -60,7 +60,7 @@ def test_keys_tell_the_candidates_apart_and_the_choice_is_one(sweep, h200, cpp):
 def test_the_best_candidates_of_a_recorded_sweep_are_listed(sweep, h200, cpp):
     from sweep import recorded
 
-    _, problems = recorded.read(BENCHMARKS.parent / "tests" / "data" / "dense_h200.json.xz")
+    _, problems = recorded.read(BENCHMARKS.parent / "tests" / "data" / "dense_layers_h200.json.xz")
     lost = []
     for each in problems[::4]:
         said = explain(cpp, h200, each.shape)
@@ -174,7 +174,7 @@ def test_tuning_stops_where_nothing_gets_better(sweep):
 def test_a_choice_with_other_constants(sweep, h200, tmp_path, cpp):
     from sweep.tune import TunedLibrary, choice_sources
 
-    source = BENCHMARKS.parent / "csrc/cuda/gemm/sm90/single_tile/select_k_major.cpp"
+    source = BENCHMARKS.parent / "csrc/cuda/gemm/sm90/single_tile/select.cpp"
     others = [object_of(path) for path in choice_sources() if path != source]
     library = TunedLibrary(source, tmp_path, others)
     layer = sweep.Shape(512, 4096, 4096)

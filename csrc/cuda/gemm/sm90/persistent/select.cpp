@@ -1,7 +1,6 @@
 #include "cuda/gemm/sm90/persistent/select.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "common/math.h"
 #include "cuda/choose/constants_of.h"
@@ -10,6 +9,7 @@
 #include "cuda/gemm/sm90/row_begins.h"
 #include "cuda/gemm/sm90/swap.h"
 #include "cuda/gemm/sm90/tma_fit.h"
+#include "cuda/gemm/sm90/together.h"
 
 namespace xgemm::cuda::gemm::sm90::persistent {
 namespace {
@@ -18,88 +18,46 @@ using choose::Estimate;
 using choose::Listing;
 using choose::Scored;
 
-// Fitted to an H200, cold L2, by what benchmarks/sweep_mul.py measures: 330 products of 100 to 8000
-// rows, columns and k, layers and random ones in three layouts, in every tile and schedule. The
-// choice among all kernels takes 2.1 % longer than the best (2.7 % before), and of the half that
-// was held out 2.3 %.
 struct Tile {
   int block_n, stages, cluster;
 };
-// Of the tensor cores' rate at the clock that they hold, what a tile's main loop reaches. (Pairs
-// that share B wait for each other.)
-constexpr double kEfficiency256Pair = 0.933, kEfficiency256 = 0.99;
-constexpr double kEfficiency240Pair = 0.938, kEfficiency240 = 0.994;
-constexpr double kEfficiency224Pair = 0.945, kEfficiency224 = 0.998;
-constexpr double kEfficiency208Pair = 0.938, kEfficiency208 = 1;
-constexpr double kEfficiency192Pair = 0.935, kEfficiency192 = 1.01;
-constexpr double kEfficiency176Pair = 0.923, kEfficiency176 = 0.996;
-constexpr double kEfficiency160Pair = 0.911, kEfficiency160 = 0.982;
-constexpr double kEfficiency144Pair = 0.872, kEfficiency144 = 0.996;
-constexpr double kEfficiency128Pair = 0.834, kEfficiency128 = 1.01;
-// The same of products that take kPowerUs and more, at the power limit all the time, where waiting
-// costs little. Of pairs a fit to 186 shapes, before the one above. Without a pair whole waves are
-// as fast (0.999x over 28 shapes), but equal shares of K take 2 to 11 % longer: hence the factor.
-constexpr double kPowerUs = 400, kAloneAtPower = 0.96;
-constexpr double kEfficiencyOfPairAtPower[] = {0.83,  0.86, 0.893, 0.92, 0.955,
-                                               0.947, 0.94, 0.955, 0.968};
-// Tiles have 128, 144, ..., 256 columns.
-constexpr int index_of(int block_n) { return (block_n - 128) / 16; }
-
-double efficiency_of(int block_n, int cluster) {
-  const double alone[] = {kEfficiency128, kEfficiency144, kEfficiency160,
-                          kEfficiency176, kEfficiency192, kEfficiency208,
-                          kEfficiency224, kEfficiency240, kEfficiency256};
-  const double of_pair[] = {kEfficiency128Pair, kEfficiency144Pair, kEfficiency160Pair,
-                            kEfficiency176Pair, kEfficiency192Pair, kEfficiency208Pair,
-                            kEfficiency224Pair, kEfficiency240Pair, kEfficiency256Pair};
-  return (cluster == kPair ? of_pair : alone)[index_of(block_n)];
-}
-double efficiency_at_power(int block_n, int cluster) {
-  return kEfficiencyOfPairAtPower[index_of(block_n)] * (cluster == kPair ? 1 : kAloneAtPower);
-}
 #define XGEMM_SM90_TILE(BLOCK_N, STAGES) {BLOCK_N, STAGES, 1}, {BLOCK_N, STAGES, kPair},
 constexpr Tile kTiles[] = {XGEMM_SM90_TILES(XGEMM_SM90_TILE)};
 #undef XGEMM_SM90_TILE
 
-constexpr double kLaunchUs = 5.03;  // and until a CTA's first operands are there
-constexpr double kWaveUs = 1.19;    // of a tile after the first
-constexpr double kStoreCyclesPerColumn = 16, kElementStoreCyclesPerColumn = 25;  // of a last tile
-// Of memory, the time until it is reached, and lines of 128 bytes that L2 gives. A row that begins
-// within a line takes parts of two of them for every 128 bytes. Memory is as fast as the bytes that
-// a CTA has on their way allow, which is less than its pipeline where a tile reaches past an
-// operand's end (1190 times of problems with up to 128 rows: 7 % off with it, 17 % without).
-constexpr double kMemoryBytesPerUs = 3.77e6, kRampUs = 0.65, kRampBytes = 32e6;
-constexpr double kBytesPerUsInFlight = 22.8;
-constexpr double kLinesOfUnevenRow = 2.03, kLinesOfSplitSectors = 3;
-constexpr double kL2LinesPerUs = 131e3;
-// What tiles take where takes_33_to_128_costs, of the estimate: fitted with the other kernels'
-// constants there; and where is_large_33_to_128.
-constexpr double k33To128Us = 5.124, k33To128 = 0.9408, kLarge33To128 = 0.89;
-// Where the last row (or column) of tiles is small, its CTAs run ahead of the others, and what does
-// not stay in L2 meanwhile of the operand they have in common is read again: as much of it as is
-// missing of a tile.
-constexpr double kStaysBytes = 20e6;
-constexpr int64_t kMaxAhead = 4;
-// CTAs with equal shares of few tiles are at different k: of what does not stay in L2, so much is
-// read for each tile anew (three products of long K). Pairs, which share B, take no such harm.
-constexpr double kSharesAgain = 0.7;
-// Of equal shares, for each part of a tile's sums that one cluster leaves to another, and for each
-// 256 columns of one; and of the time for L2, since CTAs do not want the same lines at the same
-// time any more: where there are no more tiles than clusters, or else for the share of them.
-constexpr double kSharesUs = 2.32, kPartUs = 0.5, kLeaveUs = 1.2, kCompleteUs = 0.79;
-constexpr double kSharesLoss = 0.29, kSharesLossOfPart = 0.5;
-// Of the halves of K that two CTAs exchange, and for 256 columns of them.
-constexpr double kHalvesUs = 1.47, kExchangeUs = 0.85;
-// Where that is all there is to do, A the smaller operand and B along K, of the products' time.
-constexpr double kFlatHalvesLoss = 0.06;
+// A roofline of one wave after another, in microseconds and cycles of an H200, cold L2; fitted with
+// single-tile's and skinny's (benchmarks/fit_dense.py): docs/measurements/dense.md, "One roofline a
+// kernel".
+constexpr double kLaunchUs = 7.038;
+// Until memory is read at its full rate, for products of so many bytes and more.
+constexpr double kRampUs = 1.519, kRampBytes = 32e6;
+constexpr double kCyclesPerUs = 1952;  // at which tensor cores work
+// A product that takes so long and longer holds a lower clock by this share.
+constexpr double kHeatLoss = 0.3209, kHotUs = 300;
+constexpr double kMemoryBytesPerUs = 3.699e6;
+// Lines of 128 bytes that L2 gives all SMs; more than one for 128 bytes of a row that begins within
+// a sector.
+constexpr double kL2LinesPerUs = 112e3, kLinesOfSplitSectors = 2.974;
+// Of a stage of K: what waiting adds to its products, alone and in a pair whose CTAs wait for each
+// other; bytes that an SM takes in, more of rows that begin within a line; boxes across K.
+constexpr double kAloneLoss = 0.0129, kPairLoss = 0.04613, kPairCycles = 72.51;
+constexpr double kLoadBytesPerCycle = 66.5;
+constexpr double kLoadsOfUnevenRow = 1.374, kLoadsOfSplitSectors = 1.359;
+constexpr double kBoxCycles = 1.17;
+// Of a tile after the first, and for each of its columns; of a last tile's stores, for each column,
+// by vectors, and more by single elements.
+constexpr double kTileUs = 0.416, kTileUsPerColumn = 0.002036;
+constexpr double kStoreUsPerColumn = 0.008371, kElementStoreUsPerColumn = 0.0152;
+// Of stream-K: for each part of a tile's sums that one cluster leaves to another, and for each
+// column of one; and of the time for L2, since CTAs do not want the same lines at the same time any
+// more: where there are no more tiles than clusters, or else for the share of them.
+constexpr double kSharesUs = 1.25, kPartUs = 2.88;
+constexpr double kLeaveUsPerColumn = 0.04953, kCompleteUsPerColumn = 0.001328;
+constexpr double kSharesLoss = 0.2, kSharesLossOfPart = 0.418;
+// Of the halves of K that two CTAs exchange, and for each column of them.
+constexpr double kHalvesUs = 0.8094, kHalvesUsPerColumn = 0.002181;
 constexpr int kMinStepsToSplit = 8;
 constexpr double kHeadsUs = 3;  // of the copy of a shifted A's heads
-
-// Of things that overlap: a little more than the longest.
-double together(double a_us, double b_us, double c_us) {
-  const auto fourth = [](double x) { return x * x * x * x; };
-  return std::sqrt(std::sqrt(fourth(a_us) + fourth(b_us) + fourth(c_us)));
-}
 
 // A way to go over the tiles.
 struct Walk {
@@ -139,16 +97,14 @@ class Side {
     }
     const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n);
     const auto k = static_cast<double>(p.k);
+    const auto& gpu = choose::constants_of(device);
     bytes_ = 2 * (m * k * static_cast<double>(a_matrices) +
                   n * k * static_cast<double>(b_matrices) + m * n * static_cast<double>(batch_));
-    const auto& gpu = choose::constants_of(device);
-    cycles_per_us_ = gpu.mma_cycles_per_us;
-    memory_bytes_per_us_ = kMemoryBytesPerUs * gpu.dram_speed;
+    memory_us_ = bytes_ / (kMemoryBytesPerUs * gpu.dram_speed);
+    cycles_per_us_ = kCyclesPerUs * gpu.clock_speed;
     l2_lines_per_us_ = kL2LinesPerUs * gpu.l2_speed;
-    at_power_ = 2 * m * n * k * static_cast<double>(batch_) >
-                kPowerUs * cycles_per_us_ * gpu.mma_flops_per_cycle * sm_count_;
-    a_lines_ = m * lines_of_row(a_mn_ ? p.a.col_stride : p.a.row_stride);
-    b_lines_ = n * lines_of_row(b_mn_ ? p.b.row_stride : p.b.col_stride);
+    a_begins_ = row_begins(a_mn_ ? p.a.col_stride : p.a.row_stride);
+    b_begins_ = row_begins(b_mn_ ? p.b.row_stride : p.b.col_stride);
   }
 
   template <typename Search>
@@ -184,26 +140,23 @@ class Side {
 
   Estimate estimate(const Candidate& c) const {
     const auto& [side, tile, rows, columns, walk] = c;
-    // m64nNk16 takes N / 2 cycles, of which a tile has 2 x 4 for each k-tile.
-    const double rate =
-        rate_of(tile, walk.segments > 1 ? tile.cluster / walk.splits : tile.cluster);
-    const double multiply_us =
-        static_cast<double>(walk.steps) * 4 * tile.block_n / (rate * cycles_per_us_);
-    const auto segments = static_cast<double>(walk.segments);
-    const double element_stores = tma_store_ ? 0 : kElementStoreCyclesPerColumn * segments;
-    const double ramp_us = kRampUs * std::min(1.0, bytes_ / kRampBytes);
+    const double cold_us =
+        static_cast<double>(walk.steps) * cycles_of(tile, walk.splits) / cycles_per_us_;
+    const double mma_us = cold_us * (1 + kHeatLoss * std::min(1.0, cold_us / kHotUs));
     const double lines_us = l2_us(rows, columns);
-    const double dram_us = (bytes_ + read_again(tile, rows, columns, walk)) / memory_rate(tile);
-    const double tiles_us = kWaveUs * (segments - 1);
-    const double store_us =
-        (kStoreCyclesPerColumn + element_stores) * tile.block_n / cycles_per_us_;
-    return {.us = kLaunchUs + ramp_us + together(multiply_us, lines_us, dram_us) + walk.us +
+    const double ramp_us = kRampUs * std::min(1.0, bytes_ / kRampBytes);
+    const double tiles_us =
+        static_cast<double>(walk.segments - 1) * (kTileUs + kTileUsPerColumn * tile.block_n);
+    const double elements_us =
+        tma_store_ ? 0 : kElementStoreUsPerColumn * static_cast<double>(walk.segments);
+    const double store_us = (kStoreUsPerColumn + elements_us) * tile.block_n;
+    return {.us = kLaunchUs + ramp_us + together(mma_us, lines_us, memory_us_) + walk.us +
                   tiles_us + store_us,
             .parts = {.launch = kLaunchUs,
                       .first_bytes = ramp_us,
-                      .dram = dram_us,
+                      .dram = memory_us_,
                       .l2 = lines_us,
-                      .mma = multiply_us,
+                      .mma = mma_us,
                       .exchange = walk.us,
                       .epilogue = tiles_us + store_us}};
   }
@@ -211,17 +164,30 @@ class Side {
  private:
   static constexpr int64_t kMaxTiles = int64_t{1} << 28;
 
-  double rate_of(const Tile& tile, int sharers) const {
-    return at_power_ ? efficiency_at_power(tile.block_n, sharers)
-                     : efficiency_of(tile.block_n, sharers);
+  // Of a stage of K: the products', or what the SM takes in, and boxes across K.
+  double cycles_of(const Tile& tile, int splits) const {
+    const bool pair = tile.cluster == kPair;
+    const double products = products_of(tile) * (1 + (pair ? kPairLoss : kAloneLoss)) +
+                            (pair && splits == 1 ? kPairCycles : 0);
+    const double lines =
+        static_cast<double>(std::min<int64_t>(p_.m, kBlockM)) * loads_of(a_begins_) +
+        static_cast<double>(std::min<int64_t>(p_.n, tile.block_n)) * loads_of(b_begins_);
+    const int boxes = (a_mn_ ? kBlockM / kSwizzleElements : 0) +
+                      (b_mn_ ? ceil_div(tile.block_n, kSwizzleElements) : 0);
+    return std::max(products, lines * kLineBytes / kLoadBytesPerCycle) + kBoxCycles * boxes;
+  }
+
+  // m64nNk16 takes N / 2 cycles, of which a tile has 2 x 4 for each k-tile.
+  static double products_of(const Tile& tile) { return 4.0 * tile.block_n; }
+  static double loads_of(const RowBegins& begins) {
+    return begins.lines(kLoadsOfSplitSectors, kLoadsOfUnevenRow);
   }
 
   // What no walk takes less than: all SMs multiply all the time.
   double least_us(const Tile& tile, int64_t columns) const {
     const int64_t tiles = ceil_div<int64_t>(p_.m, kBlockM) * columns * batch_;
     const double steps = static_cast<double>(tiles * k_tiles_) / sm_count_;
-    const double rate = std::max(rate_of(tile, 1), rate_of(tile, kPair));
-    return kLaunchUs + steps * 4 * tile.block_n / (rate * cycles_per_us_);
+    return kLaunchUs + steps * products_of(tile) / cycles_per_us_;
   }
 
   template <typename Search>
@@ -246,21 +212,20 @@ class Side {
     if (shared * k_tiles_ > kMaxTiles) return;
     const int64_t share = ceil_div(shared * k_tiles_, most), whole = (tiles - shared) / most;
     const auto parts = static_cast<double>(ceil_div(k_tiles_, share));
-    const double loss = tiles <= most ? kSharesLoss
-                                      : kSharesLossOfPart * static_cast<double>(shared) /
-                                            static_cast<double>(tiles);
-    search.consider(
-        {this,
-         tile,
-         rows,
-         columns,
-         {.clusters = most,
-          .steps = whole * k_tiles_ + share,
-          .segments = whole + 1,
-          .stream_k = true,
-          .us = kSharesUs + kPartUs * parts +
-                (kLeaveUs + kCompleteUs * parts) * tile.block_n / 256 + loss * l2_us(rows, columns),
-          .reason = "no whole number of waves over the SMs: stream-K"}});
+    const double of_shared = static_cast<double>(shared) / static_cast<double>(tiles);
+    const double loss = tiles <= most ? kSharesLoss : kSharesLossOfPart * of_shared;
+    search.consider({this,
+                     tile,
+                     rows,
+                     columns,
+                     {.clusters = most,
+                      .steps = whole * k_tiles_ + share,
+                      .segments = whole + 1,
+                      .stream_k = true,
+                      .us = kSharesUs + kPartUs * parts +
+                            (kLeaveUsPerColumn + kCompleteUsPerColumn * parts) * tile.block_n +
+                            loss * l2_us(rows, columns),
+                      .reason = "no whole number of waves over the SMs: stream-K"}});
   }
 
   // The last wave by halves of K, where it has a tile for every second SM or fewer; before it CTAs
@@ -270,11 +235,9 @@ class Side {
     const int64_t rows = ceil_div<int64_t>(p_.m, kBlockM), tiles = rows * columns * batch_;
     const int64_t waves = tiles / (kPair * most), rest = tiles % (kPair * most);
     if (rest == 0 || rest > most || k_tiles_ < kMinStepsToSplit) return;
-    if (waves > 0 && at_power_) return;  // SMs without a tile leave their power to the others
     // As few clusters as need the same number of waves.
     const int64_t least = ceil_div(tiles, kPair * waves + 1);
     const int64_t steps = waves * k_tiles_ + (k_tiles_ + 1) / 2;
-    const double loss = waves == 0 && p_.m < p_.n && !b_mn_ ? kFlatHalvesLoss : 0;
     search.consider(
         {this,
          tile,
@@ -284,54 +247,28 @@ class Side {
           .steps = steps,
           .segments = waves + 1,
           .splits = 2,
-          .us = kHalvesUs + kExchangeUs * tile.block_n / 256 +
-                loss * static_cast<double>(4 * steps * tile.block_n) / cycles_per_us_,
+          .us = kHalvesUs + kHalvesUsPerColumn * tile.block_n,
           .reason = waves == 0 ? "few tiles: two CTAs share the K of each"
                                : "two CTAs share the K of each tile of the last wave"}});
   }
 
-  double read_again(const Tile& tile, int64_t rows, int64_t columns, const Walk& walk) const {
-    if (walk.segments > 1) return 0;
-    const double k_bytes = 2.0 * static_cast<double>(p_.k);
-    if (walk.stream_k && tile.cluster == 1) {
-      const double a = k_bytes * static_cast<double>(p_.m);
-      const double b = k_bytes * static_cast<double>(p_.n);
-      return static_cast<double>(batch_) * kSharesAgain *
-             ((a > kStaysBytes ? static_cast<double>(columns - 1) * a : 0) +
-              (b > kStaysBytes ? static_cast<double>(rows - 1) * b : 0));
-    }
-    const auto of = [&](int64_t extent, int block, int64_t other) {
-      const int64_t tiles = ceil_div<int64_t>(extent, block);
-      const double bytes = k_bytes * static_cast<double>(other);
-      if (tiles == 1 || tiles > kMaxAhead || bytes < kStaysBytes) return 0.0;
-      return bytes * static_cast<double>(tiles * block - extent) / block;
-    };
-    return of(p_.m, kBlockM, p_.n) + of(p_.n, tile.block_n, p_.m);
-  }
-
-  double memory_rate(const Tile& tile) const {
-    const auto rows = static_cast<double>(std::min<int64_t>(p_.m, kBlockM) +
-                                          std::min<int64_t>(p_.n, tile.block_n));
-    return std::min(memory_bytes_per_us_, kBytesPerUsInFlight * tile.stages * rows * kBlockK * 2);
-  }
-
   double l2_us(int64_t rows, int64_t columns) const {
-    return static_cast<double>(batch_) * static_cast<double>(k_tiles_) *
-           (static_cast<double>(columns) * a_lines_ + static_cast<double>(rows) * b_lines_) /
+    const auto a_rows = static_cast<double>(columns * p_.m);
+    const auto b_rows = static_cast<double>(rows * p_.n);
+    return static_cast<double>(batch_ * k_tiles_) *
+           (a_rows * a_begins_.lines(kLinesOfSplitSectors, 1) +
+            b_rows * b_begins_.lines(kLinesOfSplitSectors, 1)) /
            l2_lines_per_us_;
   }
 
-  // Of those 128 bytes that a load takes of each row. One row in so many begins with a line.
-  static double lines_of_row(int64_t stride) {
-    return row_begins(stride).lines(kLinesOfSplitSectors, kLinesOfUnevenRow);
-  }
+  static constexpr double kLineBytes = 2.0 * kBlockK;
 
   const GemmProblem& p_;
-  bool swapped_, tma_store_, a_mn_, b_mn_, at_power_;
+  bool swapped_, tma_store_, a_mn_, b_mn_;
   int sm_count_;
   int64_t k_tiles_, batch_ = 1;
-  double bytes_, a_lines_, b_lines_;
-  double cycles_per_us_, memory_bytes_per_us_, l2_lines_per_us_;  // of this GPU
+  RowBegins a_begins_, b_begins_;
+  double bytes_, memory_us_, cycles_per_us_, l2_lines_per_us_;  // on this GPU
 };
 
 class Model {
@@ -359,15 +296,7 @@ std::optional<Scored<Choice>> select(const GemmProblem& p, const DeviceInfo& dev
                                      Listing<Choice>* listing) {
   const GemmProblem other = swapped(p);
   const Side side(p, device, false), other_side(other, device, true);
-  const size_t first = choose::size_of(listing);
-  auto best = choose::pick<Choice>(Model(side, &other_side), listing);
-  if (takes_33_to_128_costs(p)) {
-    const double factor = is_large_33_to_128(p) ? kLarge33To128 : k33To128;
-    choose::adjust(&best, listing, first, [&](Choice&, Estimate& estimate) {
-      estimate.us = k33To128Us + factor * estimate.us;
-    });
-  }
-  return best;
+  return choose::pick<Choice>(Model(side, &other_side), listing);
 }
 
 std::optional<Scored<Choice>> select_shifted(const GemmProblem& p, const DeviceInfo& device,

@@ -24,9 +24,8 @@ Status launch_kernel(const Params& params, cudaStream_t stream) {
   const Clusters& cluster = params.cluster;
   const int columns = round_up(ceil_div(params.n, params.tile_n), cluster.along_n);
   const int rows = round_up(ceil_div(params.m, params.tile_m), cluster.along_m);
-  const int halves = params.halves ? 2 : 1;  // in a cluster
-  const dim3 blocks(columns, rows, params.batch * halves * params.parts);
-  const dim3 clusters(cluster.along_n, cluster.along_m, halves);
+  const dim3 blocks(columns, rows, params.batch * params.parts);
+  const dim3 clusters(cluster.along_n, cluster.along_m);
   const auto in_order = [&](const dim3& x) { return params.rows_first ? dim3(x.y, x.x, x.z) : x; };
   const Grid grid{.blocks = in_order(blocks),
                   .threads = dim3(Tile::kLaunched),

@@ -3,9 +3,8 @@
 // A CTA has one tile. Some warps do nothing but ask for stages of K, each for one operand and in
 // order, or the first stage would be there with the last; for the first ones before the CTA's
 // threads have met. Warpgroups that multiply have 64 rows of the tile each, or several times 64 of
-// a large one; two of them take the stages of a tile of 64 rows by turns. Where K is long two CTAs
-// of a cluster may have half of it each, or more CTAs a part of it, whose sums a second launch
-// adds.
+// a large one; two of them take the stages of a tile of 64 rows by turns. Where K is long several
+// CTAs may have a part of it each, whose sums a second launch adds.
 #pragma once
 
 #include "cuda/gemm/sm90/operand.cuh"
@@ -19,7 +18,6 @@
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma.h"
 #include "cuda/shared_memory.h"
-#include "cuda/tile/cluster_reduction.cuh"
 #include "cuda/tile/compiled_apart.cuh"
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
@@ -31,60 +29,10 @@ __device__ inline S& kept(S& storage) {
   return *reinterpret_cast<S*>(__shfl_sync(~0u, reinterpret_cast<uint64_t>(&storage), 0));
 }
 
-// Two CTAs of a cluster have half of K each, and each finishes one of the tile's two warpgroups'
-// rows: it gets the other's sums of them in a stage that nobody reads any more.
-template <typename T, typename Tile>
-class Halves {
- public:
-  // `chunks`: of this half.
-  __device__ Halves(int chunks, int sharers, bool exist) : chunks_(chunks) {
-    if (!Tile::kHalves || !exist) return;
-    const int cta = static_cast<int>(ptx::cluster_cta_rank());
-    half_ = cta >= sharers ? 1 : 0;
-    first_cta = half_ * sharers;
-    other_cta = cta ^ sharers;
-    free_after = chunks - Tile::kStages + 1;
-  }
-
-  int first_cta = 0;    // of those that have this half of K
-  int other_cta = 0;    // that has the other half of this tile
-  int free_after = -1;  // the chunk after the one whose stage is for mail
-
-  __device__ bool finishes(int warpgroup) const { return warpgroup == half_; }
-
-  // Sends acc to the CTA that finishes these rows or, here, adds what it sends.
-  __device__ void add(SharedStorage<T, Tile>& smem, int chunks_of_both, int warpgroup,
-                      float (&acc)[Tile::kSums]) const {
-    const int thread = threadIdx.x % kWarpgroup;
-    if (!finishes(warpgroup)) {
-      const float4* theirs = mail(smem, chunks_of_both - chunks_) + thread;
-      const uint32_t to = ptx::mapa(ptx::smem_address(theirs), other_cta);
-      const uint32_t signal = ptx::mapa(ptx::smem_address(&smem.received), other_cta);
-      ptx::mbarrier_wait(&smem.room, 0);
-      send_quads<0, Tile::kBlockN / 8>(to, kWarpgroup * sizeof(float4), signal, acc);
-      return;
-    }
-    if (thread == 0) ptx::mbarrier_arrive_expect_tx(&smem.received, 64 * Tile::kBlockN * 4);
-    ptx::mbarrier_wait(&smem.received, 0);
-    add_received_quads<0, Tile::kBlockN / 8>(acc, mail(smem, chunks_) + thread, kWarpgroup);
-  }
-
- private:
-  static_assert(!Tile::kHalves || 64 * Tile::kBlockN * 4 <= sizeof(Stage<T, Tile>));
-
-  // In the stage that the last pass over the pipeline of so many chunks reads first.
-  __device__ static float4* mail(SharedStorage<T, Tile>& smem, int chunks) {
-    return reinterpret_cast<float4*>(&smem.stages[chunks % Tile::kStages]);
-  }
-
-  int chunks_, half_ = 0;
-};
-
 // acc = this warpgroup's part of the tile.
 template <typename T, typename Tile, bool kAMn, bool kBMn>
 __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int warpgroup,
-                                int sharers, const Halves<T, Tile>& halves,
-                                float (&acc)[Tile::kFragments][Tile::kSums]) {
+                                int sharers, float (&acc)[Tile::kFragments][Tile::kSums]) {
   SharedStorage<T, Tile>& smem = kept(given);
   constexpr bool kSplitsRows = Tile::kSharers == 1 && !Tile::kSplitsColumns;
   constexpr int kDescriptorStepRow = kChunkK * static_cast<int>(sizeof(T)) / 16;
@@ -119,12 +67,8 @@ __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int w
       ptx::wgmma_wait_group<1>();  // the stage before has been read
       // To all that load into it again; none else waits for it, and may be gone by then.
       const int thread = threadIdx.x % kWarpgroup;
-      if (chunk - Tile::kSharers + Tile::kStages < chunks) {
-        if (thread < sharers) {
-          ptx::mbarrier_arrive_cluster(&smem.empty[previous], halves.first_cta + thread);
-        }
-      } else if (Tile::kHalves && chunk == halves.free_after && thread == 0) {
-        ptx::mbarrier_arrive_cluster(&smem.room, halves.other_cta);
+      if (chunk - Tile::kSharers + Tile::kStages < chunks && thread < sharers) {
+        ptx::mbarrier_arrive_cluster(&smem.empty[previous], thread);
       }
     }
     previous = stage;
@@ -134,7 +78,7 @@ __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int w
   ptx::wgmma_wait_group<0>();
 }
 
-// Grid: (columns of tiles, rows of tiles, batch and halves of K, or parts of K), or rows first.
+// Grid: (columns of tiles, rows of tiles, batch or parts of K), or rows first.
 template <typename T, typename Tile, bool kAMn, bool kBMn>
 __global__ void __launch_bounds__(Tile::kLaunched, 1)
     single_tile_kernel(const __grid_constant__ Params params) {
@@ -179,7 +123,6 @@ __global__ void __launch_bounds__(Tile::kLaunched, 1)
   if constexpr (Tile::kMovesRegisters) ptx::setmaxnreg_inc<Tile::kMultiplierRegisters>();
   ptx::griddep_launch_dependents();
   const int sharers = params.cluster.size();
-  const bool halves = Tile::kHalves && params.halves;
   const Place place = place_of(params);
   const int chunks = place.chunks;
   if (params.bias != nullptr) [[unlikely]] {
@@ -193,24 +136,19 @@ __global__ void __launch_bounds__(Tile::kLaunched, 1)
   }
   const int warpgroup = warp / 4;
   float acc[Tile::kFragments][Tile::kSums];
-  const Halves<T, Tile> half(chunks, sharers, halves);
-  multiply<T, Tile, kAMn, kBMn>(smem, chunks, warpgroup, sharers, half, acc);
+  multiply<T, Tile, kAMn, kBMn>(smem, chunks, warpgroup, sharers, acc);
   if (Tile::kSharers > 1 && warpgroup >= chunks) {
 #pragma unroll
     for (float& x : acc[0]) x = 0;
   }
-  if (halves) [[unlikely]]
-    half.add(smem, chunks_of(params), warpgroup, acc[0]);
   ptx::griddep_wait();  // D may be what the kernel before reads
   // All warps have read the stages that this warpgroup stores into: its own or, of those that share
-  // the k of a tile, those of both. The bias is there, and sums of the other half of K have been
-  // read.
-  if (Tile::kSharers > 1 || params.bias != nullptr || halves) {
+  // the k of a tile, those of both. The bias is there.
+  if (Tile::kSharers > 1 || params.bias != nullptr) {
     ptx::named_barrier_sync(kMultipliers, Tile::kWarpgroups * kWarpgroup);
   } else {
     ptx::named_barrier_sync_apart(kOfWarpgroup + warpgroup, kWarpgroup);
   }
-  if (halves && !half.finishes(warpgroup)) return;
   T* d = static_cast<T*>(params.d) + place.batch.inner * params.d_batch_stride[0] +
          place.batch.outer * params.d_batch_stride[1];
   const Corner corner{place.m, place.n, min(params.m, place.m + params.tile_m),

@@ -49,8 +49,7 @@ Status launch(const GemmProblem& given, const Config& config, void* workspace,
   params.bias = p.bias, params.bias_stride = p.bias_stride;
   params.bias_of_rows = config.swapped;
   params.activation = p.activation;
-  params.halves = are_halves(*config.shape, config.splits);
-  params.parts = params.halves ? 1 : config.splits;
+  params.parts = config.splits;
   const int chunks = ceil_div(params.k, kChunkK);
   params.part_chunks = chunks / params.parts, params.longer_parts = chunks % params.parts;
   params.plain_end = p.bias == nullptr && p.activation == Activation::kNone && params.parts == 1;
@@ -60,7 +59,7 @@ Status launch(const GemmProblem& given, const Config& config, void* workspace,
   params.share_rows = params.cluster.along_n > 1 ? config.tile_m / params.cluster.along_n
                                                  : config.tile_n / params.cluster.along_m;
   params.rows_first = p.m < p.n;  // those of the larger operand
-  params.plain = !params.batched && params.cluster.size() == 1 && !params.halves;
+  params.plain = !params.batched && params.cluster.size() == 1;
   const bool encoded = encode_operand(&params.a, p,
                                       {p.a.data, p.m, p.a.row_stride, p.a.col_stride, a_batch, a_mn,
                                        params.a_chunked, config.tile_m, params.cluster.along_n}) &&

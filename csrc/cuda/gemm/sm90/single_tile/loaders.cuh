@@ -22,7 +22,6 @@ struct TileConfig {
   static constexpr bool kSplitsColumns = splits_columns(kBlockM, kBlockN);
   static constexpr int kColumns = kSplitsColumns ? kBlockN / 2 : kBlockN;  // a warpgroup's
   static constexpr int kSums = kColumns / 2;  // of a fragment, a thread's
-  static constexpr bool kHalves = takes_halves(kBlockM, kBlockN);
   // Warps that ask for an operand, by turns: one alone is too slow for stages of few rows.
   static constexpr int kArea = kBlockM * kBlockN;
   static constexpr int kLoadersPerOperand = kArea <= 64 * 64 ? 4 : kArea <= 64 * 144 ? 2 : 1;
@@ -52,7 +51,6 @@ struct Stage {
 template <typename T, typename Tile>
 struct SharedStorage {
   uint64_t full[kOperands][Tile::kStages], empty[Tile::kStages];
-  uint64_t room, received;  // of sums from the CTA that has the other half of K
   alignas(16) float bias[Tile::kBlockM > Tile::kBlockN ? Tile::kBlockM : Tile::kBlockN];
   alignas(1024) Stage<T, Tile> stages[Tile::kStages];
 
@@ -109,14 +107,7 @@ __device__ inline Place place_of(const Params& params) {
     place.chunks = chunks_of_part(params);
     return place;
   }
-  uint32_t index = blockIdx.z;
-  if (params.halves) {
-    const int first = (place.chunks + 1) / 2;
-    if (index % 2 != 0) place.first_chunk = first;
-    place.chunks = index % 2 != 0 ? place.chunks - first : first;
-    index /= 2;
-  }
-  place.batch = batch_of(params, index);
+  place.batch = batch_of(params, blockIdx.z);
   return place;
 }
 
@@ -134,7 +125,7 @@ class Loader {
     const int k = (place_.first_chunk + chunk) * kChunkK;
     ptx::mbarrier_arrive_expect_tx(full(stage),
                                    (kMnMajor ? kRows : tile_rows()) * kChunkK * sizeof(T));
-    if (sharers() == 1) {
+    if (!is_shared()) {
       load_operand<kRows, kMnMajor, 1>(to(stage), map(), chunked(), full(stage), policy(), row(), k,
                                        batch(), 0);
     } else {
@@ -151,8 +142,8 @@ class Loader {
   __device__ bool chunked() const { return kOfB ? params_.b_chunked : params_.a_chunked; }
   __device__ int row() const { return kOfB ? place_.n : place_.m; }
   __device__ int tile_rows() const { return kOfB ? params_.tile_n : params_.tile_m; }
-  __device__ int sharers() const {
-    return kOfB ? params_.cluster.along_m : params_.cluster.along_n;
+  __device__ bool is_shared() const {
+    return (kOfB ? params_.cluster.along_m : params_.cluster.along_n) > 1;
   }
   __device__ BatchPosition batch() const {
     const auto& batched = kOfB ? params_.b_batched : params_.a_batched;
@@ -160,24 +151,23 @@ class Loader {
   }
 
   __device__ void load_share(int stage, int chunk, int k) const {
-    // (Of a cluster of both halves of K the first CTAs have the first.)
-    const int cta = static_cast<int>(ptx::cluster_cta_rank()), rank = cta & (sharers() - 1);
-    const auto all = static_cast<uint16_t>(((1 << sharers()) - 1) << (cta - rank));
+    constexpr uint16_t kAll = (1 << kCluster) - 1;
+    const int rank = static_cast<int>(ptx::cluster_cta_rank());
     if constexpr (kMnMajor) {
       // Boxes of 64, by turns that change from chunk to chunk: their number may not divide.
       constexpr int kBoxes = kRows / kSwizzleElements;
-      const int step = chunked() ? chunks_per_load(kRows, sharers()) : 1;
+      const int step = chunked() ? chunks_per_load(kRows, kCluster) : 1;
       int owner = chunk;
 #pragma unroll 1
       for (int i = 0; i < kBoxes; i += step, ++owner) {
-        if ((owner & (sharers() - 1)) != rank) continue;
-        load_box(to(stage) + i * kChunkK * kSwizzleElements, map(), full(stage), policy(), all,
+        if (owner % kCluster != rank) continue;
+        load_box(to(stage) + i * kChunkK * kSwizzleElements, map(), full(stage), policy(), kAll,
                  chunked() ? 0 : row() + i * kSwizzleElements, k,
                  chunked() ? row() / kSwizzleElements + i : 0, batch());
       }
     } else {
       const int first = rank * params_.share_rows;
-      load_box(to(stage) + first * kChunkK, map(), full(stage), policy(), all, k, row() + first, 0,
+      load_box(to(stage) + first * kChunkK, map(), full(stage), policy(), kAll, k, row() + first, 0,
                batch());
     }
   }
@@ -282,20 +272,13 @@ template <typename T, typename Tile, bool kAMn, bool kBMn>
 __device__ inline void start(const Params& params, SharedStorage<T, Tile>& smem, int loader) {
   const Place place = place_of(params);
   const int sharers = params.cluster.size();
-  const bool halves = Tile::kHalves && params.halves;
   const int turn = loader / kOperands;
   const auto start_operand = [&](const auto& of_operand) {
     init_full<Tile>(of_operand, turn);
     if (sharers == 1) load_all_stages<Tile>(of_operand, turn, place.chunks);
   };
   if (loader < 0) {
-    if (threadIdx.x == 0) {
-      if (halves) {
-        ptx::mbarrier_init(&smem.room, Tile::kWarpgroups);
-        ptx::mbarrier_init(&smem.received, 1);
-      }
-      init_empty(smem, sharers);
-    }
+    if (threadIdx.x == 0) init_empty(smem, sharers);
   } else if (loader < Tile::kLoaders && ptx::elect_one()) {
     if (loader % kOperands == 0) {
       start_operand(Loader<T, Tile, false, kAMn>(params, smem, place));
@@ -304,7 +287,7 @@ __device__ inline void start(const Params& params, SharedStorage<T, Tile>& smem,
     }
   }
   __syncwarp();
-  if (sharers > 1 || halves) {
+  if (sharers > 1) {
     ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
   }

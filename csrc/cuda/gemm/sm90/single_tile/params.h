@@ -20,10 +20,9 @@ struct Params {
   int k;
   // Of a part of K; the first longer_parts have one more. All of K where it is one.
   int part_chunks, longer_parts;
-  Clusters cluster;  // one of both is 1, the other a power of 2
+  Clusters cluster;  // one of both is 1, the other 1 or kCluster
   int share_rows;    // of a tile that a cluster shares and that lies along K, for one CTA to load
   bool plain;        // neither batched nor in clusters: the grid's third dimension is parts of K
-  bool halves;       // two CTAs of a cluster have half of K each
   bool rows_first;   // neighbouring CTAs have the same columns of D, not the same rows
   bool a_chunked, b_chunked;
   bool batched, a_batched[2], b_batched[2];
@@ -39,7 +38,7 @@ struct Params {
   Activation activation;
   alignas(128) CUtensorMap a, b;  // 5-D, as those of ../params.h
   int64_t bias_stride;
-  int batch;                // products; the grid's third dimension runs over them (and halves)
+  int batch;                // products; the grid's third dimension runs over them
   FastDivisor batch_inner;  // of them, those along the inner dimension
   int64_t d_batch_stride[2];
   float* partials;  // of parts: [parts], part_stride apart, of sums that lie as D does

@@ -7,9 +7,9 @@
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
 
-inline constexpr int kOperands = 2;                     // each has a warp that asks for it
-inline constexpr int kMinCluster = 2, kMaxCluster = 4;  // CTAs, where there are clusters
-inline constexpr int kChunkK = 64;  // k of a stage: 128 bytes, the swizzle's row
+inline constexpr int kOperands = 2;  // each has a warp that asks for it
+inline constexpr int kCluster = 4;   // CTAs, where there are clusters
+inline constexpr int kChunkK = 64;   // k of a stage: 128 bytes, the swizzle's row
 
 // What a kernel is compiled for: the most rows and columns of D that a tile has, stages of K, and
 // whether both operands lie along K.
@@ -85,7 +85,7 @@ constexpr const Shape& shape_of(int tile_m, int tile_n, bool k_major) {
 }
 
 // CTAs of a cluster have neighbouring tiles and one operand in common: A, which is no smaller, but
-// where their rows leave fewer of them without a tile.
+// where their rows leave fewer of them without a tile. `cluster`: of kCluster CTAs, or 1.
 struct Clusters {
   int along_m, along_n;
   XGEMM_HOST_DEVICE constexpr int size() const { return along_m * along_n; }
@@ -100,22 +100,12 @@ struct Config {
   const Shape* shape;  // of kShapes
   int tile_m, tile_n;  // the part of it that a tile has
   Clusters clusters;
-  int splits;    // of K: 1, or halves or parts
+  int splits;    // of K, of a CTA each, whose sums a second launch adds; else 1
   int ctas;      // of the grid
   bool swapped;  // D^T = B^T A^T is computed, its rows the columns of D
 };
 
-// Whether two CTAs may have half of K each, one of the tile's two warpgroups' rows to finish (wider
-// tiles seldom gain by it), and whether K is long enough for that: every stage is used.
-constexpr bool takes_halves(int block_m, int block_n) { return block_m == 128 && block_n <= 128; }
-constexpr bool halves_fill(int64_t chunks, int stages) { return chunks / 2 >= stages; }
-
-// Whether so many splits of K are halves. Else they are parts, which leave their sums in memory for
-// a second launch.
-constexpr bool are_halves(const Shape& shape, int splits) {
-  return splits == 2 && takes_halves(shape.block_m, shape.block_n);
-}
-inline constexpr int kMaxParts = 16;
+inline constexpr int kMaxParts = 16;  // of K
 
 // Warpgroups that multiply have 64 rows each; two share the k of a tile that has no more. Of a
 // large tile there are two with several times 64 rows each, since more have not the registers for

@@ -10,6 +10,7 @@
 #include "cuda/gemm/sm90/row_begins.h"
 #include "cuda/gemm/sm90/skinny/tile.h"
 #include "cuda/gemm/sm90/skinny/view.h"
+#include "cuda/gemm/sm90/together.h"
 
 namespace xgemm::cuda::gemm::sm90::skinny {
 namespace {
@@ -18,97 +19,33 @@ using choose::Estimate;
 using choose::Listing;
 using choose::Scored;
 
-// What parts of a product take, on an H200 from a cold L2.
-struct Costs {
-  double launch_us;  // and what the first loads take
-  double ramp_us;    // more, until memory is read at its full rate, for 15.6 MB and more
-  double memory_bytes_per_us;
-  // Of the time for memory, more for large problems: with up to 96 columns, and with 128.
-  double large_loss, widest_large_loss;
-  // Of streams that do not go past what L2 holds: with up to 96 columns or, where
-  // takes_33_to_128_costs, is_large_33_to_128.
-  double through_l2_loss;
-  // Of the time for memory, more where W's rows begin within a line: along K, and across it.
-  double uneven_k_loss, uneven_loss;
-  double kept_in_l2;  // W that is read again takes the place of what L2 must write back
-  double unevenness;  // of the excess of the longest queue of tiles, what costs
-  double idleness;    // and of SMs that get no tile
-  // Lines of 128 bytes: that L2 gives, and that one SM takes in; and those that a row which begins
-  // within a line takes for every 128 bytes, of W and of X, or within a sector of 32 bytes.
-  double l2_lines_per_us, sm_lines_per_us;
-  double lines_of_uneven_wide, lines_of_uneven_narrow, lines_of_split_sectors;
-  double cycles_per_us;              // an SM's clock, less what the multiplying warpgroups wait
-  double stage_us;                   // of a stage of the pipeline, in one tile's share of K
-  double element_store_us_per_byte;  // of D where it takes no 16 bytes along the wide operand
-  // Of a tile, which nothing hides: sums over the cluster, and stores. Where more than two CTAs
-  // share K, few warps finish what all have multiplied.
-  double tile_us, tile_us_per_column, many_splits_us_per_column;
-  double splitting_us[4];  // of a cluster that splits K in 1, 2, 4 and 8
-};
-
-// Fitted to 1405 times of 190 shapes (M or N 64 to 6000, in layers from 64 rows on), 4.9 % off on
-// average; of layers of 8 to 64 rows, which were not among them, 1.4 %. Then moved by hand to 1276
-// shapes of 1 to 200 rows (layers and random ones), old and new choice by turns: what a tile's end
-// takes, what many columns lose, parts of K in 4 and 8, SMs without a tile.
-constexpr Costs kCosts{.launch_us = 4.195,
-                       .ramp_us = 2.3,
-                       .memory_bytes_per_us = 4.493e6,
-                       .large_loss = 0.08,
-                       .widest_large_loss = 0.15,
-                       .through_l2_loss = 0.03,
-                       .uneven_k_loss = 0,
-                       .uneven_loss = 0,
-                       .kept_in_l2 = 1.47,
-                       .unevenness = 0.47,
-                       .idleness = 0.05,
-                       .l2_lines_per_us = 140.2e3,
-                       .sm_lines_per_us = 1425,
-                       .lines_of_uneven_wide = 1.644,
-                       .lines_of_uneven_narrow = 1.644,
-                       .lines_of_split_sectors = 1.644,
-                       .cycles_per_us = 1978,
-                       .stage_us = 0.01273,
-                       .element_store_us_per_byte = 1.43e-7,
-                       .tile_us = 0.992,
-                       .tile_us_per_column = 0.002,
-                       .many_splits_us_per_column = 0.0069,
-                       .splitting_us = {0, 0.61, 0.9, 1.5}};
-
-// Where takes_33_to_128_costs. Fitted with the other kernels' to 750 products in all tiles and 2200
-// in some: by what the choice loses, and a little by the error of the estimates, 5.8 % where they
-// are near the best.
-constexpr Costs kCosts33To128{.launch_us = 4.571,
-                              .ramp_us = 1.103,
-                              .memory_bytes_per_us = 4.943e6,
-                              .large_loss = 0,
-                              .widest_large_loss = 0,
-                              .through_l2_loss = 0.16,
-                              .uneven_k_loss = 0.146,
-                              .uneven_loss = 0.2314,
-                              .kept_in_l2 = 1.205,
-                              .unevenness = 0.7343,
-                              .idleness = 0.04002,
-                              .l2_lines_per_us = 96.67e3,
-                              .sm_lines_per_us = 1436,
-                              .lines_of_uneven_wide = 1.347,
-                              .lines_of_uneven_narrow = 1.631,
-                              .lines_of_split_sectors = 2.78,
-                              .cycles_per_us = 1618,
-                              .stage_us = 0,
-                              .element_store_us_per_byte = 8.75e-7,
-                              .tile_us = 0.2876,
-                              .tile_us_per_column = 0.003358,
-                              .many_splits_us_per_column = 0.01112,
-                              .splitting_us = {0, 1.535, 0.07965, 1.042}};
-
-constexpr double kRampBytes = 15.6e6, kLargeLossBytes = 200e6, kWidestLargeLossBytes = 400e6;
-// With up to 16 columns and K in parts, where W lies across K and its lines begin within a tile.
-constexpr double kUnevenSplitsLoss = 1.08;
+// A roofline, in microseconds and cycles of an H200, cold L2; fitted with single-tile's and
+// persistent's (benchmarks/fit_dense.py): docs/measurements/dense.md, "One roofline a kernel".
+constexpr double kLaunchUs = 6.019;
+// Until memory is read at its full rate, for products of so many bytes and more.
+constexpr double kRampUs = 0.4125, kRampBytes = 15.6e6;
+constexpr double kMemoryBytesPerUs = 4.481e6;
+// Of the time for memory, more: of a wide operand that is read again and takes the place of what L2
+// must write back; of one whose rows begin within a line; of the excess of the longest queue of
+// tiles.
+constexpr double kReadAgainLoss = 0.6969, kUnevenLoss = 0.1801, kQueueLoss = 0.1263;
+// Lines of 128 bytes that L2 gives all SMs, and those of 128 bytes of a row that begins within one,
+// or within a sector.
+constexpr double kL2LinesPerUs = 181.2e3, kLinesOfUnevenRow = 2.662, kLinesOfSplitSectors = 2.112;
 // Of a narrow operand across K, of which a line for each k holds little: up to 8 rows, up to 32,
 // and up to 63.
-constexpr double kLinesOfHalfSector = 7, kLinesOfNarrow = 2.1, kLinesOfPartOfBox = 2.897;
+constexpr double kLinesOfHalfSector = 3.404, kLinesOfNarrow = 1.317, kLinesOfPartOfBox = 3.744;
 constexpr int64_t kHalfSector = 8, kNarrow = 32;
-constexpr double kMinWgmmaCycles = 18;
+// Of a stage of K: at least, bytes that an SM takes in, columns of a wgmma.
+constexpr double kStageCycles = 147.0, kLoadBytesPerCycle = 100.3, kLoadsOfSplitSectors = 2.479;
+constexpr double kMinWgmmaCycles = 26.29, kCyclesPerUs = 2188;
+constexpr double kElementStoreUsPerByte = 1.43e-7;  // of D where it takes no 16 bytes along W
+// Of a tile, which nothing hides: sums over the cluster, and stores. Where more than two CTAs share
+// K, few warps finish what all have multiplied.
+constexpr double kTileUs = 0.08256, kTileUsPerColumn = 0.005817, kManySplitsUsPerColumn = 0.008233;
+// Of a cluster that splits K in 1, 2, 4 and 8.
+constexpr double kIn2Us = 0.5668, kIn4Us = 0.5507, kIn8Us = 0.8656;
+constexpr double kSplittingUs[] = {0, kIn2Us, kIn4Us, kIn8Us};
 
 // Of a cluster that splits K in 1, 2, 4 and 8.
 struct Splitting {
@@ -140,13 +77,12 @@ class Model {
       : problem_(p),
         device_(device),
         view_(view_of(p)),
-        of_33_to_128_(takes_33_to_128_costs(p)),
-        costs_(of_33_to_128_ ? kCosts33To128 : kCosts) {
+        wide_begins_(begins_of(view_.wide)),
+        narrow_begins_(begins_of(view_.narrow)) {
     const auto& gpu = choose::constants_of(device);
-    memory_bytes_per_us_ = costs_.memory_bytes_per_us * gpu.dram_speed;
-    l2_lines_per_us_ = costs_.l2_lines_per_us * gpu.l2_speed;
-    sm_lines_per_us_ = costs_.sm_lines_per_us * gpu.clock_speed;
-    cycles_per_us_ = costs_.cycles_per_us * gpu.clock_speed;
+    memory_bytes_per_us_ = kMemoryBytesPerUs * gpu.dram_speed;
+    l2_lines_per_us_ = kL2LinesPerUs * gpu.l2_speed;
+    cycles_per_us_ = kCyclesPerUs * gpu.clock_speed;
     const int64_t wide_stride = view_.wide_is_b ? p.d_col_stride : p.d_row_stride;
     const int64_t narrow_stride = view_.wide_is_b ? p.d_row_stride : p.d_col_stride;
     vector_store_ = wide_stride == 1 && narrow_stride % 8 == 0;
@@ -201,56 +137,30 @@ class Model {
            ceil_div<int64_t>(view_.narrow.extent, c.columns) * view_.batch;
   }
 
-  double large_loss_of(const Candidate& c, double memory) const {
-    if (is_large_33_to_128(problem_)) return costs_.through_l2_loss;
-    if (c.columns > 96)
-      return costs_.widest_large_loss * std::min(1.0, memory / kWidestLargeLossBytes);
-    if (streams_past_l2(view_, problem_.k)) {
-      return costs_.large_loss * std::min(1.0, memory / kLargeLossBytes);
-    }
-    return of_33_to_128_ ? 0 : costs_.through_l2_loss;
+  // Of a stage of K: lines that an operand's rows take, of L2 or into the SM.
+  double lines_of(const Candidate& c, double of_split_sectors, double of_uneven_row) const {
+    const Matrix& x = view_.narrow;
+    // What is not along K comes in whole boxes.
+    const double rows = x.k_major ? std::min<double>(c.columns, x.extent) : c.columns;
+    return c.rows * wide_begins_.lines(of_split_sectors, of_uneven_row) +
+           rows * narrow_lines(of_split_sectors, of_uneven_row);
   }
-
-  // Of things that overlap: a little more than the longest.
-  static double together(double a_us, double b_us, double c_us, double d_us) {
-    const auto fourth = [](double x) { return x * x * x * x; };
-    return std::sqrt(std::sqrt(fourth(a_us) + fourth(b_us) + fourth(c_us) + fourth(d_us)));
-  }
-
-  double uneven_loss(const Candidate& c) const {
-    const double within = 1 - row_begins(view_.wide).with_line;
-    // Two tiles want such a line, and clusters are less in step than CTAs alone.
-    const bool splits = within > 0 && !view_.wide.k_major && c.splitting.splits > 1;
-    return (splits && c.columns <= 16 ? kUnevenSplitsLoss : 1) *
-           (1 + within * (view_.wide.k_major ? costs_.uneven_k_loss : costs_.uneven_loss));
-  }
-
-  // That 128 bytes of a row lie in.
-  double wide_lines() const {
-    return lines_of_row(row_begins(view_.wide), costs_.lines_of_uneven_wide);
-  }
-  double narrow_lines() const {
+  double narrow_lines(double of_split_sectors, double of_uneven_row) const {
     const Matrix& x = view_.narrow;
     if (!x.k_major && x.extent <= kHalfSector) return kLinesOfHalfSector;
     if (!x.k_major && x.extent <= kNarrow) return kLinesOfNarrow;
     if (!x.k_major && x.extent < kSwizzleElements) return kLinesOfPartOfBox;
-    return lines_of_row(row_begins(x), costs_.lines_of_uneven_narrow);
+    return narrow_begins_.lines(of_split_sectors, of_uneven_row);
   }
-  double lines_of_row(const RowBegins& begins, double uneven) const {
-    if (!of_33_to_128_) return begins.with_line < 1 ? uneven : 1;  // to which kCosts are fitted
-    return begins.lines(costs_.lines_of_split_sectors, uneven);
-  }
-  static RowBegins row_begins(const Matrix& x) {
-    return sm90::row_begins(x.k_major ? x.stride : x.k_stride);
+  static RowBegins begins_of(const Matrix& x) {
+    return row_begins(x.k_major ? x.stride : x.k_stride);
   }
 
   const GemmProblem& problem_;
   const DeviceInfo& device_;
   View view_;
-  bool of_33_to_128_;
-  const Costs& costs_;
-  // The costs' on this GPU.
-  double memory_bytes_per_us_, l2_lines_per_us_, sm_lines_per_us_, cycles_per_us_;
+  RowBegins wide_begins_, narrow_begins_;
+  double memory_bytes_per_us_, l2_lines_per_us_, cycles_per_us_;  // on this GPU
   bool vector_store_;
 };
 
@@ -281,40 +191,34 @@ Estimate Model::estimate(const Candidate& c, double) const {
   const double memory = 2 * wide * k * (view_.wide.batch_stride != 0 ? batch : 1) +
                         2 * batch * wide * narrow +
                         2 * narrow * k * (view_.narrow.batch_stride != 0 ? batch : 1);
-  const double large_loss = large_loss_of(c, memory);
-  const double idle = static_cast<double>(clusters_of(device_, c.splitting)) / clusters - 1;
-  const double memory_us = memory / memory_bytes_per_us_ * (1 + large_loss) *
-                           (narrow > c.columns ? costs_.kept_in_l2 : 1.0) * uneven_loss(c) *
-                           (1 + costs_.unevenness * (waves * clusters / tiles - 1) +
-                            costs_.idleness * std::min(1.0, idle));
+  const double memory_us = memory / memory_bytes_per_us_ *
+                           (narrow > c.columns ? 1 + kReadAgainLoss : 1) *
+                           (1 + kUnevenLoss * (1 - wide_begins_.with_line)) *
+                           (1 + kQueueLoss * (waves * clusters / tiles - 1));
   const double k_steps = std::ceil(k / kSwizzleElements);
   const double k_steps_of_cta = std::ceil(k_steps / c.splitting.splits);
-  // What is not along K comes in whole boxes.
-  const double narrow_rows = view_.narrow.k_major ? std::min<double>(c.columns, narrow) : c.columns;
-  const double lines_of_step = wide_lines() * c.rows + narrow_lines() * narrow_rows;
-  const double l2_us = tiles * k_steps * lines_of_step / l2_lines_per_us_;
-  const double intake_us = waves * k_steps_of_cta * lines_of_step / sm_lines_per_us_;
+  const double l2_us =
+      tiles * k_steps * lines_of(c, kLinesOfSplitSectors, kLinesOfUnevenRow) / l2_lines_per_us_;
   const int warpgroups = warpgroups_of(c.rows);
-  const double us_per_column =
-      c.splitting.splits > 2 ? costs_.many_splits_us_per_column : costs_.tile_us_per_column;
-  const double multiply_us = waves * k_steps_of_cta * 4 * warpgroups *
-                             std::max(c.columns / 2.0, kMinWgmmaCycles) / cycles_per_us_;
-  const double ramp_us = costs_.ramp_us * std::min(1.0, memory / kRampBytes);
-  const double stores_us =
-      vector_store_ ? 0 : 2 * batch * wide * narrow * costs_.element_store_us_per_byte;
+  const double load =
+      lines_of(c, kLoadsOfSplitSectors, 1) * 2 * kSwizzleElements / kLoadBytesPerCycle;
+  const double multiply = 4 * warpgroups * std::max(c.columns / 2.0, kMinWgmmaCycles);
+  const double mma_us =
+      waves * k_steps_of_cta * together(multiply, load, kStageCycles) / cycles_per_us_;
+  const double us_per_column = c.splitting.splits > 2 ? kManySplitsUsPerColumn : kTileUsPerColumn;
+  const double ramp_us = kRampUs * std::min(1.0, memory / kRampBytes);
+  const double stores_us = vector_store_ ? 0 : 2 * batch * wide * narrow * kElementStoreUsPerByte;
   const double splitting_us =
-      costs_.splitting_us[std::bit_width(static_cast<unsigned>(c.splitting.splits)) - 1];
-  const double tiles_us = waves * (costs_.tile_us + us_per_column * c.columns * warpgroups);
-  const double stages_us = costs_.stage_us * k_steps_of_cta / boxes_of(warpgroups, c.columns);
-  return {.us = costs_.launch_us + ramp_us + together(memory_us, l2_us, intake_us, multiply_us) +
-                stores_us + splitting_us + tiles_us + stages_us,
-          .parts = {.launch = costs_.launch_us,
+      kSplittingUs[std::bit_width(static_cast<unsigned>(c.splitting.splits)) - 1];
+  const double tiles_us = waves * (kTileUs + us_per_column * c.columns * warpgroups);
+  const double overlapped = std::sqrt(memory_us * memory_us + l2_us * l2_us + mma_us * mma_us);
+  return {.us = kLaunchUs + ramp_us + overlapped + stores_us + splitting_us + tiles_us,
+          .parts = {.launch = kLaunchUs,
                     .first_bytes = ramp_us,
                     .dram = memory_us,
                     .l2 = l2_us,
-                    .intake = intake_us,
-                    .mma = multiply_us,
-                    .issue = stages_us,
+                    .intake = waves * k_steps_of_cta * load / cycles_per_us_,
+                    .mma = mma_us,
                     .exchange = splitting_us,
                     .epilogue = stores_us + tiles_us}};
 }
