@@ -34,14 +34,10 @@ template <typename T, typename Tile, bool kAMn, bool kBMn>
 __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int warpgroup,
                                 int sharers, float (&acc)[Tile::kFragments][Tile::kSums]) {
   SharedStorage<T, Tile>& smem = kept(given);
-  constexpr bool kSplitsRows = Tile::kSharers == 1 && !Tile::kSplitsColumns;
   constexpr int kDescriptorStepRow = kChunkK * static_cast<int>(sizeof(T)) / 16;
-  const int row = kSplitsRows ? warpgroup * Tile::kFragments * 64 : 0;
-  const int column = Tile::kSplitsColumns ? warpgroup * Tile::kColumns : 0;
+  const int row = Tile::kSharers == 1 ? warpgroup * Tile::kFragments * 64 : 0;
   const uint64_t a_base = operand_descriptor<kAMn>(smem.stages[0].a, row);
-  static_assert(!Tile::kSplitsColumns || !kBMn);
-  const uint64_t b_base =
-      operand_descriptor<kBMn>(smem.stages[0].b, 0) + column * kDescriptorStepRow;
+  const uint64_t b_base = operand_descriptor<kBMn>(smem.stages[0].b, 0);
   const int first = Tile::kSharers == 1 ? 0 : warpgroup;
   // (Not PipelineState: a warpgroup walks over every other stage where two share the k of 64 rows.)
   int stage = first, previous = 0;
@@ -156,13 +152,10 @@ __global__ void __launch_bounds__(Tile::kLaunched, 1)
   if constexpr (Tile::kSharers == 1) {
 #pragma unroll
     for (int i = 0; i < Tile::kFragments; ++i) {
-      const int row = 64 * (Tile::kSplitsColumns ? i : warpgroup * Tile::kFragments + i);
-      const int column = Tile::kSplitsColumns ? warpgroup * Tile::kColumns : 0;
-      const Corner at{corner.m + row, corner.n + column, corner.m_end,
-                      Tile::kSplitsColumns ? min(corner.n_end, corner.n + column + Tile::kColumns)
-                                           : corner.n_end};
-      store<T, Tile::kColumns>(params, smem.bias + (params.bias_of_rows ? row : column),
-                               smem.staging(row, column), acc[i], at, d);
+      const int row = 64 * (warpgroup * Tile::kFragments + i);
+      const Corner at{corner.m + row, corner.n, corner.m_end, corner.n_end};
+      store<T, Tile::kBlockN>(params, smem.bias + (params.bias_of_rows ? row : 0),
+                              smem.staging(row), acc[i], at, d);
     }
   } else {
     add_and_store<T, Tile::kBlockN>(params, smem.bias, smem.stages, acc[0], warpgroup, corner, d);

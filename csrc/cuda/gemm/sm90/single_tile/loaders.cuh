@@ -19,9 +19,7 @@ struct TileConfig {
   static constexpr int kSharers = sharers_of(kBlockM);               // warpgroups that share k
   static constexpr int kFragments = fragments_of(kBlockM, kBlockN);  // of 64 rows, a warpgroup's
   static constexpr int kWarpgroups = warpgroups_of(kBlockM, kBlockN);
-  static constexpr bool kSplitsColumns = splits_columns(kBlockM, kBlockN);
-  static constexpr int kColumns = kSplitsColumns ? kBlockN / 2 : kBlockN;  // a warpgroup's
-  static constexpr int kSums = kColumns / 2;  // of a fragment, a thread's
+  static constexpr int kSums = kBlockN / 2;  // of a fragment, a thread's
   // Warps that ask for an operand, by turns: one alone is too slow for stages of few rows.
   static constexpr int kArea = kBlockM * kBlockN;
   static constexpr int kLoadersPerOperand = kArea <= 64 * 64 ? 4 : kArea <= 64 * 144 ? 2 : 1;
@@ -33,7 +31,7 @@ struct TileConfig {
   static constexpr int kThreads = kWarpgroups * kWarpgroup + kLoaders * 32;
   // Warpgroups that multiply a large tile take registers from those that load, which must be a
   // whole warpgroup for that: some of its warps have nothing to do.
-  static constexpr bool kMovesRegisters = kBlockM == 256 || kSplitsColumns;
+  static constexpr bool kMovesRegisters = kBlockM == 256;
   static constexpr int kLaunched = kMovesRegisters ? (kWarpgroups + 1) * kWarpgroup : kThreads;
   static constexpr int kLoaderRegisters = 24, kMultiplierRegisters = kWarpgroups == 4 ? 112 : 240;
   static_assert(!kMovesRegisters || kLoaderRegisters + kWarpgroups * kMultiplierRegisters <=
@@ -54,22 +52,21 @@ struct SharedStorage {
   alignas(16) float bias[Tile::kBlockM > Tile::kBlockN ? Tile::kBlockM : Tile::kBlockN];
   alignas(1024) Stage<T, Tile> stages[Tile::kStages];
 
-  static_assert(Tile::kSharers > 1 || Staging<T>::buffers_of(Tile::kColumns) <= Tile::kStages);
+  static_assert(Tile::kSharers > 1 || Staging<T>::buffers_of(Tile::kBlockN) <= Tile::kStages);
   static constexpr int bytes_of(int chunks) {
     constexpr int kStageBytes = sizeof(Stage<T, Tile>);
     constexpr int kBefore = sizeof(SharedStorage) - Tile::kStages * kStageBytes;
     constexpr int kNeeded = Tile::kSharers == 1
-                                ? Staging<T>::buffers_of(Tile::kColumns) * kStageBytes
-                                : bytes_to_add_and_store<T, Tile::kColumns>();
+                                ? Staging<T>::buffers_of(Tile::kBlockN) * kStageBytes
+                                : bytes_to_add_and_store<T, Tile::kBlockN>();
     const int used = (chunks < Tile::kStages ? chunks : Tile::kStages) * kStageBytes;
     return kBefore + (used > kNeeded ? used : kNeeded) + 1024;  // + alignment
   }
 
-  // A buffer in each stage, where lie `rows` or, where warpgroups split the columns, `columns` that
-  // one warpgroup alone reads: it may write there as soon as it has read all.
-  __device__ Staging<T> staging(int rows, int columns) {
-    return {(Tile::kSplitsColumns ? stages[0].b + columns * kChunkK : stages[0].a + rows * kChunkK),
-            static_cast<int>(sizeof(stages[0]) / sizeof(T))};
+  // A buffer in each stage, where the rows of A from `row` on lie that one warpgroup alone reads:
+  // it may write there as soon as it has read all.
+  __device__ Staging<T> staging(int row) {
+    return {stages[0].a + row * kChunkK, static_cast<int>(sizeof(stages[0]) / sizeof(T))};
   }
 };
 

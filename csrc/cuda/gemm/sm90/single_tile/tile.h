@@ -19,11 +19,9 @@ struct Shape {
   // A warpgroup has more than 64 columns to finish. (Two share the 64 rows of a narrow tile.)
   constexpr bool wide() const { return block_m > 64 && block_n > 64; }
   // An A along M and a B along K take few of the wide tiles: those whose columns, which are cut to
-  // any number, would be parts of boxes on the other side of D. A B that is not along K would load
-  // 192 columns for 144 of a narrow tile.
+  // any number, would be parts of boxes on the other side of D.
   constexpr bool compiled_for(bool a_mn, bool b_mn) const {
     if (k_major_only && (a_mn || b_mn)) return false;
-    if (b_mn && block_m == 64 && block_n == 144) return false;
     return !a_mn || b_mn || !wide() || (block_m == 128 && block_n <= 144);
   }
 };
@@ -31,8 +29,6 @@ inline constexpr Shape kShapes[] = {
     {64, 32, 16},   //
     {64, 64, 12},   //
     {64, 96, 10},   //
-    {64, 128, 8},   //
-    {64, 144, 8},   //
     {128, 64, 8},   //
     {128, 96, 7},   //
     {128, 128, 7},  //
@@ -49,7 +45,6 @@ inline constexpr Shape kShapes[] = {
     {128, 120, 7, true},  //
     {128, 136, 6, true},  //
     {128, 152, 6, true},  //
-    {128, 176, 5, true},  //
     {128, 184, 5, true},  //
     {128, 200, 5, true},  //
     {128, 224, 5, true},  //
@@ -59,9 +54,7 @@ inline constexpr Shape kShapes[] = {
     {192, 144, 5, true},  //
     {192, 152, 5, true},  //
     {192, 160, 5, true},  //
-    {192, 168, 4, true},  //
     {192, 200, 4, true},  //
-    {192, 224, 4, true},  //
     {256, 136, 4, true},  //
     {256, 144, 4, true},  //
     {256, 152, 4, true},  //
@@ -108,16 +101,12 @@ struct Config {
 inline constexpr int kMaxParts = 16;  // of K
 
 // Warpgroups that multiply have 64 rows each; two share the k of a tile that has no more. Of a
-// large tile there are two with several times 64 rows each, since more have not the registers for
-// its sums: they split its rows or, of 192, its columns.
+// large tile there are two with twice 64 rows each, since four have not the registers for its sums.
 constexpr int sharers_of(int block_m) { return block_m == 64 ? 2 : 1; }
-constexpr bool splits_columns(int block_m, int block_n) { return block_m == 192 && block_n > 200; }
 constexpr int fragments_of(int block_m, int block_n) {
-  if (splits_columns(block_m, block_n)) return block_m / 64;
   return block_m == 256 && block_n > 136 ? 2 : 1;
 }
 constexpr int warpgroups_of(int block_m, int block_n) {
-  if (splits_columns(block_m, block_n)) return 2;
   return block_m / 64 * sharers_of(block_m) / fragments_of(block_m, block_n);
 }
 
