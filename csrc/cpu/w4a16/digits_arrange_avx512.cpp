@@ -37,17 +37,35 @@ XGEMM_INLINE_VNNI uint32_t largest_magnitude(const float* values, int count, __m
   return static_cast<uint32_t>(_mm512_reduce_max_epi32(largest));
 }
 
-// The lowest bytes of the integers of half a unit, [j][channel], as [tig][j][h]: h is the channel
+// The digits of half a unit, of integers [j][channel], each as [tig][j][h]: h is the channel
 // 2 tig + 8 (h % 2) + h / 2.
-XGEMM_INLINE_VNNI __m512i gather_bytes(const __m512i q[kWords]) {
+template <int kDigits>
+XGEMM_INLINE_VNNI void gather_digits(const __m512i q[kWords], __m512i out[kDigits]) {
+  // Four channels are a 128-bit lane: a word for each byte of theirs.
+  const __m512i by_byte =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  __m512i words[kWords];
+#pragma GCC unroll 4
+  for (int j = 0; j < kWords; ++j) words[j] = _mm512_shuffle_epi8(q[j], by_byte);
+  const __m512i low[2] = {_mm512_unpacklo_epi32(words[0], words[1]),
+                          _mm512_unpacklo_epi32(words[2], words[3])};
+  out[0] = _mm512_unpacklo_epi64(low[0], low[1]);
+  out[1] = _mm512_unpackhi_epi64(low[0], low[1]);
+  if constexpr (kDigits == 3) {
+    out[2] = _mm512_unpacklo_epi64(_mm512_unpackhi_epi32(words[0], words[1]),
+                                   _mm512_unpackhi_epi32(words[2], words[3]));
+  }
+  // Now [channel / 4][j][channel % 4]. A lane of tig takes two channels of lanes tig / 2 and 2
+  // more.
+  const __m512i by_tig =
+      _mm512_set_epi16(31, 29, 27, 25, 15, 13, 11, 9, 30, 28, 26, 24, 14, 12, 10, 8, 23, 21, 19, 17,
+                       7, 5, 3, 1, 22, 20, 18, 16, 6, 4, 2, 0);
   const __m512i in_word =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
-  const __m512i by_tig = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  __m512i bytes = _mm512_castsi128_si512(_mm512_cvtepi32_epi8(q[0]));
-  bytes = _mm512_inserti32x4(bytes, _mm512_cvtepi32_epi8(q[1]), 1);
-  bytes = _mm512_inserti32x4(bytes, _mm512_cvtepi32_epi8(q[2]), 2);
-  bytes = _mm512_inserti32x4(bytes, _mm512_cvtepi32_epi8(q[3]), 3);
-  return _mm512_permutexvar_epi32(by_tig, _mm512_shuffle_epi8(bytes, in_word));
+#pragma GCC unroll 3
+  for (int digit = 0; digit < kDigits; ++digit) {
+    out[digit] = _mm512_shuffle_epi8(_mm512_permutexvar_epi16(by_tig, out[digit]), in_word);
+  }
 }
 
 template <int kDigits, int kGroups>
@@ -79,12 +97,12 @@ XGEMM_TARGET_VNNI void arrange(const w4::Layout& layout, const float* values, fl
         sums[g] = _mm512_add_epi32(sums[g], q[j]);
         q[j] = _mm512_add_epi32(q[j], middle);
       }
+      __m512i digits[kDigits];
+      gather_digits<kDigits>(q, digits);
 #pragma GCC unroll 3
       for (int digit = 0; digit < kDigits; ++digit) {
-        const __m512i bytes = _mm512_xor_si512(gather_bytes(q), _mm512_set1_epi8(-128));
-        _mm512_storeu_si512(x + digit * w4::kUnitK + half * kHalfK, bytes);
-#pragma GCC unroll 4
-        for (__m512i& each : q) each = _mm512_srli_epi32(each, 8);
+        _mm512_storeu_si512(x + digit * w4::kUnitK + half * kHalfK,
+                            _mm512_xor_si512(digits[digit], _mm512_set1_epi8(-128)));
       }
     }
 #pragma GCC unroll 4
