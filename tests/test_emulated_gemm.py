@@ -375,6 +375,10 @@ def test_sm90_single_tile_parts_of_k(shape: tuple[int, int, int]) -> None:
         check(machine_of(index), config, a, b, **({"bias": bias} if index else {}))
         swapped = replace(config, swapped=True, workspace_bytes=4 * parts * n * (m + 3))
         check(machine_of(index + 1), swapped, b.t(), a.t(), d_layout="nt"[index % 2])
+        # One column, whose D has two strides of 1.
+        column = replace(config, workspace_bytes=4 * parts * 4 * m)
+        check(machine_of(index), column, a, b[:, :1], d_pad=0)
+        check(machine_of(index), replace(column, swapped=True), a, b[:, :1], d_pad=0)
 
 
 @pytest.mark.parametrize("capability", [90, 80])

@@ -1,6 +1,7 @@
 #include "cuda/gemm/sm90/single_tile/launch.h"
 
 #include "common/math.h"
+#include "cuda/gemm/make_params.h"
 #include "cuda/gemm/sm80/plan.h"
 #include "cuda/gemm/sm90/operand.h"
 #include "cuda/gemm/sm90/operand_map.h"
@@ -76,7 +77,7 @@ Status launch(const GemmProblem& given, const Config& config, void* workspace,
   const sm80::Params sum = sum_of_parts(given, params.parts, static_cast<float*>(workspace));
   params.bias = nullptr, params.activation = Activation::kNone;
   params.partials = sum.partials, params.part_stride = sum.m * sum.partial_stride;
-  const bool same = sum.d_row_stride == params.d_row_stride;
+  const bool same = is_column_major(given) == config.swapped;  // as this D lies
   params.partial_row_stride = same ? sum.partial_stride : 1;
   params.partial_col_stride = same ? 1 : sum.partial_stride;
   const Status status = run(params, variant, stream);

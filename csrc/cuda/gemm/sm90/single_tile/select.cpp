@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 
 #include "common/math.h"
 #include "cuda/choose/constants_of.h"
+#include "cuda/gemm/make_params.h"
 #include "cuda/gemm/sm90/row_begins.h"
 #include "cuda/gemm/sm90/single_tile/tile.h"
 #include "cuda/gemm/sm90/swap.h"
@@ -47,12 +47,13 @@ constexpr double kSumsUs = 0.2496;          // of their sums, for 64 columns
 // Of a wave after the first: where an SM has room for two CTAs, and where it has not.
 constexpr double kWaveWithRoomUs = 0.7198, kWaveUs = 3.428;
 constexpr double kStoreBytesPerUs = 44.15e3;  // of a tile of D
-constexpr double kTransposedStore =
-    0.5878;                            // of that time, where D is computed from its other side
+// Of that time, where D is computed from its other side.
+constexpr double kTransposedStore = 0.5878;
 constexpr double kClusterUs = 0.3876;  // until a cluster has met
 // Of the second launch that adds parts of K, and bytes of sums that it and the first one move.
 constexpr double kPartsUs = 2.254, kPartsBytesPerUs = 6.077e6;
-constexpr int64_t kMinChunksOfPart = 6, kMinSideOfParts = 65;
+constexpr int64_t kMinChunksOfPart = 6;
+constexpr int64_t kMinSideOfParts = 65;  // of D; below it the skinny kernel is ahead
 // Clusters find room on so many of 11 SMs.
 constexpr int kSmsOfClusters = 10, kSmsInAll = 11;
 constexpr int64_t kMaxWaves = 6, kMaxGrid = 65535;
@@ -74,7 +75,8 @@ struct Candidate {
 // The problem or, `is_swapped`, the same from the other side.
 class Side {
  public:
-  Side(const GemmProblem& p, const DeviceInfo& device, bool is_swapped)
+  // `sums_bytes`: of one part of K.
+  Side(const GemmProblem& p, const DeviceInfo& device, bool is_swapped, int64_t sums_bytes)
       : p_(p),
         swapped_(is_swapped),
         vector_store_(d_fits_tma(p) || d_fits_tma(swapped(p))),
@@ -82,7 +84,8 @@ class Side {
         b_mn_(!b_k_major(p)),
         sm_count_(device.sm_count),
         room_(std::max(1, device.sm_count / kSmsInAll * kSmsOfClusters)),
-        chunks_(ceil_div<int64_t>(p.k, kChunkK)) {
+        chunks_(ceil_div<int64_t>(p.k, kChunkK)),
+        sums_bytes_(sums_bytes) {
     const auto& gpu = choose::constants_of(device);
     cycles_per_us_ = kCyclesPerUs * gpu.clock_speed;
     store_bytes_per_us_ = kStoreBytesPerUs * gpu.clock_speed;
@@ -93,9 +96,6 @@ class Side {
     memory_us_ = bytes_ / (kMemoryBytesPerUs * gpu.dram_speed);
     a_begins_ = row_begins(a_mn_ ? p.a.col_stride : p.a.row_stride);
     b_begins_ = row_begins(b_mn_ ? p.b.row_stride : p.b.col_stride);
-    // As D lies, rows of whole quads.
-    const bool across = std::abs(p.d_row_stride) < std::abs(p.d_col_stride);
-    sums_bytes_ = (across ? p.n * round_up<int64_t>(p.m, 4) : p.m * round_up<int64_t>(p.n, 4)) * 4;
   }
 
   template <typename Search>
@@ -249,7 +249,7 @@ class Side {
   bool swapped_, vector_store_, a_mn_, b_mn_;
   int64_t sm_count_, room_;  // SMs, and those that clusters find room on
   int64_t chunks_, batch_ = 1;
-  int64_t sums_bytes_;  // of one part of K
+  int64_t sums_bytes_;
   RowBegins a_begins_, b_begins_;
   double bytes_, memory_us_, cycles_per_us_, store_bytes_per_us_, l2_speed_;  // on this GPU
 };
@@ -280,7 +280,10 @@ std::optional<Scored<Choice>> select(const GemmProblem& p, const DeviceInfo& dev
   if (p.alpha != 1.0f || p.beta != 0.0f) return std::nullopt;
   if (!extents_fit_tma(p) || !a_fits_tma(p) || !b_fits_tma(p)) return std::nullopt;
   const GemmProblem other = swapped(p);
-  const Side side(p, device, false), other_side(other, device, true);
+  // As D lies, rows of whole quads.
+  const int64_t sums =
+      is_column_major(p) ? p.n * round_up<int64_t>(p.m, 4) : p.m * round_up<int64_t>(p.n, 4);
+  const Side side(p, device, false, 4 * sums), other_side(other, device, true, 4 * sums);
   return choose::pick<Choice>(Model(side, other_side), listing);
 }
 
