@@ -224,7 +224,7 @@ def load(path: Path) -> tuple[Device, list[Record]]:
     records = [
         Record(
             Shape(**found["shape"]), found["seconds"],
-            {key: Config(**config) for key, config in found["configs"].items()},
+            {key: Config.of(config) for key, config in found["configs"].items()},
             found["torch"], found["chosen"],
         )
         for found in report["records"]

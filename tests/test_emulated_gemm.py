@@ -67,15 +67,14 @@ def some(count: int, turn: int) -> tuple[int, ...]:
     return tuple(range(count)) if ALL else (turn % count,)
 
 
-def sm90_tiles() -> list[tuple[tuple[int, int, int]]]:
-    both = itertools.product(library().PERSISTENT_TILES, (1, 2))
-    return [((block_n, stages, cluster),) for (block_n, stages), cluster in both]
-
-
 def tiles_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
     """Tiles that are not a multiple of 64 wide take a K-major B only."""
-    both = itertools.product(sm90_tiles(), LAYOUTS)
-    return [(tile, layout) for (tile,), layout in both if layout[1] == "t" or tile[0] % 64 == 0]
+    all_of_them = itertools.product(library().PERSISTENT_TILES, (1, 2), LAYOUTS)
+    return [
+        ((block_n, stages, cluster), layout)
+        for (block_n, stages), cluster, layout in all_of_them
+        if layout[1] == "t" or block_n % 64 == 0
+    ]
 
 
 def pairs_and_layouts() -> list[tuple[tuple[int, int, int], str]]:
@@ -130,23 +129,6 @@ def test_sm90_swapped(tile: tuple[int, int, int], layout: str) -> None:
                 matrix(k, n, dtype, of_b, pad=16),
                 bias=torch.randn(n).to(dtype) if index == 0 else None,
             )
-
-
-@over(sm90_tiles)
-def test_sm90_stream_k(tile: tuple[int, int, int]) -> None:
-    """K of two to four tiles for three clusters; fewer tiles than clusters; a batch."""
-    block_n, stages, cluster = tile
-    ctas = 3 * cluster
-    workspace = 256 + ctas * 128 * block_n * 4
-    for index, (batch, m, n, k) in enumerate(
-        (((), 128 * cluster + 8, 2 * block_n, 328), ((), 72, 40, 456), ((2,), 40, 72, 200))
-    ):
-        config = Config(
-            "sm90_persistent", 128, block_n, stages, ctas=ctas, cluster=cluster, tma_store=True,
-            stream_k=True, workspace_bytes=workspace,
-        )  # fmt: skip
-        a, b = torch.randn(*batch, m, k).half(), torch.randn(*batch, n, k).half().mT
-        check(machine_of(index), config, a, b)
 
 
 @over(pairs_and_layouts)
@@ -214,8 +196,8 @@ def test_copies_for_tma(copies: tuple[bool, bool]) -> None:
 
 
 @pytest.mark.parametrize(("pad", "lead"), [(0, 0), (1, 3), (3, 0), (7, 5), (5, 1)])
-@pytest.mark.parametrize("walk", ["waves", "shares", "halves"])
-def test_shifted(walk: str, pad: int, lead: int) -> None:
+@pytest.mark.parametrize("halves", [False, True])
+def test_shifted(halves: bool, pad: int, lead: int) -> None:
     """Rows of A at odd strides, at those of 2 and 4 elements, and aligned rows at odd addresses."""
     for index, (m, n, k) in enumerate(
         ((272, 136, 201), (1048, 72, 457), (8, 520, 64), (16, 64, 121))
@@ -225,8 +207,7 @@ def test_shifted(walk: str, pad: int, lead: int) -> None:
         b = matrix(k, n, dtype, "n", pad=3 if index == 1 else 16 - n % 8)
         config = Config(
             "sm90_persistent", 128, 128, 6, ctas=4,
-            cluster=2 if walk == "halves" else 1 + index % 2,
-            splits=2 if walk == "halves" else 1, stream_k=walk == "shares",
+            cluster=2 if halves else 1 + index % 2, splits=2 if halves else 1,
             tma_store=n % 8 == 0 and index != 2, copy_b=index == 1, shifted=True,
             workspace_bytes=1 << 20,
         )  # fmt: skip

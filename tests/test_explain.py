@@ -15,7 +15,7 @@ import xgemm
 H200 = {"capability": 90, "sm_count": 132}
 GPUS = (H200, {"capability": 80, "sm_count": 108})
 CONFIG = (
-    *("block_m", "block_n", "stages", "cluster", "splits", "stream_k", "shifted", "swapped"),
+    *("block_m", "block_n", "stages", "cluster", "splits", "shifted", "swapped"),
     *("ctas", "tma_store", "copy_a", "copy_b", "workspace_bytes"),
 )
 W4_CONFIG = (

@@ -75,7 +75,7 @@ def chosen_key(cpp: ModuleType, shape: Any) -> str:
         d=BASE, d_strides=(shape.n, 1),
     )  # fmt: skip
     choice = cpp.select_gemm(problem, *H200)
-    names = ("block_m", "block_n", "stages", "cluster", "splits", "ctas", "stream_k", "swapped")
+    names = ("block_m", "block_n", "stages", "cluster", "splits", "ctas", "swapped")
     fields = {name: getattr(choice, name) for name in (*names, "shifted", "copy_a", "copy_b")}
     return Config(choice.kernel, **fields).key
 

@@ -90,8 +90,6 @@ def check_grid(case: Case, config: Any, sm_count: int) -> None:
         group = config.block_m * config.cluster // config.splits
         parts = residues(case.a) if config.shifted else 1
         tiles = parts * ceil_div(m // parts, group) * ceil_div(n, config.block_n) * case.products
-        if config.stream_k:
-            tiles *= ceil_div(k, 64)  # a share is at least one of these
         assert config.ctas <= tiles * config.cluster, "a cluster has nothing to do"
         halves = tiles % config.ctas  # tiles of the last wave, one for each cluster
         assert config.splits == 1 or 0 < halves <= config.ctas // 2, "no halves of the last wave"
@@ -114,7 +112,7 @@ def check_workspace(case: Case, config: Any) -> None:
     if config.kernel == "simt":
         assert config.workspace_bytes == 0
     in_memory = config.kernel != "sm90_persistent" and config.splits > 1
-    if not (in_memory or config.stream_k or config.shifted or config.copy_a or config.copy_b):
+    if not (in_memory or config.shifted or config.copy_a or config.copy_b):
         assert config.workspace_bytes == 0, "nothing to sum up and nothing to copy"
     readable = case.a.fits_tma() and case.b.fits_tma() and not case.batch
     if config.kernel in TMA_KERNELS and readable:
@@ -276,7 +274,6 @@ def test_rows_that_tma_cannot_read_are_read_shifted(
 ) -> None:
     config = check(cpp, product(m, n, k), HOPPER)
     assert (config.shifted, config.copy_a, config.copy_b) == (True, False, copies_b)
-    assert not config.stream_k
     # Not where the residues have unequal rows, nor beside an operand along K.
     assert check(cpp, product(m + 1, n, k + (k + 1) % 2), HOPPER).copy_a
     along_k = Case(matrix(m, k), matrix(k, n, "columns"), matrix(m, n))

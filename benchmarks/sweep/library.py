@@ -56,7 +56,6 @@ class Config:
     tma_store: bool = False
     copy_a: bool = False
     copy_b: bool = False
-    stream_k: bool = False
     swapped: bool = False
     shifted: bool = False
     workspace_bytes: int = 0
@@ -76,11 +75,10 @@ class Config:
         tile = f"{self.block_m}x{self.block_n} stages {self.stages} cluster {self.cluster}"
         copies = "a" * self.copy_a + "b" * self.copy_b
         copied = f" copy {copies}" if copies else ""
-        shares = "stream-K" if self.stream_k else f"splits {self.splits}"
         # Which tiles are split.
         some = f" ctas {self.ctas}" if self.kernel in ("fp32_sm90", "tf32_single_tile") else ""
         sides = " swapped" * self.swapped + " shifted" * self.shifted
-        return f"{self.kernel} {tile}{copied}{sides} {shares}{some}"
+        return f"{self.kernel} {tile}{copied}{sides} splits {self.splits}{some}"
 
 
 class _Problem(ctypes.Structure):

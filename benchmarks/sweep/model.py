@@ -144,8 +144,8 @@ def fit(records: list[Record], device: Device, kernel: str) -> list[dict[str, An
         if shape.flops / 800e12 < shape.bytes / 4e12:
             continue
         for key, config in record.configs.items():
-            whole = config.splits == 1 and not config.stream_k
-            if config.kernel == kernel and whole and key in record.seconds:
+            whole = config.kernel == kernel and config.splits == 1
+            if whole and key in record.seconds:
                 tile = (config.block_m, config.block_n, config.stages, config.cluster)
                 rows[tile].append((turns(record, config, device), shape.k, record.seconds[key]))
     found = []

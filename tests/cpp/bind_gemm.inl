@@ -136,7 +136,6 @@ void bind_choice(py::module_& m) {
       .def_property_readonly("stages", of(&Fields::stages))
       .def_property_readonly("cluster", of(&Fields::cluster))
       .def_property_readonly("splits", of(&Fields::splits))
-      .def_property_readonly("stream_k", of(&Fields::stream_k))
       .def_property_readonly("shifted", of(&Fields::shifted))
       .def_property_readonly("swapped", of(&Fields::swapped))
       .def_property_readonly("ctas", of(&Fields::ctas))

@@ -120,9 +120,8 @@ gemm::Choice choice_of(const xgemm::GemmProblem& given, const gemm::Fields& f) {
   }
 
   if (kernel == "sm90_persistent") {
-    choice.config =
-        gemm::sm90::persistent::Config{f.block_n,  f.stages,  f.cluster, f.splits,   f.ctas,
-                                       f.stream_k, f.shifted, f.swapped, f.tma_store};
+    choice.config = gemm::sm90::persistent::Config{f.block_n, f.stages,  f.cluster, f.splits,
+                                                   f.ctas,    f.shifted, f.swapped, f.tma_store};
   } else if (kernel == "sm90_skinny") {
     choice.config = gemm::sm90::skinny::Config{f.block_m, f.block_n, f.stages, f.splits, f.ctas};
   } else if (kernel == "sm90_single_tile") {
@@ -203,14 +202,13 @@ void define(py::module_& m) {
       "choice",
       [](const xgemm::GemmProblem& problem, const std::string& kernel, int block_m, int block_n,
          int stages, int cluster, int splits, int ctas, bool tma_store, bool copy_a, bool copy_b,
-         int64_t workspace_bytes, bool stream_k, bool shifted, bool swapped) {
+         int64_t workspace_bytes, bool shifted, bool swapped) {
         return choice_of(problem, {.kernel = kernel.c_str(),
                                    .block_m = block_m,
                                    .block_n = block_n,
                                    .stages = stages,
                                    .cluster = cluster,
                                    .splits = splits,
-                                   .stream_k = stream_k,
                                    .shifted = shifted,
                                    .swapped = swapped,
                                    .ctas = ctas,
@@ -222,7 +220,7 @@ void define(py::module_& m) {
       py::arg("problem"), py::kw_only(), py::arg("kernel"), py::arg("block_m"), py::arg("block_n"),
       py::arg("stages"), py::arg("cluster"), py::arg("splits"), py::arg("ctas"),
       py::arg("tma_store"), py::arg("copy_a"), py::arg("copy_b"), py::arg("workspace_bytes"),
-      py::arg("stream_k"), py::arg("shifted"), py::arg("swapped"));
+      py::arg("shifted"), py::arg("swapped"));
   m.def("select", [](const xgemm::GemmProblem& problem, int capability, int sm_count) {
     return gemm::select_config(problem, {.sm_count = sm_count, .capability = capability});
   });

@@ -108,7 +108,9 @@ __global__ void fix_up(const Args args) {
   } else {
     if (threadIdx.x == 0) cuda::take_down_flag(args.flags, kNonce);
     __syncthreads();
-    cuda::add_left_sums(acc, args.left + threadIdx.x, kThreads);
+    for (int j = 0; j < kQuads; ++j) {
+      cuda::add_quad(acc, j, ptx::ld_global_cg(args.left + j * kThreads + threadIdx.x));
+    }
   }
   store(acc, args);
 }

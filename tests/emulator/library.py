@@ -113,7 +113,6 @@ class Config:
     copy_a: bool = False
     copy_b: bool = False
     workspace_bytes: int = 0
-    stream_k: bool = False
     shifted: bool = False
     swapped: bool = False
 

@@ -21,7 +21,6 @@ struct ToFields {
             .stages = c.stages,
             .cluster = c.cluster,
             .splits = c.splits,
-            .stream_k = c.stream_k,
             .shifted = c.shifted,
             .swapped = c.swapped,
             .ctas = c.ctas,
@@ -149,7 +148,6 @@ JsonObject to_json(const Fields& fields) {
   return json.add("stages", fields.stages)
       .add("cluster", fields.cluster)
       .add("splits", fields.splits)
-      .add("stream_k", fields.stream_k)
       .add("shifted", fields.shifted)
       .add("swapped", fields.swapped)
       .add("ctas", fields.ctas)
@@ -171,7 +169,6 @@ std::string explain(const GemmProblem& problem, const Choice& choice) {
   if (fields.stages > 0) out << ", " << fields.stages << " stages";
   if (fields.cluster > 1) out << ", clusters of " << fields.cluster;
   if (fields.splits > 1) out << ", K in " << fields.splits << " parts";
-  if (fields.stream_k) out << ", stream-K";
   if (fields.swapped) out << ", operands swapped";
   if (std::holds_alternative<sm90::persistent::Config>(choice.config)) {
     out << ", " << (fields.tma_store ? "TMA store" : "element-wise store");

@@ -33,7 +33,6 @@ struct Fields {
   int stages = 0;
   int cluster = 1;                      // CTAs that share an operand, or the parts of K
   int splits = 1;                       // of K
-  bool stream_k = false;                // clusters take equal shares of K over several tiles
   bool shifted = false;                 // A is read without a copy, though it is not aligned
   bool swapped = false;                 // D^T = B^T A^T is computed, its rows the columns of D
   int ctas = 0;                         // of the grid

@@ -31,13 +31,6 @@ __device__ __forceinline__ void leave_sums(float4* to, int stride, const float (
   for (int j = 0; j < kSize / 4; ++j) to[j * stride] = quad_of(acc, j);
 }
 
-// Adds what another cluster has left. Not through L1, which may hold what lay there before.
-template <int kSize>
-__device__ __forceinline__ void add_left_sums(float (&acc)[kSize], const float4* from, int stride) {
-#pragma unroll
-  for (int j = 0; j < kSize / 4; ++j) add_quad(acc, j, ptx::ld_global_cg(from + j * stride));
-}
-
 // One thread waits for the flag of sums that another cluster leaves. It is taken down: in a graph
 // the next launch has the same nonce.
 __device__ __forceinline__ void take_down_flag(uint64_t* flag, uint64_t nonce) {

@@ -10,7 +10,6 @@
 #include "cuda/gemm/sm90/persistent/cluster_reduction.cuh"
 #include "cuda/gemm/sm90/persistent/epilogue.cuh"
 #include "cuda/gemm/sm90/persistent/schedule.cuh"
-#include "cuda/gemm/sm90/persistent/stream_k.cuh"
 #include "cuda/ptx/elect.h"
 #include "cuda/ptx/griddep.h"
 #include "cuda/ptx/l2_policy.h"
@@ -248,26 +247,15 @@ class Consumer {
   int previous_ = 0;
 };
 
-// What most tiles do without: the sums of other parts of K, bias and activation.
+// What most tiles do without: the sums of the other half of K, bias and activation.
 template <typename T, typename Config>
 __device__ __forceinline__ void finish_sums(const Params& params,
-                                            const Scheduler<Config>& scheduler,
                                             const ClusterReduction<T, Config>& reduction,
                                             const Epilogue<T, Config::kBlockN>& epilogue,
-                                            Segment* segment, float (&acc)[Config::kBlockN / 2],
-                                            int cta_rank, int index, int thread) {
-  if (__any_sync(~0u, segment->count < params.k_tiles)) {
-    const StreamKFixup<Config> fixup(params, cta_rank, index, thread);
-    if (params.pair && !params.shares_b) {
-      reduction.add_up(acc);
-    } else if (__any_sync(~0u, segment->first > 0)) {
-      fixup.leave(acc, scheduler.walker());
-      segment->m = params.m;  // beyond the end: another cluster stores the tile
-    } else {
-      fixup.complete(acc, segment->end, scheduler.walker());
-    }
-  }
-  epilogue.finish(acc, segment->m + index * 64, segment->n);
+                                            const Segment& segment,
+                                            float (&acc)[Config::kBlockN / 2], int index) {
+  if (__any_sync(~0u, segment.count < params.k_tiles)) reduction.add_up(acc);
+  epilogue.finish(acc, segment.m + index * 64, segment.n);
 }
 
 template <typename T, typename Config, bool kAMn, bool kBMn>
@@ -298,14 +286,14 @@ __device__ inline void consume(const Params& params, SharedStorage<T, Config>& s
         more = __any_sync(~0u, scheduler.next(&segment));
         if (!more) {
           // No load follows: there is room where A was.
-          const bool half = params.pair && !params.shares_b && segment.count < params.k_tiles;
+          const bool half = segment.count < params.k_tiles;
           epilogue.template store_all<kBlockM * kBlockK>(
               a, half ? reduction.first_box() : 0, half ? reduction.end_box() : reduction.kBoxes);
         }
       }
       apart = compiled_apart(!finished);
       if (apart) {
-        finish_sums(params, scheduler, reduction, epilogue, &segment, acc, cta_rank, index, thread);
+        finish_sums(params, reduction, epilogue, segment, acc, index);
         finished = true;
       }
     } while (apart);

@@ -10,7 +10,6 @@
 #include "cuda/gemm/sm90/swap.h"
 #include "cuda/gemm/sm90/tensor_map.h"
 #include "cuda/gemm/sm90/tma_fit.h"
-#include "cuda/nonce.h"
 
 namespace xgemm::cuda::gemm::sm90::persistent {
 namespace {
@@ -48,7 +47,7 @@ bool encode_result(CUtensorMap* map, const GemmProblem& problem, const Batch& ba
 }
 
 // The walk over the tiles, for the number of CTAs that `config` has.
-void plan_tiles(Params* params, const Config& config, const Batch& batch, void* workspace) {
+void plan_tiles(Params* params, const Config& config, const Batch& batch) {
   const int sharers = config.cluster / config.splits;
   const auto rows = static_cast<uint32_t>(ceil_div(params->m, kBlockM * sharers));
   const auto columns = static_cast<uint32_t>(ceil_div(params->n, config.block_n));
@@ -66,19 +65,8 @@ void plan_tiles(Params* params, const Config& config, const Batch& batch, void* 
   params->group_rows = FastDivisor(group_rows);
   params->last_group = (rows - 1) / group_rows;
   params->last_group_rows = FastDivisor(rows - params->last_group * group_rows);
-  if (config.stream_k) {
-    params->shared_tiles = static_cast<uint32_t>(shared_tiles_of(tiles, walkers));
-    const uint32_t steps = params->shared_tiles * params->k_tiles;
-    params->by_k_tiles = FastDivisor(params->k_tiles);
-    params->share = steps / walkers, params->share_extra = steps % walkers;
-    auto* memory = static_cast<uint8_t*>(workspace);
-    params->flags = reinterpret_cast<uint64_t*>(memory);
-    params->partials = reinterpret_cast<float4*>(
-        memory + stream_k_workspace(config.block_n, config.ctas).flag_bytes);
-    params->nonce = new_nonce();
-  }
-  params->waves = (params->whole_tiles - params->shared_tiles) / walkers;
-  params->waves_rest = (params->whole_tiles - params->shared_tiles) % walkers;
+  params->waves = params->whole_tiles / walkers;
+  params->waves_rest = params->whole_tiles % walkers;
 }
 
 // Of A by its heads and, behind the first k-tile, as it lies.
@@ -135,8 +123,7 @@ Status launch(const GemmProblem& given, const Config& config, void* workspace,
   params.plain_end = params.bias == nullptr && params.activation == Activation::kNone;
   params.pair = config.cluster > 1;
   params.shares_b = config.cluster > config.splits;
-  const int64_t heads = config.shifted ? head_bytes(whole) : 0;
-  plan_tiles(&params, config, d_batch, static_cast<uint8_t*>(workspace) + heads);
+  plan_tiles(&params, config, d_batch);
   const bool a_mn = !a_k_major(problem), b_mn = !b_k_major(problem);
   params.a_chunked = a_mn && problem.m % kSwizzleElements == 0;
   params.b_chunked = b_mn && problem.n % kSwizzleElements == 0;

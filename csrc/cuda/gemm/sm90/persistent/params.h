@@ -27,11 +27,6 @@ struct Params {
   // them, the first `waves_rest` one more. Behind them, up to `end`, is half a tile for each CTA.
   // No division is left to the kernel, whose first loads would wait for it.
   uint32_t whole_tiles, end;
-  // Clusters take equal ranges of the k-tiles of the first `shared_tiles` tiles, where they begin
-  // and end within a tile, too: `share` k-tiles, the first `share_extra` of them one more. What is
-  // not the beginning of a tile's K is left in `partials` for the one that has the beginning;
-  // `flags`, one for each consumer warpgroup, are `nonce` meanwhile.
-  uint32_t shared_tiles;
   int k_tiles;
   // Neighbouring tiles run over a group of rows of clusters, for L2; the last group may have fewer.
   FastDivisor group_tiles, group_rows, last_group_rows;
@@ -46,8 +41,7 @@ struct Params {
   bool a_evict_first, b_evict_first;  // from L2, else kEvictNormal
 
   alignas(64) uint32_t waves;
-  uint32_t waves_rest, share, share_extra;
-  FastDivisor by_k_tiles;
+  uint32_t waves_rest;
   int m, n;
   // By dimension of the batch, the inner one first: else the operand is the same all along it.
   bool a_batched[2], b_batched[2];
@@ -67,9 +61,6 @@ struct Params {
   void* d_data;                              // for !tma_store, strides in elements
   int64_t d_row_stride, d_col_stride, d_batch_stride[2];
   FastDivisor per_matrix, batch_inner;
-  uint64_t* flags;
-  float4* partials;
-  uint64_t nonce;
   int k;
   CUtensorMap a_of[kVector];
 };

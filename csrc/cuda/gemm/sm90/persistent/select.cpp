@@ -48,12 +48,6 @@ constexpr double kBoxCycles = 1.17;
 // by vectors, and more by single elements.
 constexpr double kTileUs = 0.416, kTileUsPerColumn = 0.002036;
 constexpr double kStoreUsPerColumn = 0.008371, kElementStoreUsPerColumn = 0.0152;
-// Of stream-K: for each part of a tile's sums that one cluster leaves to another, and for each
-// column of one; and of the time for L2, since CTAs do not want the same lines at the same time any
-// more: where there are no more tiles than clusters, or else for the share of them.
-constexpr double kSharesUs = 1.25, kPartUs = 2.88;
-constexpr double kLeaveUsPerColumn = 0.04953, kCompleteUsPerColumn = 0.001328;
-constexpr double kSharesLoss = 0.2, kSharesLossOfPart = 0.418;
 // Of the halves of K that two CTAs exchange, and for each column of them.
 constexpr double kHalvesUs = 0.8094, kHalvesUsPerColumn = 0.002181;
 constexpr int kMinStepsToSplit = 8;
@@ -62,10 +56,9 @@ constexpr double kHeadsUs = 3;  // of the copy of a shifted A's heads
 // A way to go over the tiles.
 struct Walk {
   int64_t clusters;
-  int64_t steps, segments;  // of the busiest CTA: k-tiles, and tiles or parts of one
+  int64_t steps, segments;  // of the busiest CTA: k-tiles, and tiles or halves of one
   int splits = 1;
-  bool stream_k = false;
-  double us = 0;  // for the sums of parts of K
+  double us = 0;  // for the sums of halves of K
   const char* reason = "fewest waves over the SMs, weighted by the tile's rate";
 };
 
@@ -116,26 +109,20 @@ class Side {
       const int64_t tiles = rows * columns * batch_, most = sm_count_ / tile.cluster;
       if (tiles > kMaxTiles || most == 0 || least_us(tile, columns) >= search.limit()) continue;
       of_waves(tile, rows, columns, most, search);
-      // A line of a shifted A is part of two stages, and CTAs at different k read it each time.
-      if (a_fits_tma(p_)) of_stream_k(tile, rows, columns, most, search);
       if (tile.cluster == kPair) of_halves(tile, columns, most, search);
     }
   }
 
   Choice choice(const Candidate& c) const {
-    const auto ctas = static_cast<int>(c.walk.clusters) * c.tile.cluster;
-    return {
-        .config = Config{.block_n = c.tile.block_n,
-                         .stages = c.tile.stages,
-                         .cluster = c.tile.cluster,
-                         .splits = c.walk.splits,
-                         .ctas = ctas,
-                         .stream_k = c.walk.stream_k,
-                         .shifted = false,
-                         .swapped = swapped_,
-                         .tma_store = tma_store_},
-        .workspace_bytes = c.walk.stream_k ? stream_k_workspace(c.tile.block_n, ctas).bytes() : 0,
-        .reason = c.walk.reason};
+    return {.config = Config{.block_n = c.tile.block_n,
+                             .stages = c.tile.stages,
+                             .cluster = c.tile.cluster,
+                             .splits = c.walk.splits,
+                             .ctas = static_cast<int>(c.walk.clusters) * c.tile.cluster,
+                             .shifted = false,
+                             .swapped = swapped_,
+                             .tma_store = tma_store_},
+            .reason = c.walk.reason};
   }
 
   Estimate estimate(const Candidate& c) const {
@@ -201,31 +188,6 @@ class Side {
          rows,
          columns,
          {.clusters = ceil_div(tiles, waves), .steps = waves * k_tiles_, .segments = waves}});
-  }
-
-  template <typename Search>
-  void of_stream_k(const Tile& tile, int64_t rows, int64_t columns, int64_t most,
-                   Search& search) const {
-    const int64_t tiles = rows * columns * batch_, shared = shared_tiles_of(tiles, most);
-    // Otherwise there is nothing to gain, or a cluster had nothing to do.
-    if (tiles % most == 0 || shared * k_tiles_ < 2 * most) return;
-    if (shared * k_tiles_ > kMaxTiles) return;
-    const int64_t share = ceil_div(shared * k_tiles_, most), whole = (tiles - shared) / most;
-    const auto parts = static_cast<double>(ceil_div(k_tiles_, share));
-    const double of_shared = static_cast<double>(shared) / static_cast<double>(tiles);
-    const double loss = tiles <= most ? kSharesLoss : kSharesLossOfPart * of_shared;
-    search.consider({this,
-                     tile,
-                     rows,
-                     columns,
-                     {.clusters = most,
-                      .steps = whole * k_tiles_ + share,
-                      .segments = whole + 1,
-                      .stream_k = true,
-                      .us = kSharesUs + kPartUs * parts +
-                            (kLeaveUsPerColumn + kCompleteUsPerColumn * parts) * tile.block_n +
-                            loss * l2_us(rows, columns),
-                      .reason = "no whole number of waves over the SMs: stream-K"}});
   }
 
   // The last wave by halves of K, where it has a tile for every second SM or fewer; before it CTAs

@@ -9,6 +9,7 @@
 
 #include <numeric>
 
+#include "common/math.h"
 #include "cuda/gemm/sm90/persistent/tiles.h"
 #include "cuda/gemm/sm90/tma_fit.h"
 
