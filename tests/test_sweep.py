@@ -186,11 +186,12 @@ def test_a_choice_with_other_constants(sweep, h200, tmp_path, cpp):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiles the choice")
-def test_constants_of_another_file_may_be_variables(sweep, tmp_path):
+@pytest.mark.parametrize("kernel", ["sm90/persistent", "sm90/skinny", "gemv"])
+def test_constants_of_another_file_may_be_variables(sweep, tmp_path, kernel):
     from sweep.tune import as_variables
 
     root = BENCHMARKS.parent
-    text = (root / "csrc/cuda/gemm/sm90/persistent/select.cpp").read_text()
+    text = (root / "csrc/cuda/gemm" / kernel / "select.cpp").read_text()
     (tmp_path / "tuned.cpp").write_text(as_variables(text, list(sweep.constants(text))))
     command = ["g++", "-std=c++20", "-fsyntax-only", f"-I{root / 'csrc'}", tmp_path / "tuned.cpp"]
     done = subprocess.run(command, capture_output=True, text=True)

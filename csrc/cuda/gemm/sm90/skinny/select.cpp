@@ -45,7 +45,6 @@ constexpr double kElementStoreUsPerByte = 1.43e-7;  // of D where it takes no 16
 constexpr double kTileUs = 0.08256, kTileUsPerColumn = 0.005817, kManySplitsUsPerColumn = 0.008233;
 // Of a cluster that splits K in 1, 2, 4 and 8.
 constexpr double kIn2Us = 0.5668, kIn4Us = 0.5507, kIn8Us = 0.8656;
-constexpr double kSplittingUs[] = {0, kIn2Us, kIn4Us, kIn8Us};
 
 // Of a cluster that splits K in 1, 2, 4 and 8.
 struct Splitting {
@@ -208,8 +207,9 @@ Estimate Model::estimate(const Candidate& c, double) const {
   const double us_per_column = c.splitting.splits > 2 ? kManySplitsUsPerColumn : kTileUsPerColumn;
   const double ramp_us = kRampUs * std::min(1.0, memory / kRampBytes);
   const double stores_us = vector_store_ ? 0 : 2 * batch * wide * narrow * kElementStoreUsPerByte;
+  const double of_splitting[] = {0, kIn2Us, kIn4Us, kIn8Us};
   const double splitting_us =
-      kSplittingUs[std::bit_width(static_cast<unsigned>(c.splitting.splits)) - 1];
+      of_splitting[std::bit_width(static_cast<unsigned>(c.splitting.splits)) - 1];
   const double tiles_us = waves * (kTileUs + us_per_column * c.columns * warpgroups);
   const double overlapped = std::sqrt(memory_us * memory_us + l2_us * l2_us + mma_us * mma_us);
   return {.us = kLaunchUs + ramp_us + overlapped + stores_us + splitting_us + tiles_us,
