@@ -23,7 +23,8 @@ from sweep_mul import load
 
 GEMM = ROOT / "csrc" / "cuda" / "gemm"
 # In this order: what a later one takes is weighed against the earlier ones.
-SOURCES = tuple(f"sm90/{kernel}/select.cpp" for kernel in ("single_tile", "persistent", "skinny"))
+KERNELS = ("sm90/single_tile", "sm90/persistent", "sm90/skinny", "gemv")
+SOURCES = tuple(f"{kernel}/select.cpp" for kernel in KERNELS)
 
 
 def read(path: Path) -> list[Record]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import random
+import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from emulator.library import Config, Machine, Memory, library, make_problem, run
+from emulator.library import Config, Machine, Memory, launch, library, listed, make_problem, run
 from random_products import SENTINEL, worst_share
 from sampling import ALL, over
 
@@ -42,19 +47,52 @@ def check(
     activation: str = "none",
 ) -> str:
     """Runs a product (a, b: [..., m, k], [..., k, n]), looks at its numbers and around them."""
-    memory = Memory()
-    *batch, m, n = torch.matmul(a.to("meta"), b.to("meta")).shape
-    outer, inner = (m, n) if d_layout == "n" else (n, m)
-    buffer = memory.empty((*batch, outer, inner + d_pad), a.dtype).fill_(SENTINEL)
-    d = buffer[..., :inner].fill_(float("nan"))
-    d = d if d_layout == "n" else d.mT
-    copied = [None if x is None else memory.copy(x) for x in (a, b, bias)]
-    said = run(make_problem(d, *copied, activation), machine, config)
-    share = worst_share(d, a, b, bias, activation).item()
-    assert share <= 1, f"{share:.3g} of the bound: {said}"
-    d.fill_(SENTINEL)
-    assert (buffer == SENTINEL).all(), f"written outside of the destination: {said}"
-    return said
+    place = Place(a, b, d_layout, d_pad, bias, activation)
+    return place.check(lambda: run(place.problem, machine, config))
+
+
+class Place:
+    """A product's operands, and a destination with room around it."""
+
+    def __init__(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        d_layout: str = "n",
+        d_pad: int = 8,
+        bias: torch.Tensor | None = None,
+        activation: str = "none",
+    ) -> None:
+        self._memory = Memory()
+        self._operands = (a, b, bias, activation)
+        *batch, m, n = torch.matmul(a.to("meta"), b.to("meta")).shape
+        outer, inner = (m, n) if d_layout == "n" else (n, m)
+        self._buffer = self._memory.empty((*batch, outer, inner + d_pad), a.dtype)
+        d = self._buffer[..., :inner]
+        self._d = d if d_layout == "n" else d.mT
+        copied = [None if x is None else self._memory.copy(x) for x in (a, b, bias)]
+        self.problem = make_problem(self._d, *copied, activation)
+
+    def check(self, launch: Callable[[], str]) -> str:
+        self._buffer.fill_(SENTINEL)
+        self._d.fill_(float("nan"))
+        said = launch()
+        share = worst_share(self._d, *self._operands).item()
+        assert share <= 1, f"{share:.3g} of the bound: {said}"
+        self._d.fill_(SENTINEL)
+        assert (self._buffer == SENTINEL).all(), f"written outside of the destination: {said}"
+        return said
+
+
+def check_listed(
+    machine: Machine, kernel: str, a: torch.Tensor, b: torch.Tensor, **other: Any
+) -> list[str]:
+    """The same by every candidate of a kernel."""
+    place = Place(a, b, **other)
+    return [
+        place.check(partial(launch, place.problem, machine, choice))
+        for choice in listed(place.problem, machine, kernel)
+    ]
 
 
 def machine_of(index: int, capability: int = 90, sm_count: int = 4) -> Machine:
@@ -365,20 +403,23 @@ def test_sm90_single_tile_parts_of_k(shape: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("capability", [90, 80])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gemv(dtype: torch.dtype, capability: int) -> None:
-    cases = itertools.product((1, 2, 3, 5, 8), "nt", (8, 1), (1, 2, 4, 8))
-    for index, (few, layout, pad, splits) in enumerate(cases):
-        k, wide = ((1040, 72), (1285, 45), (300, 200))[index % 3]
+    """All candidates of random products, which are of all shapes and all splits of K."""
+    rng, said = random.Random(capability), list[str]()
+    for index, (few, layout, pad) in enumerate(itertools.product((1, 2, 3, 5, 8), "nt", (8, 1))):
+        k, wide = 8 * rng.randrange(1, 170), rng.randrange(1, 300)
+        k -= rng.randrange(8) if pad == 1 else 0
         x, w = matrix(few, k, dtype, pad=pad), matrix(k, wide, dtype, layout, pad=pad)
-        config = Config(
-            "gemv", 0, 0, 0, ctas=0, splits=splits, cluster=splits if capability == 90 else 1,
-            workspace_bytes=4 * splits * few * wide if capability == 80 else 0,
-        )  # fmt: skip
-        machine = machine_of(index, capability)
+        machine, biases = machine_of(index, capability), torch.randn(max(few, wide)).to(dtype)
         if index % 2:
-            check(machine, config, x, w, bias=torch.randn(wide).to(dtype))
+            said += check_listed(machine, "gemv", x, w, bias=biases[:wide])
         else:
-            bias = torch.randn(few).to(dtype)
-            check(machine, config, w.t(), x.t(), bias=bias, activation="relu")
+            bias = biases[:few]
+            said += check_listed(machine, "gemv", w.t(), x.t(), bias=bias, activation="relu")
+    tiles = {tuple(sorted(map(int, re.findall(r"tile (\d+)x(\d+)", each)[0]))) for each in said}
+    assert tiles == set(library().GEMV_SHAPES)
+    assert {re.findall(r"K in (\d) parts", each)[0] for each in said if "K in" in each} == set(
+        "248"
+    )
 
 
 @pytest.mark.parametrize("capability", [90, 80])

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cuda/gemm/api.h"
-#include "cuda/gemm/gemv/select.h"
+#include "cuda/gemm/gemv/view.h"
 #include "cuda/gemm/select.h"
 #include "cuda/gemm/sm90/persistent/tiles.h"
 #include "cuda/gemm/sm90/single_tile/tile.h"
@@ -64,15 +64,8 @@ void launch(const xgemm::GemmProblem& problem, const gemm::Choice& choice) {
   }
 }
 
-// The first shape with the tile, of the side that select tries first; of no tile, select's.
+// The first shape with the tile, of the side that select tries first.
 gemm::gemv::Config gemv_of(const xgemm::GemmProblem& problem, const gemm::Fields& f) {
-  if (f.block_m == 0) {
-    const auto scored = gemm::gemv::select(problem, {.sm_count = 1, .capability = 90}, nullptr);
-    if (!scored) throw std::invalid_argument("not for the matrix-vector kernels");
-    auto config = std::get<gemm::gemv::Config>(scored->choice.config);
-    config.splits = f.splits, config.cluster = f.cluster;
-    return config;
-  }
   for (const bool swapped : {problem.n < problem.m, problem.n >= problem.m}) {
     const auto view = gemm::gemv::view_of(problem, swapped);
     const int tile = swapped ? f.block_m : f.block_n;
@@ -171,6 +164,9 @@ void bind_tiles(py::module_& m) {
 #define XGEMM_TILE(block_n, stages) std::pair(block_n, stages),
   m.attr("PERSISTENT_TILES") = std::vector<std::pair<int, int>>{XGEMM_SM90_TILES(XGEMM_TILE)};
 #undef XGEMM_TILE
+  std::vector<std::pair<int, int>> gemv_shapes;  // vectors, and `wide` of a tile
+  for (const auto& shape : gemm::gemv::kShapes) gemv_shapes.emplace_back(shape.narrow, shape.tile);
+  m.attr("GEMV_SHAPES") = gemv_shapes;
   m.attr("SKINNY_COLUMNS") =
       std::vector<int>(std::begin(skinny::kColumns), std::end(skinny::kColumns));
   // Rows, columns, stages, and whether A lies along M and B along N.
@@ -223,6 +219,19 @@ void define(py::module_& m) {
       py::arg("shifted"), py::arg("swapped"));
   m.def("select", [](const xgemm::GemmProblem& problem, int capability, int sm_count) {
     return gemm::select_config(problem, {.sm_count = sm_count, .capability = capability});
+  });
+  // All choices of a kernel that are weighed.
+  m.def("listed", [](const xgemm::GemmProblem& problem, int capability, int sm_count,
+                     const std::string& kernel) {
+    xgemm::cuda::choose::Listing<gemm::Choice> listing;
+    gemm::select_config(problem, {.sm_count = sm_count, .capability = capability}, &listing);
+    std::vector<gemm::Choice> choices;
+    for (const auto& scored : listing) {
+      if (kernel == gemm::fields_of(problem, scored.choice).kernel) {
+        choices.push_back(scored.choice);
+      }
+    }
+    return choices;
   });
   m.def("explain", &gemm::explain);
   m.def("launch", &launch);

@@ -160,11 +160,20 @@ def run(problem: Any, machine: Machine, config: Config | None = None) -> str:
 
     RuntimeError: what the kernel did that the hardware would not have forgiven.
     """
-    machine.use()
     chosen = (
         library().select(problem, machine.capability, machine.sm_count)
         if config is None
         else config.to_library(problem)
     )
-    library().launch(problem, chosen)
-    return library().explain(problem, chosen)
+    return launch(problem, machine, chosen)
+
+
+def launch(problem: Any, machine: Machine, choice: Any) -> str:
+    machine.use()
+    library().launch(problem, choice)
+    return library().explain(problem, choice)
+
+
+def listed(problem: Any, machine: Machine, kernel: str) -> list[Any]:
+    """The choices of a kernel that select_config weighs."""
+    return library().listed(problem, machine.capability, machine.sm_count, kernel)

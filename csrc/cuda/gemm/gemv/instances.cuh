@@ -38,8 +38,7 @@ template <typename T, Access kAccess, bool kCluster>
 Status launch_shape(const Params& params, const Shape& shape, const Grid& grid,
                     cudaStream_t stream) {
   const auto run = [&]<typename Stream, int kShape>() {
-    // Loads at any alignment take more registers.
-    constexpr int kCtas = kShapes[kShape].ctas_per_sm - (kAccess == Access::kAny ? 1 : 0);
+    constexpr int kCtas = kShapes[kShape].ctas_of_sm(kAccess == Access::kAligned);
     return launch_kernel<T, Stream, kShape, kCtas, kCluster>(params, grid, stream);
   };
   switch (&shape - kShapes) {

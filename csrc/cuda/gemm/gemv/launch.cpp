@@ -14,13 +14,12 @@ Status launch(const GemmProblem& problem, const Config& config, void* workspace,
   const Shape& shape = *config.shape;
   Params params = view->params;
   params.splits = config.splits;
-  params.k_per_split = round_up(ceil_div(params.k, config.splits), shape.step_k);
+  const Cut cut = cut_of(shape, params.k, config.splits);
+  params.k_per_split = cut.k_per_split;
   params.partials = config.cluster > 1 ? nullptr : static_cast<float*>(workspace);
-  const int steps = params.k_per_split / shape.step_k;
-  const int waves = ceil_div(steps, shape.most_warps);
   const Grid grid = {
       .tiles = static_cast<unsigned>(ceil_div(params.wide, shape.tile)),
-      .warps = ceil_div(steps, waves),
+      .warps = cut.warps,
       .cluster = config.cluster,
   };
   const bool f16 = problem.dtype == DType::kF16;

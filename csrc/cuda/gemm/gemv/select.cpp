@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "common/math.h"
 #include "cuda/choose/constants_of.h"
 #include "cuda/gemm/gemv/view.h"
+#include "cuda/gemm/sm90/row_begins.h"
+#include "cuda/gemm/sm90/together.h"
 #include "cuda/ptx/l2_policy.h"
 
 namespace xgemm::cuda::gemm::gemv {
@@ -16,14 +17,25 @@ using choose::Estimate;
 using choose::Listing;
 using choose::Scored;
 
+// A roofline, in microseconds of an H200, cold L2; fitted to recorded times of few rows and columns
+// (tests/data/dense_few_h200.json.xz, docs/measurements/dense.md, "gemv").
+constexpr double kLaunchUs = 6.483;
+constexpr double kMemoryBytesPerUs = 4.532e6;
+// Of the time for memory, more: where a CTA's warps read several rows of W at a time, or rows of
+// which it has a piece alone; and for a line that it shares with another CTA.
+constexpr double kTileLoss = 0.045, kPiecesLoss = 0.1377, kSharedLineLoss = 0.8745;
+// Of a step of a CTA's warps, from its loads to its products; none is asked for before. For each
+// vector; for loads at any alignment; for each load of X that gathers elements.
+constexpr double kStepUs = 0.7946, kVectorUs = 0.08741;
+constexpr double kUnalignedUs = 0.6179, kGatherUs = 0.4075;
+constexpr double kCtaUs = 0.247e-3;  // of the GPU, to start a CTA and to end it
+// Of the sums of splits of K: over a cluster, or through memory by a second launch (as fp32's).
+constexpr double kClusterUs = 1.798, kSecondLaunchUs = 3.0;
+
 constexpr int64_t kMaxNarrow = 8;
 constexpr int64_t kMaxStride = int64_t{1} << 24;  // 32 bits hold 64 of them
 constexpr int64_t kMaxExtent = int64_t{1} << 30;  // and tiles may reach past the end
-constexpr int64_t kPastL2Bytes = 400'000'000;
-constexpr int64_t kMinRows = 512;  // for CTAs of a row or two each
-// Of a large W, which is read faster, a row of so many k takes as long as its CTA's wait for the
-// launch before (1x262208x2560: 327 us, by tiles of two rows 315).
-constexpr int kMinKPastL2 = 2752;
+constexpr int64_t kMaxEvictFirstBytes = 400'000'000;
 
 bool aligned16(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
@@ -53,110 +65,84 @@ int64_t matrices_of(const Params& q) {
 }
 int64_t w_bytes_of(const Params& q) { return 2 * matrices_of(q) * q.wide * q.k; }
 
-// The shape to choose; null where there is none.
-const Shape* find_shape(const View& view) {
-  const Params& q = view.params;
-  const auto suits = [&](const Shape& shape) {
-    if (!fits(shape, view) || q.k < shape.least_k) return false;
-    if (!shape.by_rows) return true;
-    const bool waits = q.narrow == 1 && q.k < kMinKPastL2 && w_bytes_of(q) >= kPastL2Bytes;
-    return q.wide * q.batches >= kMinRows && !waits;
-  };
-  const Shape* found = std::find_if(std::begin(kShapes), std::end(kShapes), suits);
-  return found != std::end(kShapes) ? found : nullptr;
-}
+struct Candidate {
+  const Shape* shape;
+  int splits;
+};
 
-int64_t ctas_of(const View& view, const Shape& shape) {
-  return ceil_div<int64_t>(view.params.wide, shape.tile) * view.params.batches;
-}
+class Model {
+ public:
+  using Candidate = gemv::Candidate;
 
-// Splits of k for more CTAs, where a split keeps some steps for every warp: a cluster's sum costs
-// about two of them. With contiguous columns more than one CTA an SM is no gain (measured: the
-// reads are short pieces of many rows, and the more of them the worse the memory likes it).
-int choose_splits(const View& view, const Shape& shape, const DeviceInfo& device) {
-  if (shape.by_rows) return 1;
-  const bool k_major = shape.layout == Layout::kKMajor;
-  const int64_t most = device.sm_count *
-                       (k_major            ? int64_t{2} * shape.ctas_per_sm
-                        : shape.tile > 128 ? 2
-                                           : 3) /
-                       2;
-  const int64_t least_k = int64_t{shape.step_k} * shape.most_warps * (k_major ? 2 : 1);
-  int splits = 1;
-  while (splits < kMaxSplits && ctas_of(view, shape) * splits * 2 <= most &&
-         view.params.k >= least_k * splits * 2) {
-    splits *= 2;
+  Model(const View& view, bool swapped, const DeviceInfo& device)
+      : view_(view), swapped_(swapped), device_(device) {}
+
+  // Every compiled shape that fits, by every power of two of splits that leaves each some k.
+  template <typename Search>
+  void candidates(Search& search) const {
+    for (const Shape& shape : kShapes) {
+      if (!fits(shape, view_)) continue;
+      const int most = shape.by_rows ? 1 : std::clamp(view_.params.k / shape.step_k, 1, kMaxSplits);
+      for (int splits = 1; splits <= most; splits *= 2) search.consider({&shape, splits});
+    }
   }
-  return splits;
+
+  Estimate estimate(const Candidate& c, double) const;
+  Choice choice(const Candidate& c) const;
+
+ private:
+  int64_t ctas_of(const Candidate& c) const {
+    return ceil_div<int64_t>(view_.params.wide, c.shape->tile) * view_.params.batches * c.splits;
+  }
+  // A piece of a row that does not begin with a line shares one with the piece before it.
+  double pieces_loss(const Shape& shape) const {
+    constexpr double kLineElements = 64;
+    const double within = 1 - sm90::row_begins(view_.params.w_stride).with_line;
+    return kPiecesLoss + kSharedLineLoss * within * kLineElements / shape.tile;
+  }
+  bool has_clusters() const { return device_.capability == 90; }
+
+  const View& view_;
+  bool swapped_;
+  const DeviceInfo& device_;
+};
+
+Choice Model::choice(const Candidate& c) const {
+  const Params& q = view_.params;
+  const bool in_memory = c.splits > 1 && !has_clusters();
+  return {.config = Config{.shape = c.shape,
+                           .swapped = swapped_,
+                           .splits = c.splits,
+                           .cluster = in_memory ? 1 : c.splits,
+                           .ctas = static_cast<int>(std::min(kMaxExtent, ctas_of(c)))},
+          .workspace_bytes = in_memory ? q.batches * q.narrow * q.wide * c.splits * 4 : 0,
+          .reason = swapped_ ? "few columns: a stream over a" : "few rows: a stream over b"};
 }
 
-// The read time, by how near to it the kernel came on an H200; and at least the latency of the
-// steps that a warp takes one after the other.
-Estimate estimate(const View& view, const Shape& shape, const DeviceInfo& device, int splits) {
-  constexpr double kUnalignedFactor = 1.3;
-  // Where only X has no vectors along K: for up to 4 rows, and for more.
-  constexpr double kNarrowStridedFactor = 1.45, kStridedFactor = 2.1;
-  constexpr double kWideUs = 3;     // of W along aligned rows
-  constexpr double kTailUs = 0.25;  // of a step that is not whole, for each vector
-  const bool k_major = shape.layout == Layout::kKMajor;
-  const Params& q = view.params;
-  const auto w_bytes = static_cast<double>(w_bytes_of(q));
-  const double other_bytes =
+Estimate Model::estimate(const Candidate& c, double) const {
+  const Shape& shape = *c.shape;
+  const Params& q = view_.params;
+  const auto& gpu = choose::constants_of(device_);
+  const Cut cut = cut_of(shape, q.k, c.splits);
+  const auto ctas = static_cast<double>(ctas_of(c));
+  const double x_and_d_bytes =
       2.0 * static_cast<double>(q.batches) * q.narrow * (static_cast<double>(q.k) + q.wide);
-  const bool w_aligned = aligned16(q.w) && q.w_stride % 8 == 0;
-  double factor = shape.by_rows ? 0.97 + 0.01 * (q.narrow - 1)
-                  : k_major     ? 1.01 + 0.0115 * q.narrow + (q.narrow > 4 ? 0.05 : 0)
-                  : w_aligned   ? (q.narrow == 1 ? 1.04 : 1.12)
-                                : (q.narrow == 1 ? 1.08 : 1.25);
-  double step_us = k_major || shape.narrow == 1 ? 0.9 : 1.9;
-  if (!view.aligned) {
-    const double strided = q.narrow > 4 ? kStridedFactor : kNarrowStridedFactor;
-    const double slower = k_major && !q.x_vectors ? strided : kUnalignedFactor;
-    factor *= slower, step_us *= slower;
-  }
-  int ctas_per_sm = shape.ctas_per_sm;
-  if (shape.by_rows) {
-    const int warps = static_cast<int>(ceil_div<int64_t>(q.k, shape.step_k));
-    ctas_per_sm = std::min(32, ctas_per_sm * shape.most_warps / std::min(warps, shape.most_warps));
-  }
-  const double waves = std::ceil(static_cast<double>(ctas_of(view, shape)) * splits /
-                                 (device.sm_count * ctas_per_sm));
-  const double steps =
-      std::ceil(static_cast<double>(q.k) / splits / (shape.step_k * shape.most_warps));
-  const double launch_us = k_major && shape.narrow == 8 ? 6.5 : 3;
-  const double tail = k_major && q.k % shape.step_k != 0 ? kTailUs * shape.narrow : 0;
-  const double wide_us = !k_major && w_aligned ? kWideUs : 0;
-  const double dram_us =
-      factor * choose::constants_of(device).cold_read_us((w_bytes + other_bytes) * 1e-6);
-  const double latency_us = launch_us + step_us * waves * steps + (splits > 1 ? 2 * step_us : 0);
-  return {.us = tail + wide_us + std::max(dram_us, latency_us),
-          .parts = {.launch = launch_us,
-                    .first_bytes = wide_us,
-                    .dram = dram_us,
-                    .issue = step_us * waves * steps,
-                    .exchange = splits > 1 ? 2 * step_us : 0,
-                    .epilogue = tail}};
-}
+  const double w_loss = shape.by_rows                     ? 0
+                        : view_.layout == Layout::kKMajor ? kTileLoss
+                                                          : pieces_loss(shape);
+  const double dram_us = (static_cast<double>(w_bytes_of(q)) + x_and_d_bytes) /
+                         (kMemoryBytesPerUs * gpu.dram_speed) * (1 + w_loss);
 
-// With A as W if `swapped`, else B.
-std::optional<Scored<Choice>> select_side(const GemmProblem& p, bool swapped,
-                                          const DeviceInfo& device) {
-  const std::optional<View> view = view_of(p, swapped);
-  const Shape* const shape = view ? find_shape(*view) : nullptr;
-  if (shape == nullptr || view->params.batches > kMaxExtent) return std::nullopt;
-  const int splits = choose_splits(*view, *shape, device);
-  const bool cluster = splits > 1 && device.capability == 90;
-  const int64_t outputs = p.m * p.n * view->params.batches;
-  const int64_t ctas = ctas_of(*view, *shape) * splits;
-  return Scored<Choice>{
-      {.config = Config{.shape = shape,
-                        .swapped = swapped,
-                        .splits = splits,
-                        .cluster = cluster ? splits : 1,
-                        .ctas = static_cast<int>(std::min(kMaxExtent, ctas))},
-       .workspace_bytes = splits > 1 && !cluster ? outputs * splits * 4 : 0,
-       .reason = swapped ? "few columns: a stream over a" : "few rows: a stream over b"},
-      estimate(*view, *shape, device, splits)};
+  const double step_us = kStepUs + kVectorUs * shape.narrow + (view_.aligned ? 0 : kUnalignedUs) +
+                         (q.x_vectors ? 0 : kGatherUs * shape.x_loads());
+  const int of_sm = std::min(32, shape.ctas_of_sm(view_.aligned) * shape.most_warps / cut.warps);
+  const double waves = std::ceil(ctas / (static_cast<double>(device_.sm_count) * of_sm));
+  const double issue_us =
+      waves * cut.passes * step_us / gpu.clock_speed + ctas * kCtaUs / gpu.all_sms_speed;
+  const double splits_us = c.splits == 1 ? 0 : has_clusters() ? kClusterUs : kSecondLaunchUs;
+  return {
+      .us = kLaunchUs + sm90::together(dram_us, issue_us, 0) + splits_us,
+      .parts = {.launch = kLaunchUs, .dram = dram_us, .issue = issue_us, .exchange = splits_us}};
 }
 
 }  // namespace
@@ -207,7 +193,7 @@ std::optional<View> view_of(const GemmProblem& p, bool swapped) {
   // L2 drops a W that is read once first, so that it need not write back what it holds meanwhile.
   // But of a W that is many times L2 it then reads more slowly (1x57344x8192: 219 us, 216.5
   // without).
-  const bool drops_w = matrices_of(q) == q.batches && w_bytes_of(q) < kPastL2Bytes;
+  const bool drops_w = matrices_of(q) == q.batches && w_bytes_of(q) < kMaxEvictFirstBytes;
   q.w_policy = drops_w ? ptx::kEvictFirst : ptx::kEvictNormal;
   return view;
 }
@@ -225,10 +211,12 @@ std::optional<Scored<Choice>> select(const GemmProblem& p, const DeviceInfo& dev
     return std::nullopt;
   if (p.alpha != 1.0f || p.beta != 0.0f || p.m == 0 || p.n == 0 || p.k == 0) return std::nullopt;
   // The shorter side is X, if it can be.
-  auto scored = select_side(p, p.n < p.m, device);
-  if (!scored) scored = select_side(p, p.n >= p.m, device);
-  if (scored && listing != nullptr) listing->push_back(*scored);
-  return scored;
+  for (const bool swapped : {p.n < p.m, p.n >= p.m}) {
+    const std::optional<View> view = view_of(p, swapped);
+    if (!view || view->params.batches > kMaxExtent) continue;
+    return choose::pick<Choice>(Model(*view, swapped, device), listing);
+  }
+  return std::nullopt;
 }
 
 }  // namespace xgemm::cuda::gemm::gemv

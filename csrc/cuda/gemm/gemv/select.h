@@ -10,8 +10,8 @@
 
 namespace xgemm::cuda::gemm::gemv {
 
-// Pure. A rule gives a problem its tile and splits: one candidate, or nothing where the kernels do
-// not take the problem. `listing`, if there is one, gets it.
+// Pure; nothing where the kernels do not take the problem. `listing`, if there is one, gets all
+// that were scored.
 std::optional<choose::Scored<Choice>> select(const GemmProblem& problem, const DeviceInfo& device,
                                              choose::Listing<Choice>* listing);
 

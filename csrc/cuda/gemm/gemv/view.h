@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "common/gemm_problem.h"
+#include "common/math.h"
 #include "cuda/gemm/gemv/params.h"
 
 namespace xgemm::cuda::gemm::gemv {
@@ -15,29 +16,28 @@ inline constexpr int kRowWarps = 16;  // of row_kernel, over its vectors
 // What a kernel is compiled for.
 struct Shape {
   Layout layout;
-  int narrow;       // vectors, at most
-  int tile;         // of `wide`, a CTA's
-  int step_k;       // k that a warp takes at once
-  int most_warps;   // of a CTA
-  int ctas_per_sm;  // of most_warps
-  int least_k = 1;
+  int narrow;            // vectors, at most
+  int tile;              // of `wide`, a CTA's
+  int step_k;            // k that a warp takes at once
+  int most_warps;        // of a CTA
+  int ctas_per_sm;       // of most_warps
   bool by_rows = false;  // row_kernel
+
+  // Loads at any alignment take more registers.
+  constexpr int ctas_of_sm(bool aligned) const { return ctas_per_sm - (aligned ? 0 : 1); }
+  // Of X, 16 bytes a lane, in a step of a warp.
+  constexpr double x_loads() const { return narrow * step_k < 256 ? 1 : narrow * step_k / 256.0; }
 };
-// Memory likes long runs, but the wider a tile, the fewer there are: 512 bytes a row pay where
-// there is enough k to split (1x29392x17400: 289 us by them, 339 by 256 bytes; 1x14336x2048: 22.2
-// and 20.7 us). row_kernel's CTAs are many, and that each waits for the launch before costs the GPU
-// about 1.25 ns: with little k longer than reading a row takes (1x83716x1592: 106 us; 69 by tiles
-// of two rows, or without the wait).
 inline constexpr Shape kShapes[] = {
-    {Layout::kKMajor, 1, 1, 512, kRowWarps, 4, 2560, true},      //
-    {Layout::kKMajor, 2, 2, 512, kRowWarps / 2, 4, 2048, true},  //
-    {Layout::kKMajor, 1, 2, 512, 8, 5},                          //
-    {Layout::kKMajor, 2, 4, 256, 8, 5},                          //
-    {Layout::kKMajor, 4, 8, 128, 8, 5},                          //
-    {Layout::kKMajor, 8, 8, 128, 8, 4},                          //
-    {Layout::kWideMajor, 1, 256, 8, 16, 2, 4096},                //
-    {Layout::kWideMajor, 1, 128, 16, 16, 2},                     //
-    {Layout::kWideMajor, 8, 64, 32, 12, 2},                      //
+    {Layout::kKMajor, 1, 1, 512, kRowWarps, 4, true},      //
+    {Layout::kKMajor, 2, 2, 512, kRowWarps / 2, 4, true},  //
+    {Layout::kKMajor, 1, 2, 512, 8, 5},                    //
+    {Layout::kKMajor, 2, 4, 256, 8, 5},                    //
+    {Layout::kKMajor, 4, 8, 128, 8, 5},                    //
+    {Layout::kKMajor, 8, 8, 128, 8, 4},                    //
+    {Layout::kWideMajor, 1, 256, 8, 16, 2},                //
+    {Layout::kWideMajor, 1, 128, 16, 16, 2},               //
+    {Layout::kWideMajor, 8, 64, 32, 12, 2},                //
 };
 inline constexpr int kMaxSplits = 8;  // CTAs of a portable cluster
 
@@ -48,6 +48,16 @@ struct Config {
   int cluster;         // CTAs that sum their splits, or 1: through memory
   int ctas;            // of the grid
 };
+
+// How a CTA's warps share out its split of K.
+struct Cut {
+  int k_per_split, passes, warps;
+};
+constexpr Cut cut_of(const Shape& shape, int k, int splits) {
+  const int steps = ceil_div(ceil_div(k, splits), shape.step_k);
+  const int passes = ceil_div(steps, shape.most_warps);
+  return {steps * shape.step_k, passes, ceil_div(steps, passes)};
+}
 
 // The problem in the kernels' terms; `params` lacks splits, k_per_split, partials and first_batch.
 struct View {
