@@ -72,6 +72,8 @@ for m, n, k in [(1, 1, 4096), (3, 17, 5003), (16, 33, 4500), (64, 64, 4099)]:
 for m in (3, 47, 195):
     check(m, 2101, 2100, torch.float32, ("plain", "transposed"), "none")
 check(7, 4099, 2100, torch.bfloat16, ("plain", "transposed"), "none")
+# Rows of a weight that fall on one set of the L1 cache.
+check(48, 75, 1024, torch.float32, ("plain", "transposed"), "relu")
 print("checked")
 """
 

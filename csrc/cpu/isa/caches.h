@@ -6,7 +6,8 @@
 namespace xgemm::cpu {
 
 struct CacheSizes {
-  int64_t l1, l2, l3;  // bytes of data: of a core, of a core, of all that share one
+  int64_t l1, l2, l3;   // bytes of data: of a core, of a core, of all that share one
+  int64_t l1_ways = 8;  // lines of the L1 cache whose addresses are the same modulo l1 / l1_ways
 };
 
 // What is taken for a size that the machine does not tell.

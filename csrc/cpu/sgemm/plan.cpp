@@ -13,13 +13,14 @@ namespace {
 constexpr int64_t kSmallWork = 64 * 64 * 64;
 constexpr int64_t kSmallPanel = 128 * 128;
 // With masked columns and a B that is read in place, products up to the size of these squares are
-// faster unpacked: on Zen 4, and on a Xeon, whose L2 cache is twice as large, unless each step of k
-// is in another page (bench_cpu.py).
+// faster unpacked, the larger ones where the L2 cache has kLargeL2 and a step of k is not in
+// another page (Zen 4 with 1 MiB, Xeon with 2 MiB, bench_cpu.py).
 constexpr int64_t kUnpackedSquare = 200, kUnpackedSquareLargeL2 = 448;
-constexpr int64_t kLargeL2 = int64_t{2} << 20;
-// The most columns of a B that each thread packs whole beside an A that is read in place, and the
-// least k: below it, tiles of D take as long to store.
-constexpr int64_t kFewColumns = 96, kFewColumnsK = 256;
+constexpr int64_t kLargeL2 = int64_t{1} << 20;
+// The most columns and bytes of a B that each thread packs whole beside an A that is read in place,
+// and the least k: below it, tiles of D take as long to store. (Zen 4: 48 rows of 4096 x 11008, X
+// of 2 MB, 1.27x as fast, 64 of 2048 x 14336 1.09x.)
+constexpr int64_t kFewColumns = 96, kFewColumnsBytes = int64_t{4} << 20, kFewColumnsK = 256;
 // Up to so many tiles of rows, and elements of B, B is read in place whatever the work.
 constexpr int64_t kOnceTiles = 3, kOncePanel = int64_t{1} << 18;
 // The largest A that is packed whole: rows, more where B is transposed and does not come from the
@@ -61,16 +62,15 @@ int64_t dot_rows(const Product& p, const Kernels& table) {
 }
 
 // Whether A is read in place, as packing it would take long for few columns of B, which each thread
-// packs whole. Both lie along k. (Xeon, bench_cpu.py: 64 rows of a linear are 1.05x to 1.2x as
-// fast.)
+// packs whole. Both lie along k. (Xeon and Zen 4, bench_cpu.py: 64 rows of a linear are 1.05x
+// to 1.2x as fast.)
 bool has_few_columns(const Product& p, const Kernels& table) {
-  const int64_t l2 = cache_sizes().l2;
-  const bool reads = table.masks_columns && l2 >= kLargeL2 && p.b_source == nullptr &&
+  const bool reads = table.masks_columns && cache_sizes().l2 >= kLargeL2 && p.b_source == nullptr &&
                      p.a.dtype == DType::kF32 && p.b.dtype == DType::kF32 && p.a.col_stride == 1 &&
                      p.b.row_stride == 1;
   constexpr int64_t kFloat = sizeof(float);
   if (!reads || p.n > std::min(kFewColumns, p.m) || p.k < kFewColumnsK ||
-      p.k > l2 / 2 / kFloat / p.n) {
+      p.k > kFewColumnsBytes / kFloat / p.n) {
     return false;
   }
   const int64_t rest = p.n % table.blocking.nr;

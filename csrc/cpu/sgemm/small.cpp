@@ -15,10 +15,23 @@ struct Panel {
   int64_t ld;
 };
 
+// The most rows of A that a tile reads in place. Lines of rows a multiple of a way of the L1 cache
+// apart all fall on one set: more than it holds would drive each other out before their 16 floats
+// are used. (Zen 4: 64 rows of 4096 x 4096 by 14, 8, 6 and 4: 0.89x, 1.15x, 1.12x and 1.09x as fast
+// as with the weight packed.)
+int64_t rows_in_place(const ConstMatrix& a, int64_t mr) {
+  const CacheSizes& caches = cache_sizes();
+  const int64_t way = caches.l1 / caches.l1_ways / element_size(a.dtype);
+  const bool one_set = a.col_stride == 1 && a.row_stride % way == 0;
+  return one_set ? std::min(mr, caches.l1_ways) : mr;
+}
+
 // One thread's part of D.
 void run_part(const Product& p, const Kernels& table) {
-  const int64_t nr = table.blocking.nr, mr = panel_rows(p.m, table.blocking.mr);
   const bool read_a = p.a.dtype == DType::kF32;
+  const int64_t nr = table.blocking.nr;
+  const int64_t mr =
+      panel_rows(p.m, read_a ? rows_in_place(p.a, table.blocking.mr) : table.blocking.mr);
   const bool read_b = p.b_source == nullptr && p.b.dtype == DType::kF32 && p.b.col_stride == 1;
   // Without masks a kernel reads NR or NR / 2 columns: a narrower last panel has to be filled up.
   const bool reads_all = table.masks_columns || 2 * (p.n % nr) == nr;
