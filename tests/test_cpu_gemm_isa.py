@@ -72,8 +72,9 @@ for m, n, k in [(1, 1, 4096), (3, 17, 5003), (16, 33, 4500), (64, 64, 4099)]:
 for m in (3, 47, 195):
     check(m, 2101, 2100, torch.float32, ("plain", "transposed"), "none")
 check(7, 4099, 2100, torch.bfloat16, ("plain", "transposed"), "none")
-# Rows of a weight that fall on one set of the L1 cache.
+# Rows of a weight that fall on one set of the L1 cache, and threads along n, each with its panels.
 check(48, 75, 1024, torch.float32, ("plain", "transposed"), "relu")
+check(200, 421, 521, torch.float32, ("plain", "plain"), "none")
 print("checked")
 """
 
@@ -271,7 +272,8 @@ import torch
 import xgemm
 
 torch.set_num_threads(2)
-sizes = [(512, 512, 1024), (1, 512, 512), (16, 16, 16), (100, 4096, 512), (8, 8, 5000), (8, 8, 0)]
+sizes = [(288, 384, 1024), (512, 512, 1024), (1, 512, 512), (16, 16, 16)]
+sizes += [(100, 4096, 512), (8, 8, 5000), (8, 8, 0)]
 for m, n, k in sizes:
     print(torch.ops.xgemm.explain("mul", m, n, k))
 """
@@ -393,13 +395,17 @@ def test_infinities_of_4_bit_products(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_explain_names_the_kernel(isa: str) -> None:
-    blocked, row, small, short, split, empty = run_with(isa, EXPLAIN).splitlines()
+    blocked, apart, row, small, short, split, empty = run_with(isa, EXPLAIN).splitlines()
     tile = {"generic": "4x8", "avx2": "6x16", "avx512": "14x32"}[isa]
-    for line in (blocked, row, small, short, split, empty):
+    for line in (blocked, apart, row, small, short, split, empty):
         assert line.startswith(f"cpu dense, {isa}: ")
-    assert ": blocked (packed blocks of A" in blocked
-    assert f"{tile} micro-kernel, KC {'512 (2' if isa == 'avx512' else '256 (4'} blocks)" in blocked
+    assert ": blocked (packed blocks of A for each thread, of B for all of them)" in blocked
+    assert ": blocked (packed blocks of A and of B for each thread)" in apart
+    for line in (blocked, apart):
+        steps = "512 (2" if isa == "avx512" else "256 (4"
+        assert f"{tile} micro-kernel, KC {steps} blocks)" in line
     assert ("threads 1x2" if isa == "avx512" else "threads 2x1") in blocked
+    assert "threads 2x1" in apart
     assert ": add rows (" in row
     assert ": small (" in small
     assert f"{tile} micro-kernel, threads 1x1" in small

@@ -44,11 +44,11 @@ void say(const GemmProblem& p, int64_t batch, int threads) {
 
 void product_case(Rng& rng, const Parallel& parallel) {
   const DType dtype = draw_float(rng);
-  const int64_t batch = one_in(rng, 4) ? draw(rng, 1, 6) : 1;
-  const bool splits_k = one_in(rng, 30);
-  const int64_t m = splits_k ? draw(rng, 1, 20) : draw_size(rng);
-  const int64_t n = splits_k ? draw(rng, 1, 20) : draw_size(rng);
-  const int64_t k = splits_k ? draw(rng, 4000, 4700) : draw_size(rng);
+  const bool splits_k = one_in(rng, 30), apart = one_in(rng, 60);  // apart: no thread shares B
+  const int64_t m = splits_k ? draw(rng, 1, 20) : apart ? draw(rng, 400, 440) : draw_size(rng);
+  const int64_t n = splits_k ? draw(rng, 1, 20) : apart ? draw(rng, 193, 240) : draw_size(rng);
+  const int64_t k = splits_k ? draw(rng, 4000, 4700) : apart ? draw(rng, 1, 60) : draw_size(rng);
+  const int64_t batch = !apart && one_in(rng, 4) ? draw(rng, 1, 6) : 1;
   Array a(rng, dtype, {batch, m, k}, Layout::kShared),
       b(rng, dtype, {batch, k, n}, Layout::kShared);
   Array d(rng, dtype, {batch, m, n}, Layout::kApart), bias(rng, dtype, {n}, Layout::kShared);

@@ -50,6 +50,9 @@ struct Bf16Kernels {
   Isa isa;
   // Products of fewer rows or columns are streamed, as fp32.
   int least_extent;
+  // Rows or columns of D, for each thread but one, from which each packs all that it reads for
+  // itself; 0: never.
+  int apart_extent;
   // Around the calls of multiply by one thread.
   void (*begin)();
   void (*end)();

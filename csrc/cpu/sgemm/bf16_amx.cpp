@@ -58,7 +58,11 @@ void multiply(const Bf16Block& block) {
 
 }  // namespace
 
-constexpr Bf16Kernels kAmxKernels = {
-    .isa = Isa::kAmx, .least_extent = 4, .begin = begin, .end = end, .multiply = multiply};
+constexpr Bf16Kernels kAmxKernels = {.isa = Isa::kAmx,
+                                     .least_extent = 4,
+                                     .apart_extent = 0,
+                                     .begin = begin,
+                                     .end = end,
+                                     .multiply = multiply};
 
 }  // namespace xgemm::cpu::dense

@@ -1,5 +1,6 @@
-// Products of bf16 by tiles: the operand with fewer rows or columns is packed whole by all threads;
-// each thread then packs blocks of the other and multiplies them with all of it.
+// Products of bf16 by tiles: the operand with fewer rows or columns is packed whole, by all threads
+// together or by each for itself; each thread then packs blocks of the other and multiplies them
+// with all of it.
 #include <vector>
 
 #include "common/math.h"
@@ -204,7 +205,16 @@ double packing_cycles(const Product& p) {
 bool bf16_transposes(const Product& p) { return packing_cycles(transpose(p)) < packing_cycles(p); }
 
 void run_bf16(const Product& p, const Plan& plan, const Kernels& table, const Parallel& parallel) {
-  Bf16Product(p, table).run(plan.threads_m * plan.threads_n, parallel);
+  const int64_t threads = int64_t{plan.threads_m} * plan.threads_n;
+  if (!plan.apart) return Bf16Product(p, table).run(static_cast<int>(threads), parallel);
+  parallel.for_each(threads, [&](int64_t thread) {
+    const Range all_rows{0, p.m}, all_cols{0, p.n};
+    const Range rows = p.n <= p.m ? split_range(p.m, threads, thread, kBlockExtent) : all_rows;
+    const Range cols = p.n <= p.m ? all_cols : split_range(p.n, threads, thread, kBlockExtent);
+    if (rows.begin == rows.end || cols.begin == cols.end) return;
+    const Product part = part_of(p, rows, cols);
+    Bf16Product(part, table).run(1, Parallel(1));
+  });
 }
 
 }  // namespace xgemm::cpu::dense

@@ -157,6 +157,7 @@ void finish_bf16_avx512(const Product& p, int64_t i0, int64_t j0, int64_t rows, 
 
 constexpr Bf16Kernels kAvx512Bf16Kernels = {.isa = Isa::kAvx512Bf16,
                                             .least_extent = 10,
+                                            .apart_extent = 128,
                                             .begin = nothing,
                                             .end = nothing,
                                             .multiply = multiply_block<false>};

@@ -61,10 +61,8 @@ void run_thread(const Product& p, const Plan& plan, const Kernels& table, const 
   }
 }
 
-}  // namespace
-
-void run_blocked(const Product& p, const Plan& plan, const Kernels& table,
-                 const Parallel& parallel) {
+// All of D by the grid of threads, which share the packed blocks of B.
+void run_loops(const Product& p, const Plan& plan, const Kernels& table, const Parallel& parallel) {
   const Blocking& blocking = table.blocking;
   const int64_t threads = int64_t{plan.threads_m} * plan.threads_n;
   const int64_t k_blocks = ceil_div<int64_t>(p.k, blocking.kc);
@@ -112,6 +110,21 @@ void run_blocked(const Product& p, const Plan& plan, const Kernels& table,
       }
     }
   }
+}
+
+}  // namespace
+
+void run_blocked(const Product& p, const Plan& plan, const Kernels& table,
+                 const Parallel& parallel) {
+  if (!plan.apart) return run_loops(p, plan, table, parallel);
+  Plan alone = plan;
+  alone.threads_m = alone.threads_n = 1;
+  parallel.for_each(int64_t{plan.threads_m} * plan.threads_n, [&](int64_t thread) {
+    const Range rows = split_range(p.m, plan.threads_m, thread / plan.threads_n);
+    const Range cols = split_range(p.n, plan.threads_n, thread % plan.threads_n, n_grain(p, table));
+    if (rows.begin == rows.end || cols.begin == cols.end) return;
+    run_loops(part_of(p, rows, cols), alone, table, Parallel(1));
+  });
 }
 
 }  // namespace xgemm::cpu::dense

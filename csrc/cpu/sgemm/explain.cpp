@@ -16,8 +16,8 @@ Isa isa_of(const Plan& plan, const Kernels& table) {
   return plan.path == Path::kBf16 ? table.bf16->isa : table.isa;
 }
 
-const char* why(Path path) {
-  switch (path) {
+const char* why(const Plan& plan) {
+  switch (plan.path) {
     case Path::kNothing:
       return "D has no element";
     case Path::kNoSum:
@@ -34,7 +34,8 @@ const char* why(Path path) {
     case Path::kShort:
       return "few rows: A packed whole, each thread packs its own columns of B";
     case Path::kBlocked:
-      return "packed blocks of A for each thread, of B for all of them";
+      return plan.apart ? "packed blocks of A and of B for each thread"
+                        : "packed blocks of A for each thread, of B for all of them";
     case Path::kSplitK:
       return "few rows and columns and a long k: each thread takes parts of k";
   }
@@ -51,7 +52,7 @@ std::string explain_gemm(const GemmProblem& problem, int num_threads, const Pane
   const Plan plan = make_plan(p, table, num_threads);
   const Blocking& blocking = table.blocking;
   std::string text = std::string("cpu dense, ") + name_of(isa_of(plan, table)) + ": " +
-                     name_of(plan.path) + " (" + why(plan.path) + ")";
+                     name_of(plan.path) + " (" + why(plan) + ")";
   if (plan.transposed) text += ", computed as D^T = B^T A^T";
   if (plan.path == Path::kSmall || plan.path == Path::kShort || plan.path == Path::kBlocked) {
     text += ", " + sizes(blocking.mr, blocking.nr) + " micro-kernel";
@@ -92,7 +93,7 @@ std::string explain_gemm_json(const GemmProblem& problem, int num_threads) {
       .add("threads_m", plan.threads_m)
       .add("threads_n", plan.threads_n)
       .add("k_parts", plan.k_parts)
-      .add("reason", why(plan.path));
+      .add("reason", why(plan));
   return rule_json("dense", size, choice);
 }
 

@@ -12,8 +12,8 @@ enum class Path : int8_t {
   kAddRows,  // few rows of A, B contiguous along n: rows of B are added up, B is never copied
   kBf16,     // bf16 by its own instructions: both operands are packed into tiles
   kSmall,    // all fits in the caches, or B is a few columns: operands are read where they lie
-  kShort,    // few blocks of rows: A is packed whole, each thread packs the columns of B it owns
-  kBlocked,  // Goto's loops: blocks of B shared by the threads, blocks of A packed by each
+  kShort,    // few blocks of rows: A packed whole, each thread packs the columns of B it owns
+  kBlocked,  // Goto's loops: blocks of B shared by the threads or not, blocks of A packed by each
   kSplitK,   // few rows and columns, a long k: a product for each part of k, then their sums
 };
 
@@ -21,6 +21,7 @@ struct Plan {
   Path path = Path::kNothing;
   bool transposed = false;           // computed as D^T = B^T A^T
   int threads_m = 1, threads_n = 1;  // the grid of threads over D
+  bool apart = false;                // of kBlocked, kBf16: no thread reads what another packed
   int k_parts = 1;                   // of kSplitK; the same for any number of threads
 };
 

@@ -53,12 +53,15 @@ inline Product transpose(const Product& p) {
   return t;
 }
 
-// Whether B is too large to be in a cache still: more than half of an L3 cache, of which a core has
-// no more than 32 MiB.
-inline bool comes_from_memory(const Product& p) {
+// Half of an L3 cache, of which a core has no more than 32 MiB whatever the machine tells of all.
+inline int64_t half_l3() {
   constexpr int64_t kMost = int64_t{32} << 20;
-  const int64_t near = (cache_sizes().l3 < kMost ? cache_sizes().l3 : kMost) / 2;
-  return p.n > near / element_size(p.b.dtype) / p.k;
+  return (cache_sizes().l3 < kMost ? cache_sizes().l3 : kMost) / 2;
+}
+
+// Whether B is too large to be in a cache still.
+inline bool comes_from_memory(const Product& p) {
+  return p.n > half_l3() / element_size(p.b.dtype) / p.k;
 }
 
 // Whether B is larger than a core's L2 cache by a third: most of it comes from farther away.
@@ -72,6 +75,19 @@ inline const void* at(const ConstMatrix& x, int64_t i, int64_t j) {
 }
 inline void* at(const Matrix& x, int64_t i, int64_t j) {
   return static_cast<char*>(x.data) + (i * x.row_stride + j * x.col_stride) * element_size(x.dtype);
+}
+
+// These rows and columns of the product.
+inline Product part_of(const Product& p, const Range& rows, const Range& cols) {
+  Product part = p;
+  part.m = rows.end - rows.begin;
+  part.n = cols.end - cols.begin;
+  part.a.data = at(p.a, rows.begin, 0);
+  part.b.data = at(p.b, 0, cols.begin);
+  part.d.data = at(p.d, rows.begin, cols.begin);
+  if (p.c.data != nullptr) part.c.data = at(p.c, rows.begin, cols.begin);
+  if (p.bias.data != nullptr) part.bias.data = at(p.bias, rows.begin, cols.begin);
+  return part;
 }
 
 }  // namespace xgemm::cpu::dense

@@ -73,19 +73,6 @@ void run_part(const Product& p, const Kernels& table) {
   }
 }
 
-// These rows and columns of the product.
-Product part_of(const Product& p, const Range& rows, const Range& cols) {
-  Product part = p;
-  part.m = rows.end - rows.begin;
-  part.n = cols.end - cols.begin;
-  part.a.data = at(p.a, rows.begin, 0);
-  part.b.data = at(p.b, 0, cols.begin);
-  part.d.data = at(p.d, rows.begin, cols.begin);
-  if (p.c.data != nullptr) part.c.data = at(p.c, rows.begin, cols.begin);
-  if (p.bias.data != nullptr) part.bias.data = at(p.bias, rows.begin, cols.begin);
-  return part;
-}
-
 }  // namespace
 
 void run_small(const Product& p, const Plan& plan, const Kernels& table, const Parallel& parallel) {
