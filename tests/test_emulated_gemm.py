@@ -365,6 +365,16 @@ def check_rows_anywhere(shape: tuple[int, int, int], layout: str) -> None:
     check(machine_of(2), replace(config, swapped=True), b.t(), a.t(), d_pad=4)
 
 
+@pytest.mark.parametrize("group", [2, 3, 4, 7])
+def test_sm90_single_tile_in_groups(group: int) -> None:
+    """Seven tiles by nine: groups of one size, a smaller last one, one with a single tile."""
+    dtype = DTYPES[group % 2]
+    a, b = matrix(64 * 9 - 8, 72, dtype, "n"), matrix(72, 32 * 7 - 16, dtype, "t")
+    config = Config("sm90_single_tile", 64, 32, 16, ctas=0, group=group)
+    check(machine_of(group), config, a, b, bias=torch.randn(b.shape[1]).to(dtype))
+    check(machine_of(group + 1), config, b.t(), a.t(), d_layout="t")
+
+
 def check_batches(shape: tuple[int, int, int], layout: str) -> None:
     batch = torch.randn(2, 3, 72, 136).half(), torch.randn(3, 136, 40).half()
     a, b = (x if of == "n" else x.mT.contiguous().mT for x, of in zip(batch, layout, strict=True))

@@ -48,6 +48,29 @@ def test_grouped_order(cpp, rows: int, columns: int, group: int):
     assert tiles == tiles_in_order("grouped", rows, columns, group)
 
 
+@pytest.mark.parametrize("fast", [1, 2, 7, 10, 11, 16, 132])
+def test_a_raster_gives_each_tile_to_one_cta(cpp, fast: int):
+    """Group after group, and the CTAs without a tile are the last ones."""
+    slow = 132 // fast
+    for group in range(1, fast + 1):
+        places = cpp.raster_places(fast, slow, group)
+        assert all(place[1] >= slow for place in places[fast * slow :])
+        expected = [
+            (first + x, y)
+            for first in range(0, fast, group)
+            for y in range(slow)
+            for x in range(min(group, fast - first))
+        ]
+        assert places[: fast * slow] == expected
+
+
+def test_groups_make_blocks_that_are_nearly_square(cpp):
+    assert cpp.raster_group(12, 128, 128, 100) in (4, 6)
+    assert cpp.raster_group(10, 256, 64, 100) < cpp.raster_group(10, 128, 128, 100)
+    assert cpp.raster_group(12, 128, 128, 20) == 0  # a short K
+    assert cpp.raster_group(5, 128, 64, 100) == 0  # blocks enough as it is
+
+
 @pytest.mark.parametrize("side", [1, 2, 4, 16])
 def test_hilbert_order(cpp, side: int):
     tiles = [cpp.hilbert_tile(i, side * side) for i in range(side * side)]

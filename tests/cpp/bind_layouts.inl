@@ -1,9 +1,11 @@
-// csrc/cuda/tile/layout_index.h for pytest.
+// csrc/cuda/tile/layout_index.h and raster.h for pytest.
 #include <pybind11/pybind11.h>
 
 #include <tuple>
+#include <vector>
 
 #include "cuda/tile/layout_index.h"
+#include "cuda/tile/raster.h"
 
 namespace bind_layouts {
 
@@ -13,6 +15,21 @@ namespace layout = xgemm::cuda::layout;
 namespace {
 
 std::tuple<int, int> pair(layout::Place place) { return {place.row, place.column}; }
+
+// The place of each CTA of the grid, in the order of their numbers.
+std::vector<std::tuple<uint32_t, uint32_t>> raster_places(int fast, int slow, int group) {
+  const auto raster = xgemm::cuda::raster_of(fast, group);
+  std::vector<std::tuple<uint32_t, uint32_t>> places;
+  for (uint32_t z = 0; z < raster.groups(); ++z) {
+    for (int y = 0; y < slow; ++y) {
+      for (int x = 0; x < group; ++x) {
+        const auto place = xgemm::cuda::place_in(raster, x, y, z);
+        places.emplace_back(place.fast, place.slow);
+      }
+    }
+  }
+  return places;
+}
 
 }  // namespace
 
@@ -28,6 +45,10 @@ void define(py::module_& m) {
   m.def("hilbert_tile",
         [](int index, int count) { return pair(layout::hilbert_tile(index, count)); });
   m.def("stripe_share", &layout::stripe_share);
+  m.def("raster_places", &raster_places);
+  m.def("raster_group", [](int fast, double fast_rows, double slow_rows, int stages) {
+    return xgemm::cuda::raster_of_wave(fast, fast_rows, slow_rows, stages).group;
+  });
 }
 
 }  // namespace bind_layouts

@@ -121,16 +121,19 @@ gemm::Choice choice_of(const xgemm::GemmProblem& given, const gemm::Fields& f) {
     namespace single_tile = gemm::sm90::single_tile;
     const bool k_major = gemm::sm90::a_k_major(problem) && gemm::sm90::b_k_major(problem);
     if (f.swapped) std::swap(problem.m, problem.n);
-    const auto clusters =
-        single_tile::clusters_of(xgemm::ceil_div<int64_t>(problem.m, f.block_m),
-                                 xgemm::ceil_div<int64_t>(problem.n, f.block_n), f.cluster);
-    choice.config = single_tile::Config{&single_tile::shape_of(f.block_m, f.block_n, k_major),
-                                        f.block_m,
-                                        f.block_n,
-                                        clusters,
-                                        f.splits,
-                                        f.ctas,
-                                        f.swapped};
+    const auto rows = xgemm::ceil_div<int64_t>(problem.m, f.block_m);
+    const auto columns = xgemm::ceil_div<int64_t>(problem.n, f.block_n);
+    const auto clusters = single_tile::clusters_of(rows, columns, f.cluster);
+    const int64_t fast = problem.m < problem.n ? rows : columns;
+    choice.config = single_tile::Config{
+        &single_tile::shape_of(f.block_m, f.block_n, k_major),
+        f.block_m,
+        f.block_n,
+        clusters,
+        f.group > 0 ? xgemm::cuda::raster_of(fast, f.group) : xgemm::cuda::Raster{},
+        f.splits,
+        f.ctas,
+        f.swapped};
   } else if (kernel == "gemv") {
     choice.config = gemv_of(problem, f);
   } else if (kernel == "sm80") {
@@ -197,14 +200,15 @@ void define(py::module_& m) {
   m.def(
       "choice",
       [](const xgemm::GemmProblem& problem, const std::string& kernel, int block_m, int block_n,
-         int stages, int cluster, int splits, int ctas, bool tma_store, bool copy_a, bool copy_b,
-         int64_t workspace_bytes, bool shifted, bool swapped) {
+         int stages, int cluster, int splits, int group, int ctas, bool tma_store, bool copy_a,
+         bool copy_b, int64_t workspace_bytes, bool shifted, bool swapped) {
         return choice_of(problem, {.kernel = kernel.c_str(),
                                    .block_m = block_m,
                                    .block_n = block_n,
                                    .stages = stages,
                                    .cluster = cluster,
                                    .splits = splits,
+                                   .group = group,
                                    .shifted = shifted,
                                    .swapped = swapped,
                                    .ctas = ctas,
@@ -214,7 +218,7 @@ void define(py::module_& m) {
                                    .workspace_bytes = workspace_bytes});
       },
       py::arg("problem"), py::kw_only(), py::arg("kernel"), py::arg("block_m"), py::arg("block_n"),
-      py::arg("stages"), py::arg("cluster"), py::arg("splits"), py::arg("ctas"),
+      py::arg("stages"), py::arg("cluster"), py::arg("splits"), py::arg("group"), py::arg("ctas"),
       py::arg("tma_store"), py::arg("copy_a"), py::arg("copy_b"), py::arg("workspace_bytes"),
       py::arg("shifted"), py::arg("swapped"));
   m.def("select", [](const xgemm::GemmProblem& problem, int capability, int sm_count) {

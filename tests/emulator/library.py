@@ -109,6 +109,7 @@ class Config:
     ctas: int
     cluster: int = 1
     splits: int = 1
+    group: int = 0
     tma_store: bool = False
     copy_a: bool = False
     copy_b: bool = False

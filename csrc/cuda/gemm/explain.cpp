@@ -46,6 +46,7 @@ struct ToFields {
             .stages = c.shape->stages,
             .cluster = c.clusters.size(),
             .splits = c.splits,
+            .group = c.raster.group,
             .swapped = c.swapped,
             .ctas = c.ctas};
   }
@@ -148,6 +149,7 @@ JsonObject to_json(const Fields& fields) {
   return json.add("stages", fields.stages)
       .add("cluster", fields.cluster)
       .add("splits", fields.splits)
+      .add("group", fields.group)
       .add("shifted", fields.shifted)
       .add("swapped", fields.swapped)
       .add("ctas", fields.ctas)
@@ -169,6 +171,7 @@ std::string explain(const GemmProblem& problem, const Choice& choice) {
   if (fields.stages > 0) out << ", " << fields.stages << " stages";
   if (fields.cluster > 1) out << ", clusters of " << fields.cluster;
   if (fields.splits > 1) out << ", K in " << fields.splits << " parts";
+  if (fields.group > 0) out << ", tiles in groups of " << fields.group;
   if (fields.swapped) out << ", operands swapped";
   if (std::holds_alternative<sm90::persistent::Config>(choice.config)) {
     out << ", " << (fields.tma_store ? "TMA store" : "element-wise store");

@@ -33,6 +33,7 @@ struct Fields {
   int stages = 0;
   int cluster = 1;                      // CTAs that share an operand, or the parts of K
   int splits = 1;                       // of K
+  int group = 0;                        // tiles of a rasterization group (csrc/cuda/tile/raster.h)
   bool shifted = false;                 // A is read without a copy, though it is not aligned
   bool swapped = false;                 // D^T = B^T A^T is computed, its rows the columns of D
   int ctas = 0;                         // of the grid

@@ -19,14 +19,14 @@ using choose::Scored;
 
 // A roofline, in microseconds of an H200, cold L2; fitted to recorded times of few rows and columns
 // (tests/data/dense_few_h200.json.xz, docs/measurements/dense.md, "gemv").
-constexpr double kLaunchUs = 6.483;
+constexpr double kLaunchUs = 6.224;
 constexpr double kMemoryBytesPerUs = 4.532e6;
 // Of the time for memory, more: where a CTA's warps read several rows of W at a time, or rows of
 // which it has a piece alone; and for a line that it shares with another CTA.
-constexpr double kTileLoss = 0.045, kPiecesLoss = 0.1377, kSharedLineLoss = 0.8745;
+constexpr double kTileLoss = 0.05625, kPiecesLoss = 0.1721, kSharedLineLoss = 0.8745;
 // Of a step of a CTA's warps, from its loads to its products; none is asked for before. For each
 // vector; for loads at any alignment; for each load of X that gathers elements.
-constexpr double kStepUs = 0.7946, kVectorUs = 0.08741;
+constexpr double kStepUs = 0.8264, kVectorUs = 0.08391;
 constexpr double kUnalignedUs = 0.6179, kGatherUs = 0.4075;
 constexpr double kCtaUs = 0.247e-3;  // of the GPU, to start a CTA and to end it
 // Of the sums of splits of K: over a cluster, or through memory by a second launch (as fp32's).

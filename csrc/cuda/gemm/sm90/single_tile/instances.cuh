@@ -27,7 +27,12 @@ Status launch_kernel(const Params& params, cudaStream_t stream) {
   const dim3 blocks(columns, rows, params.batch * params.parts);
   const dim3 clusters(cluster.along_n, cluster.along_m);
   const auto in_order = [&](const dim3& x) { return params.rows_first ? dim3(x.y, x.x, x.z) : x; };
-  const Grid grid{.blocks = in_order(blocks),
+  const auto in_groups = [&](const dim3& x) {
+    const Raster& raster = params.raster;
+    if (raster.group == 0) return x;
+    return dim3(raster.group, x.y, raster.groups());
+  };
+  const Grid grid{.blocks = in_groups(in_order(blocks)),
                   .threads = dim3(Tile::kLaunched),
                   .shared_bytes = static_cast<size_t>(bytes),
                   .stream = stream,

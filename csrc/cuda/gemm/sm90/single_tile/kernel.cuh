@@ -74,7 +74,7 @@ __device__ inline void multiply(SharedStorage<T, Tile>& given, int chunks, int w
   ptx::wgmma_wait_group<0>();
 }
 
-// Grid: (columns of tiles, rows of tiles, batch or parts of K), or rows first.
+// Grid: (columns of tiles, rows of tiles, batch or parts of K), or rows first, or as Raster says.
 template <typename T, typename Tile, bool kAMn, bool kBMn>
 __global__ void __launch_bounds__(Tile::kLaunched, 1)
     single_tile_kernel(const __grid_constant__ Params params) {
@@ -88,7 +88,9 @@ __global__ void __launch_bounds__(Tile::kLaunched, 1)
   // loads delays them, whichever warp reads it. So these come first, and the other warps wait, but
   // for one that has fetched what the loads need next.
   const bool plain = !kAMn && !kBMn && params.plain;
-  const PlainLoader<T, Tile> of_plain(params, smem, loader % kOperands != 0);
+  const TileIndex tile = tile_index(params);
+  if (!has_tile(params, tile)) return;
+  const PlainLoader<T, Tile> of_plain(params, smem, tile, loader % kOperands != 0);
   if (plain && warp == 0 && ptx::elect_one()) {
     ptx::prefetch_tensormap(&params.a);
     ptx::prefetch_tensormap(&params.b);

@@ -59,7 +59,8 @@ Status launch(const GemmProblem& given, const Config& config, void* workspace,
   params.cluster = config.clusters;
   params.share_rows = params.cluster.along_n > 1 ? config.tile_m / params.cluster.along_n
                                                  : config.tile_n / params.cluster.along_m;
-  params.rows_first = p.m < p.n;  // those of the larger operand
+  params.rows_first = p.m < p.n;
+  params.raster = config.raster;
   params.plain = !params.batched && params.cluster.size() == 1;
   const bool encoded = encode_operand(&params.a, p,
                                       {p.a.data, p.m, p.a.row_stride, p.a.col_stride, a_batch, a_mn,

@@ -85,9 +85,24 @@ __device__ inline BatchPosition batch_of(const Params& params, uint32_t index) {
 
 __device__ inline int chunks_of(const Params& params) { return (params.k + kChunkK - 1) / kChunkK; }
 
+// Of the CTA's tile, in tiles.
+struct TileIndex {
+  uint32_t row, column;
+};
+__device__ inline TileIndex tile_index(const Params& params) {
+  RasterPlace at{blockIdx.x, blockIdx.y};
+  if (params.raster.group > 0) at = place_in(params.raster, blockIdx.x, blockIdx.y, blockIdx.z);
+  return params.rows_first ? TileIndex{at.fast, at.slow} : TileIndex{at.slow, at.fast};
+}
+
+// False where a raster has fewer tiles than CTAs.
+__device__ inline bool has_tile(const Params& params, const TileIndex& tile) {
+  return params.raster.group == 0 || (params.rows_first ? tile.column : tile.row) < gridDim.y;
+}
+
 // Of a plain product's part of K.
 __device__ inline int first_chunk_of_part(const Params& params) {
-  const int part = static_cast<int>(blockIdx.z);
+  const int part = params.raster.group > 0 ? 0 : static_cast<int>(blockIdx.z);
   return part * params.part_chunks + min(part, params.longer_parts);
 }
 __device__ inline int chunks_of_part(const Params& params) {
@@ -95,10 +110,9 @@ __device__ inline int chunks_of_part(const Params& params) {
 }
 
 __device__ inline Place place_of(const Params& params) {
-  const uint32_t row = params.rows_first ? blockIdx.x : blockIdx.y;
-  const uint32_t column = params.rows_first ? blockIdx.y : blockIdx.x;
-  Place place{static_cast<int>(row) * params.tile_m, static_cast<int>(column) * params.tile_n, 0,
-              chunks_of(params)};
+  const TileIndex tile = tile_index(params);
+  Place place{static_cast<int>(tile.row) * params.tile_m,
+              static_cast<int>(tile.column) * params.tile_n, 0, chunks_of(params)};
   if (params.plain) {
     place.first_chunk = first_chunk_of_part(params);
     place.chunks = chunks_of_part(params);
@@ -179,14 +193,14 @@ class Loader {
 template <typename T, typename Tile>
 class PlainLoader {
  public:
-  __device__ PlainLoader(const Params& params, SharedStorage<T, Tile>& smem, bool of_b)
+  __device__ PlainLoader(const Params& params, SharedStorage<T, Tile>& smem, TileIndex tile,
+                         bool of_b)
       : map_(of_b ? &params.b : &params.a),
         policy_(of_b ? params.b_policy : params.a_policy),
         full_(smem.full[of_b]),
         to_(of_b ? smem.stages[0].b : smem.stages[0].a) {
-    const uint32_t tile = of_b == params.rows_first ? blockIdx.y : blockIdx.x;
     const int rows = of_b ? params.tile_n : params.tile_m;
-    row_ = static_cast<int>(tile) * rows;
+    row_ = static_cast<int>(of_b ? tile.column : tile.row) * rows;
     k_ = first_chunk_of_part(params) * kChunkK;
     bytes_ = static_cast<uint32_t>(rows) * kChunkK * sizeof(T);
   }

@@ -23,9 +23,11 @@ struct Params {
   Clusters cluster;  // one of both is 1, the other 1 or kCluster
   int share_rows;    // of a tile that a cluster shares and that lies along K, for one CTA to load
   bool plain;        // neither batched nor in clusters: the grid's third dimension is parts of K
+                     // or, with a raster, its groups
   bool rows_first;   // neighbouring CTAs have the same columns of D, not the same rows
   bool a_chunked, b_chunked;
   bool batched, a_batched[2], b_batched[2];
+  Raster raster;
   alignas(64) void* d;
   int64_t d_row_stride, d_col_stride;
   int m, n;

@@ -33,10 +33,9 @@ constexpr double kMemoryBytesPerUs = 3.946e6;
 // it gives more than one, within a sector more again.
 constexpr double kL2LinesPerUs = 178.2e3;
 constexpr double kLinesOfUnevenRow = 2.285, kLinesOfSplitSectors = 3.441;
-// Of up to 8 rows across K, for each k: a line of which they are little, and all SMs ask for it at
-// the same time.
-constexpr double kLinesOfHalfSector = 10;
-constexpr int64_t kHalfSector = 8;
+// Of an operand across K that has no more than a line for each k: all SMs ask for that line at the
+// same time.
+constexpr double kLinesOfOneLine = 10;
 // Of what a cluster shares, the part that L2 gives each CTA anew.
 constexpr double kGivenAgain = 0.2479;
 // A stage of K: at least, bytes that an SM takes in, boxes across K, and those who share wait.
@@ -70,6 +69,7 @@ struct Candidate {
   int cluster = 1, parts = 1;
   Clusters clusters{1, 1};
   int64_t ctas = 0;
+  Raster raster{};
 };
 
 // The problem or, `is_swapped`, the same from the other side.
@@ -131,6 +131,7 @@ class Side {
                              .tile_m = c.tile_m,
                              .tile_n = c.tile_n,
                              .clusters = c.clusters,
+                             .raster = c.raster,
                              .splits = c.parts,
                              .ctas = static_cast<int>(c.ctas),
                              .swapped = swapped_},
@@ -210,7 +211,7 @@ class Side {
   // Of a stage of K, that an operand's rows take.
   static double lines(bool mn, int64_t extent, int rows, const RowBegins& begins,
                       double of_split_sectors, double of_uneven_row) {
-    if (mn && extent <= kHalfSector) return kChunkK * kLinesOfHalfSector;
+    if (mn && 2 * extent <= kLineBytes) return kChunkK * kLinesOfOneLine;
     return rows * begins.lines(of_split_sectors, of_uneven_row);
   }
 
@@ -242,6 +243,10 @@ class Side {
     if (c.tile_m % c.clusters.along_n != 0 || c.tile_n % c.clusters.along_m != 0) return;
     c.ctas = round_up<int64_t>(c.rows, c.clusters.along_m) *
              round_up<int64_t>(c.columns, c.clusters.along_n) * batch_ * c.parts;
+    if (c.cluster * c.parts * batch_ == 1 && c.ctas <= sm_count_) {
+      c.raster = p_.m < p_.n ? raster_of_wave(c.rows, c.tile_m, c.tile_n, chunks_)
+                             : raster_of_wave(c.columns, c.tile_n, c.tile_m, chunks_);
+    }
     search.consider(c);
   }
 

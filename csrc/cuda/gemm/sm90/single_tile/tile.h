@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/math.h"
+#include "cuda/tile/raster.h"
 
 namespace xgemm::cuda::gemm::sm90::single_tile {
 
@@ -93,6 +94,7 @@ struct Config {
   const Shape* shape;  // of kShapes
   int tile_m, tile_n;  // the part of it that a tile has
   Clusters clusters;
+  Raster raster;
   int splits;    // of K, of a CTA each, whose sums a second launch adds; else 1
   int ctas;      // of the grid
   bool swapped;  // D^T = B^T A^T is computed, its rows the columns of D
