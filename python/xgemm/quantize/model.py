@@ -159,7 +159,7 @@ def _quantize_weights(
         offloaded = is_offloaded(layer)
         try:
             # A caller's inference mode would make tensors that autograd refuses ever after.
-            with torch.inference_mode(False), torch.no_grad(), weights_in_place(where[0], layer):
+            with torch.inference_mode(False), torch.no_grad(), weights_in_place(layer):
                 new, lost = _packed(layer, method, options, report)
         except ValueError as error:
             raise ValueError(f"quantize: {where[0]}: {error}") from error

@@ -33,17 +33,17 @@ def has_foreign_forward(module: nn.Module) -> bool:
 
 
 @contextlib.contextmanager
-def weights_in_place(name: str, module: nn.Module) -> Iterator[None]:
-    """Within, the parameters of the layer `name` have their data, on the device that it runs on."""
+def weights_in_place(module: nn.Module) -> Iterator[None]:
+    """Within, the layer's parameters have their data, on the device that it runs on."""
     if not is_offloaded(module):
         yield
         return
     hook = hook_of(module)
     if not getattr(hook, "offload", False):
         raise ValueError(
-            f"{name} has no data (its weight is on the meta device) and no hook of "
-            "accelerate's that brings it: quantize the model before it is offloaded, or while it "
-            "is loaded: from_pretrained(..., quantization_config=xgemm.hf.XgemmConfig(...))"
+            "its weight has no data (it is on the meta device) and no hook of accelerate's that "
+            "brings it: quantize the model before it is offloaded, or while it is loaded: "
+            "from_pretrained(..., quantization_config=xgemm.hf.XgemmConfig(...))"
         )
     hook.pre_forward(module)
     try:
