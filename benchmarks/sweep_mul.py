@@ -41,6 +41,9 @@ FLUSH_BYTES = 256 << 20  # more than any L2
 FIRST_REPEATS, NEAR = 2, 1.25
 MOST_FLOPS = 2e12
 MOST_BYTES = 8e9
+ROUNDING = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24}
+# What is left out of a product of fp32 operands, or their rounding.
+OF_A_PRODUCT = {"ieee": 0.0, "tf32x3": 2.0**-21, "tf32": 2.0**-9}
 LAYER_SETS = ("decode", "prefill", "small", "large", "models")
 
 
@@ -114,7 +117,8 @@ KINDS = {
 
 
 def make_operands(shape: Shape) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    dtype = torch.bfloat16 if shape.bf16 else torch.float16
+    half = torch.bfloat16 if shape.bf16 else torch.float16
+    dtype = torch.float32 if shape.precision else half
     m, n, k = shape.m, shape.n, shape.k
 
     def matrix(rows: int, columns: int, letter: str) -> torch.Tensor:
@@ -130,15 +134,15 @@ def make_operands(shape: Shape) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 class Reference:
     """Some rows and columns of a product, the first and the last among them, in float64."""
 
-    def __init__(self, a: torch.Tensor, b: torch.Tensor) -> None:
+    def __init__(self, a: torch.Tensor, b: torch.Tensor, precision: str = "ieee") -> None:
         self._rows = self._some(len(a), 40)
         self._columns = self._some(b.shape[1], 300)
         wide_a, wide_b = a[self._rows].double(), b[:, self._columns].double()
         self._expected = wide_a @ wide_b
         magnitude = wide_a.abs() @ wide_b.abs()
-        rounding = 2.0**-8 if a.dtype == torch.bfloat16 else 2.0**-11
-        self._bound = (a.shape[1] + 8) * 2.0**-24 * magnitude + 2.0**-24
-        self._bound += 1.01 * rounding * self._expected.abs()
+        of_a_product = (a.shape[1] + 8) * 2.0**-24 + OF_A_PRODUCT[precision]
+        self._bound = of_a_product * magnitude + 2.0**-24
+        self._bound += 1.01 * ROUNDING[a.dtype] * self._expected.abs()
 
     @staticmethod
     def _some(extent: int, count: int) -> torch.Tensor:
@@ -184,7 +188,8 @@ def measure(
     def run(key: str) -> Callable[[], object]:
         return listed.prepare(key, workspace)
 
-    reference = Reference(a, b)
+    reference = Reference(a, b, shape.precision or "ieee")
+    torch.backends.cuda.matmul.allow_tf32 = shape.precision == "tf32"  # of torch.mm
     for key in list(configs):
         d.fill_(float("nan"))
         try:
@@ -249,13 +254,21 @@ def show(device: Device, records: list[Record], library: Library | None, worst: 
 
 
 def sweep(options: argparse.Namespace) -> None:
+    def draw_all(rng: random.Random) -> list[Shape]:
+        shapes = layer_shapes(options.sets.split(",")) if options.sets else []
+        shapes += [random_shape(rng, options.ragged) for _ in range(options.random)]
+        for kind, (draw, _) in KINDS.items():
+            shapes += [draw(rng) for _ in range(getattr(options, kind))]
+        return shapes
+
+    measure_all(options, draw_all)
+
+
+def measure_all(options: argparse.Namespace, draw: Callable[[random.Random], list[Shape]]) -> None:
     library, device = Library(options.library), current_device()
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     rng = random.Random(seed)
-    shapes = layer_shapes(options.sets.split(",")) if options.sets else []
-    shapes += [random_shape(rng, options.ragged) for _ in range(options.random)]
-    for kind, (draw, _) in KINDS.items():
-        shapes += [draw(rng) for _ in range(getattr(options, kind))]
+    shapes = draw(rng)
     rng.shuffle(shapes)  # what a limited time leaves out is then no one kind
     print(f"{device.name}, torch {torch.__version__}, seed {seed}, {len(shapes)} shapes")
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

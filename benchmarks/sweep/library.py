@@ -112,7 +112,8 @@ class Shape:
 
     @property
     def bytes(self) -> float:
-        return 2.0 * (self.m * self.k + self.n * self.k + self.m * self.n)
+        of_element = 4.0 if self.precision else 2.0
+        return of_element * (self.m * self.k + self.n * self.k + self.m * self.n)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,11 @@ def compact(path: Path, provenance: dict[str, Any], records: list[Record], most:
     step = max(1, len(records) // most)
     problems = [
         {
-            "shape": {"m": s.m, "n": s.n, "k": s.k, "layout": s.layout, "bf16": s.bf16},
+            "shape": {name: value for name, value in asdict(record.shape).items() if value != ""},
             "cublas_us": _digits(record.torch),
             "us": {key: _digits(seconds) for key, seconds in record.seconds.items()},
         }
         for record in records[::step][:most]
-        for s in (record.shape,)
     ]
     text = json.dumps({"provenance": provenance, "problems": problems}, separators=(",", ":"))
     path.write_bytes(lzma.compress(text.encode(), preset=9))
