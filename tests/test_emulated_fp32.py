@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import random
+import re
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from random_products import (
     Limits,
     worst_share,
 )
+from test_emulated_gemm import LAYOUTS, check_listed, machine_of, matrix
 
 pytestmark = pytest.mark.sampled
 
@@ -76,30 +79,31 @@ def test_tiles_of_the_fp32_cores(tile: tuple[int, int, int], layout: str) -> Non
     check(config, (m, n, k), layout, "ieee", 3)
 
 
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("most", [False, True])
-def test_few_rows(most: bool, layout: str) -> None:
-    """Any layout by either kernel, rows that are not there, D's columns as the few; the fewest and
-    the most columns that a CTA has."""
-    for index, (few, wide, k) in enumerate(
-        ((1, 300, 700), (2, 130, 64), (3, 256, 1033), (4, 5, 9))
-    ):
-        block_m = 4 if few == 3 else few
-        for m, n in ((few, wide), (wide, few)):
-            along_k = layout[1] == "t" if m < n else layout[0] == "n"
-            columns = (32 if most else 4) if along_k else (128 if most else 32)
-            tiles = ceil_div(max(m, n), columns)
-            check(Config("fp32", block_m, columns, 0, ctas=tiles), (m, n, k), layout, "ieee", index)
-            config = Config(
-                "fp32", block_m, columns, 0, ctas=2 * tiles, splits=2,
-                workspace_bytes=8 * min(m, n) * (max(m, n) + 3),
-            )  # fmt: skip
-            check(config, (m, n, k), layout, "ieee", index)
-            config = Config(
-                "fp32", block_m, columns, 0,
-                cluster=4, ctas=4 * tiles, splits=4,
-            )  # fmt: skip
-            check(config, (m, n, k), layout, "ieee", index)
+@pytest.mark.parametrize("capability", [90, 80])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_few_rows_by_all_candidates(layout: str, capability: int) -> None:
+    """Of random products in any layout, rows that are not there, D's columns as the few."""
+    rng, said = random.Random(f"{layout} {capability}"), list[str]()
+    for index, few in enumerate((1, 2, 3, 4)):
+        wide, k = rng.randrange(1, 200), 1021 if index == 1 else rng.randrange(1, 200)
+        if index in (0, 3):  # what vectors can read
+            wide, k = -(-wide // 4) * 4, -(-k // 4) * 4
+        m, n = (wide, few) if index % 2 else (few, wide)
+        a = matrix(m, k, torch.float32, layout[0])
+        b = matrix(k, n, torch.float32, layout[1])
+        said += check_listed(
+            machine_of(index, capability), "fp32", a, b,
+            d_layout="nt"[index // 2], bias=torch.randn(n), activation=("none", "relu")[index // 2],
+        )  # fmt: skip
+    tiles = [re.findall(r"tile (\d+)x(\d+)", each)[0] for each in said]
+    along_k, along_columns = {4, 8, 16, 32}, {32, 128}  # columns of a CTA
+    expected = along_k if layout[1] == "t" else along_columns
+    expected = expected | (along_k if layout[0] == "n" else along_columns)
+    assert {int(columns) for rows, columns in tiles if int(rows) <= 4} == expected
+    counts = {int(each) for each in re.findall(r"K in (\d+) parts", "\n".join(said))}
+    assert counts >= {2, 4, 8, 16, 32, 64}
+    clusters = set(re.findall(r"clusters of (\d)", "\n".join(said)))
+    assert clusters == (set("248") if capability == 90 else set())
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])

@@ -39,7 +39,8 @@ def explain(cpp, device, shape):
     """What the engine says of operands that are aligned as far as their strides are."""
     a_row, a_col, b_row, b_col = shape.strides()
     problem = cpp.GemmProblem(
-        m=shape.m, n=shape.n, k=shape.k, dtype="float16", a=1 << 20, a_strides=(a_row, a_col),
+        m=shape.m, n=shape.n, k=shape.k, dtype="float32" if shape.precision else "float16",
+        a=1 << 20, a_strides=(a_row, a_col),
         b=1 << 20, b_strides=(b_row, b_col), d=1 << 20, d_strides=(shape.n, 1),
     )  # fmt: skip
     return json.loads(cpp.explain_gemm_json(problem, device.capability, device.sm_count))
@@ -196,3 +197,22 @@ def test_constants_of_another_file_may_be_variables(sweep, tmp_path, kernel):
     command = ["g++", "-std=c++20", "-fsyntax-only", f"-I{root / 'csrc'}", tmp_path / "tuned.cpp"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_random_products_of_few_rows_or_columns_list_every_stream(sweep, h200, cpp):
+    import sweep_fp32
+
+    rng = random.Random(0)
+    layouts, columns, sides = set(), set(), set()
+    for _ in range(40):
+        shape = sweep_fp32.random_few(rng, "ieee")
+        assert 1 <= min(shape.m, shape.n) <= 4
+        keys = [sweep.Config.of(each).key for each in explain(cpp, h200, shape)["candidates"]]
+        streams = [key for key in keys if key.startswith("fp32 ")]
+        assert len(set(streams)) == len(streams)
+        columns |= {key.split()[1].partition("x")[2] for key in streams}
+        layouts.add(shape.layout)
+        sides.add(shape.m < shape.n)
+    assert len(layouts) == 4
+    assert sides == {False, True}
+    assert columns == {"4", "8", "16", "32", "128"}

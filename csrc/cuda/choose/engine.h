@@ -88,6 +88,13 @@ std::optional<Scored<Choice>> pick(const Model& model, Listing<Choice>* listing)
   return Scored<Choice>{model.choice(best->candidate), best->estimate};
 }
 
+// The faster of two, the first of equals.
+template <typename Choice>
+std::optional<Scored<Choice>> faster(const std::optional<Scored<Choice>>& a,
+                                     const std::optional<Scored<Choice>>& b) {
+  return b && (!a || b->estimate.us < a->estimate.us) ? b : a;
+}
+
 template <typename Choice>
 size_t size_of(const Listing<Choice>* listing) {
   return listing == nullptr ? 0 : listing->size();

@@ -20,6 +20,7 @@ namespace xgemm::cuda::gemm {
 namespace {
 
 using choose::Estimate;
+using choose::faster;
 using choose::Listing;
 using choose::Scored;
 
@@ -38,12 +39,6 @@ Choice simt_choice(const GemmProblem& p, const DeviceInfo& device, const char* r
       ceil_div<int64_t>(p.m, simt::kBlock) * ceil_div<int64_t>(p.n, simt::kBlock) * batch_of(p);
   const int64_t ctas = std::min<int64_t>(tiles, int64_t{device.sm_count} * 64);
   return {.config = simt::Config{.ctas = static_cast<int>(ctas)}, .reason = reason};
-}
-
-// The faster of two, the first of equals.
-std::optional<Scored<Choice>> faster(const std::optional<Scored<Choice>>& a,
-                                     const std::optional<Scored<Choice>>& b) {
-  return b && (!a || b->estimate.us < a->estimate.us) ? b : a;
 }
 
 // Rows or columns of the smaller side from which on tiles are ahead of `sm90 skinny`, whose

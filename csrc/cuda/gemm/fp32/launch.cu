@@ -60,7 +60,8 @@ template <int kRows>
 Status launch_gemv(Params params, const Config& config, cudaStream_t stream) {
   params.gemv_columns = config.block_n;
   const Kernel kernel = find_gemv<kRows, false>(params, config.block_n);
-  return launch_ctas(params, kernel, gemv_warps(params, config.block_n) * 32, 0, stream);
+  const GemvCut cut = gemv_cut(params, config.block_n, params.k_per_split, params.splits);
+  return launch_ctas(params, kernel, cut.warps * 32, 0, stream);
 }
 
 Status launch_config(const Params& params, const Config& config, cudaStream_t stream) {

@@ -85,19 +85,26 @@ Params make_tile_params(const GemmProblem& problem, int block_m, int block_n) {
   return params;
 }
 
-int gemv_warps(const Params& p, int columns) {
-  constexpr int64_t kStepOfK = 128, kManyCtas = 264, kMinSteps = 2, kLongDepth = 1024;
-  const int64_t depth = std::min(p.k_per_split, p.k);
+GemvCut gemv_cut(const Params& p, int columns, int64_t k_per_split, int64_t splits) {
+  const int64_t depth = std::min(k_per_split, p.k);
+  const auto cut = [&](int64_t groups, int64_t parts, int64_t step_k, int steps_of_pass) {
+    const int64_t steps = ceil_div(depth, parts * step_k);
+    return GemvCut{static_cast<int>(groups * parts), static_cast<double>(steps) / steps_of_pass};
+  };
   if (p.b.access == Access::kAlongK) {
-    constexpr int64_t kWarps = 8;
+    constexpr int64_t kStepOfK = 128, kWarps = 8;
+    const bool vectors =
+        p.b.vectors && p.a.vectors && p.a.access == Access::kAlongK && p.k % 4 == 0;
     const int64_t groups = columns / 4;  // of a warp's columns
-    return static_cast<int>(groups *
-                            std::clamp<int64_t>(ceil_div(depth, kStepOfK), 1, kWarps / groups));
+    const int64_t parts = std::clamp<int64_t>(ceil_div(depth, kStepOfK), 1, kWarps / groups);
+    return cut(groups, parts, kStepOfK, vectors ? 2 : 1);
   }
-  const int64_t ctas = ceil_div<int64_t>(p.n, columns) * p.batches * p.splits;
+  constexpr int64_t kManyCtas = 264, kMinSteps = 2, kLongDepth = 1024;
+  const int64_t ctas = ceil_div<int64_t>(p.n, columns) * p.batches * splits;
   const int64_t most = ctas <= kManyCtas ? kMaxGemvWarps : depth >= kLongDepth ? 8 : 4;
   const int64_t rows = kMaxGemvColumns / columns;  // of k that a warp takes at a time
-  return static_cast<int>(std::clamp<int64_t>(ceil_div(depth, rows * kMinSteps), 1, most));
+  const int64_t parts = std::clamp<int64_t>(ceil_div(depth, rows * kMinSteps), 1, most);
+  return cut(1, parts, rows, p.b.vectors && p.n % 4 == 0 ? 8 : 4);
 }
 
 bool place_copies(const GemmProblem& problem, align::Copies* copies) {

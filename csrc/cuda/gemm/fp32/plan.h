@@ -12,8 +12,11 @@ namespace xgemm::cuda::gemm::fp32 {
 // How many columns of k a stage has, of every kernel but those that TMA feeds.
 inline constexpr int kBlockK = 16;
 
-// The rows that the gemv kernels take; the columns and the warps of a CTA.
-inline constexpr int kMaxGemvRows = 4, kMaxGemvColumns = 128, kMaxGemvWarps = 16;
+// The rows that the gemv kernels take, and the warps of a CTA. The columns that it may have: of a B
+// that lies along k, and of another.
+inline constexpr int kMaxGemvRows = 4, kMaxGemvWarps = 16;
+inline constexpr int kMaxGemvColumns = 128;
+inline constexpr int kGemvColumnsAlongK[] = {4, 8, 16, 32}, kGemvColumns[] = {32, kMaxGemvColumns};
 
 // Groups of threads that share the parts of K of a few tiles, to sum them.
 inline constexpr int kPartsGroups = 8;
@@ -33,8 +36,12 @@ Params make_params(const GemmProblem& problem);
 Params make_gemv_params(const GemmProblem& problem);
 // The one or the other, as a tile wants it, and the tiles.
 Params make_tile_params(const GemmProblem& problem, int block_m, int block_n);
-// The warps of a CTA of the gemv kernels that has so many columns.
-int gemv_warps(const Params& params, int columns);
+// How a CTA of the gemv kernels that has so many columns works on its part of K.
+struct GemvCut {
+  int warps;
+  double passes;  // of a warp: in each it loads all that it multiplies, in the last one maybe less
+};
+GemvCut gemv_cut(const Params& params, int columns, int64_t k_per_split, int64_t splits);
 // Sets what copies take of a workspace. False where they cannot be made: of more than one batch
 // dimension, or too large.
 bool place_copies(const GemmProblem& problem, align::Copies* copies);

@@ -34,15 +34,11 @@ constexpr int fmas_per_cycle(int capability) { return capability == 80 ? 64 : 12
 constexpr double kReadBytesPerUs = 4.0e6;
 constexpr double kWaveUs = 2.0;  // filling the pipeline, the epilogue
 constexpr double kLaunchUs = 5.0;
-constexpr double kGemvUs = 1.0;  // of a stream: the first bytes, and the sum over warps
-constexpr double kGemvReduceUs = 3.0;
 constexpr double kReduceUs = 8.0;  // the second launch of split-K, and the first one's end
 constexpr double kReduceBytesPerUs = 4.0e6;
 constexpr double kCopyUs = 3.0, kCopyBytesPerUs = 3.0e6;
 constexpr int64_t kMaxSplits = 64, kMinKPerSplit = 64;  // unless K takes more (kMaxKPerSplit)
 constexpr int64_t kMaxWorkspace = int64_t{1} << 28;
-
-constexpr const char* kReason = "fp32 products as IEEE has them: the tile that fills the SMs best";
 
 // Which operands the large tile's fast kernel wants copied, and what that takes. (On Hopper TMA
 // feeds it: sm90/select.cpp.)
@@ -186,81 +182,6 @@ bool plan_copies(const GemmProblem& problem, const Params& p, const DeviceInfo& 
   return true;
 }
 
-// How many columns of D a CTA of the gemv kernels has. Where B lies along k: as many as
-// leave each warp a step of 128 k and make CTAs enough; else few, or 512 bytes of a row. (By an
-// H200's times of 380 products, in up to 16 ways each.)
-int gemv_columns(const Params& p, int sm_count) {
-  const int64_t columns = p.n * p.batches;
-  if (p.b.access != Access::kAlongK) {
-    return columns >= int64_t{32} * sm_count ? kMaxGemvColumns : 32;
-  }
-  const int64_t most = columns * (p.m == 1 ? 2 : 3) / (3 * sm_count);
-  if (p.k > 128 && p.k <= 512 && most >= 32) return 32;
-  return p.k <= 256 || most >= 16 ? 16 : p.k <= 512 || most >= 8 ? 8 : 4;
-}
-
-// How many CTAs share K, as a cluster. (By the times of 1,054 products in two ways, and of 324 in
-// up to 16.)
-int gemv_cluster(const Params& p, int64_t tiles, int sm_count) {
-  const bool along_k = p.b.access == Access::kAlongK;
-  const auto fits = [&](int cluster) {
-    const int64_t least_k = along_k ? 1024 : cluster == 2 ? 192 : 144;  // of a CTA
-    // That run at once: all SMs have room for pairs only, which do not pay there for a short K.
-    const bool all_sms = cluster == 2 && p.k >= 1024;
-    const int64_t most_ctas = along_k ? 2 * sm_count : all_sms ? sm_count : sm_count * 9 / 10;
-    return tiles * cluster <= most_ctas && p.k >= least_k * cluster;
-  };
-  int cluster = 1;
-  while (cluster < 8 && fits(cluster * 2)) cluster *= 2;
-  return cluster;
-}
-
-// gemv: a stream over B, in as many CTAs as keep the memory busy.
-std::optional<Scored<Choice>> gemv_choice(const Params& p, const DeviceInfo& device) {
-  if (p.m > kMaxGemvRows) return std::nullopt;
-  constexpr int64_t kSplitCtas = 48, kMinKToSplit = 4096, kMinKOfSplit = 1024;
-  const int sm_count = std::max(device.sm_count, 1);
-  const bool along_k = p.b.access == Access::kAlongK;
-  const int block_n = gemv_columns(p, sm_count);
-  const int64_t tiles = ceil_div<int64_t>(p.n, block_n) * p.batches;
-  const int64_t least = least_splits(p.k);
-  const int64_t most = p.k < kMinKToSplit
-                           ? least
-                           : std::clamp(p.k / kMinKOfSplit, least, std::max(least, kMaxSplits));
-  const int cluster = device.capability == 90 && least == 1 ? gemv_cluster(p, tiles, sm_count) : 1;
-  const int64_t wanted = cluster > 1 ? cluster : std::clamp(kSplitCtas / tiles, least, most);
-  const int64_t k_per_split = round_up<int64_t>(ceil_div<int64_t>(p.k, wanted), kBlockK);
-  // Of a cluster, the last parts may be empty.
-  const int64_t splits = cluster > 1 ? cluster : p.k == 0 ? 1 : ceil_div(p.k, k_per_split);
-  const bool partials = splits > 1 && cluster == 1;
-  const int64_t workspace = partials ? int64_t{4} * splits * p.batches * p.m * p.partial_stride : 0;
-  // Vectors of both operands; what is not aligned takes four times the loads.
-  const bool vectors = p.b.vectors && (!along_k || (p.a.vectors && p.k % 4 == 0));
-  const double bytes = 4.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) *
-                       static_cast<double>(p.batches);
-  // Of CTAs with little work, where B is along k: most of it is summing over lanes.
-  const double ctas_us =
-      along_k ? (0.38 + 0.09 * static_cast<double>(p.m)) * static_cast<double>(tiles) / sm_count
-              : 0.0;
-  const double dram_us = bytes / ((vectors ? kReadBytesPerUs : 0.6 * kReadBytesPerUs) *
-                                  choose::constants_of(device).dram_speed);
-  const double reduce_us = partials ? kGemvReduceUs : 0.0;
-  const Estimate estimate{.us = kLaunchUs + kGemvUs + std::max(dram_us, ctas_us) + reduce_us,
-                          .parts = {.launch = kLaunchUs,
-                                    .first_bytes = kGemvUs,
-                                    .dram = dram_us,
-                                    .issue = ctas_us,
-                                    .exchange = reduce_us}};
-  const Config config{.block_m = p.m == 3 ? 4 : static_cast<int>(p.m),
-                      .block_n = block_n,
-                      .stages = 0,
-                      .cluster = cluster,
-                      .splits = static_cast<int>(splits),
-                      .ctas = static_cast<int>(std::min<int64_t>(tiles * splits, INT32_MAX))};
-  return Scored<Choice>{{.config = config, .workspace_bytes = workspace, .reason = kReason},
-                        estimate};
-}
-
 }  // namespace
 
 std::optional<Scored<Choice>> select(const GemmProblem& problem, const DeviceInfo& device,
@@ -274,10 +195,11 @@ std::optional<Scored<Choice>> select(const GemmProblem& problem, const DeviceInf
         p.k > 0 && device.capability != 90 && plan_copies(problem, p, device, &copies);
     best = choose::pick<Choice>(Model(p, gemv, copied ? &copies : nullptr, device), listing);
   }
-  choose::adjust(&best, listing, first, [](Choice& choice, Estimate&) { choice.reason = kReason; });
-  const auto stream = gemv_choice(gemv, device);
-  if (stream && listing != nullptr) listing->push_back(*stream);
-  return stream && (!best || stream->estimate.us < best->estimate.us) ? stream : best;
+  best = choose::faster(best, select_gemv(gemv, device, listing));
+  choose::adjust(&best, listing, first, [](Choice& choice, Estimate&) {
+    choice.reason = "fp32 products as IEEE has them: the tile that fills the SMs best";
+  });
+  return best;
 }
 
 }  // namespace xgemm::cuda::gemm::fp32

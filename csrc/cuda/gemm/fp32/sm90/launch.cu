@@ -113,9 +113,10 @@ template <int kRows>
 Status launch_rows(Params params, const fp32::Config& config, cudaStream_t stream) {
   params.gemv_columns = config.block_n;
   const int64_t ctas = params.tiles_n * params.batches * params.splits;
+  const GemvCut cut = gemv_cut(params, config.block_n, params.k_per_split, params.splits);
   return launch_grid("the fp32 GEMM",
                      {.blocks = dim3(static_cast<unsigned>(ctas)),
-                      .threads = dim3(gemv_warps(params, config.block_n) * 32),
+                      .threads = dim3(cut.warps * 32),
                       .stream = stream,
                       .cluster = dim3(config.cluster)},
                      find_gemv<kRows, true>(params, config.block_n), params);
