@@ -2,7 +2,8 @@
 
 The files of tests/data hold the times of random products on an H200, each in many candidates, and
 where they are from (`sweep_mul.py run` and `compact`). A choice that was not swept has no time.
-The constants were fitted to other products, but that those of dense_few were among them.
+The constants were fitted to other products, but those of dense_few and dense_fp32_few were among
+them.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ BOUNDS = {
     ("mixed", 64, 255): (0.06, 0.18),
     ("mixed", 256, 5000): (0.05, 0.16),
     ("large", 1024, 12000): (0.025, 0.09),
+    ("fp32_few", 1, 4): (0.035, 0.18),
 }
 
 
-@pytest.fixture(scope="module", params=["layers", "few", "mixed", "large"])
+@pytest.fixture(scope="module", params=["layers", "few", "mixed", "large", "fp32_few"])
 def recorded(request: pytest.FixtureRequest) -> Iterator[tuple[dict[str, Any], list[Any]]]:
     with reading() as read:
         yield read(request.param)
@@ -70,7 +72,8 @@ def chosen_key(cpp: ModuleType, shape: Any) -> str:
 
     a_row, a_col, b_row, b_col = shape.strides()
     problem = cpp.GemmProblem(
-        m=shape.m, n=shape.n, k=shape.k, dtype="bfloat16" if shape.bf16 else "float16",
+        m=shape.m, n=shape.n, k=shape.k,
+        dtype="float32" if shape.precision else "bfloat16" if shape.bf16 else "float16",
         a=BASE, a_strides=(a_row, a_col), b=BASE, b_strides=(b_row, b_col),
         d=BASE, d_strides=(shape.n, 1),
     )  # fmt: skip
@@ -84,7 +87,7 @@ def test_the_data_say_where_they_are_from(recorded):
     provenance, problems = recorded
     assert {"command", "gpu", "torch", "cuda", "seed", "measured"} <= set(provenance)
     assert len(problems) >= 75
-    assert all(len(each.us) >= 15 and min(each.us.values()) > 0 for each in problems)
+    assert all(len(each.us) >= 10 and min(each.us.values()) > 0 for each in problems)
 
 
 @pytest.mark.parametrize(("kind", "least", "most"), BOUNDS)

@@ -46,9 +46,8 @@ void define(py::module_& m) {
         [](int index, int count) { return pair(layout::hilbert_tile(index, count)); });
   m.def("stripe_share", &layout::stripe_share);
   m.def("raster_places", &raster_places);
-  m.def("raster_group", [](int fast, double fast_rows, double slow_rows, int stages) {
-    return xgemm::cuda::raster_of_wave(fast, fast_rows, slow_rows, stages).group;
-  });
+  m.def("raster_group",
+        [](int fast, int stages) { return xgemm::cuda::raster_of_wave(fast, stages).group; });
 }
 
 }  // namespace bind_layouts

@@ -5,7 +5,6 @@
 // nearly square, not a long row of them.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "common/math.h"
@@ -43,31 +42,6 @@ XGEMM_HOST_DEVICE constexpr RasterPlace place_in(const Raster& raster, uint32_t 
   return {first + number - slow * raster.last_group, slow};
 }
 
-namespace raster {
-
-inline constexpr int kGpcSms = 16;
-// Rows along the slow side count so many times: they are what comes from memory. This and the
-// limits are by an H200's times of 2,400 tiles of 1,800 layers in seven orders
-// (docs/measurements/dense.md): CTAs with few stages of K have no time to drift apart.
-inline constexpr double kSlowWeight = 2, kMinGain = 1.06;
-inline constexpr int64_t kMinFast = 7, kMinStages = 48;
-
-// Rows of operands that a GPC asks for, if its CTAs have `side` tiles along the fast side.
-constexpr double rows_of_gpc(int64_t side, double fast_rows, double slow_rows) {
-  const auto tiles = static_cast<double>(side < kGpcSms ? side : kGpcSms);
-  return tiles * fast_rows + kSlowWeight * kGpcSms / tiles * slow_rows;
-}
-
-// The mean over the groups of `fast` tiles.
-constexpr double mean_rows(int64_t group, int64_t fast, double fast_rows, double slow_rows) {
-  const int64_t last = fast % group;
-  double rows = static_cast<double>(fast - last) * rows_of_gpc(group, fast_rows, slow_rows);
-  if (last > 0) rows += static_cast<double>(last) * rows_of_gpc(last, fast_rows, slow_rows);
-  return rows / static_cast<double>(fast);
-}
-
-}  // namespace raster
-
 // With groups of `group` of `fast` tiles.
 constexpr Raster raster_of(int64_t fast, int64_t group) {
   const int64_t last = fast % group;
@@ -76,18 +50,13 @@ constexpr Raster raster_of(int64_t fast, int64_t group) {
           static_cast<uint8_t>(last), static_cast<uint16_t>(by_last)};
 }
 
-// Of one wave with `fast` tiles along the fast side, which have so many rows of the operands along
-// either side, and `stages` of K.
-inline Raster raster_of_wave(int64_t fast, double fast_rows, double slow_rows, int64_t stages) {
-  using namespace raster;
+// Of one wave with `fast` tiles along the shorter side and `stages` of K. By an H200's times of
+// 1,621 tiles of random layers in eight orders (docs/measurements/dense.md, "The order of tiles"):
+// fewer fast tiles make blocks enough, and CTAs with a short K have no time to drift apart.
+constexpr Raster raster_of_wave(int64_t fast, int64_t stages) {
+  constexpr int64_t kMaxGroup = 5, kMinFast = 8, kMinStages = 48;
   if (fast < kMinFast || stages < kMinStages) return {};
-  const double square = std::sqrt(kSlowWeight * kGpcSms * slow_rows / fast_rows);
-  const int64_t groups = std::llround(static_cast<double>(fast) / square);
-  if (groups < 2) return {};
-  const int64_t group = ceil_div(fast, groups);
-  const double gain =
-      mean_rows(fast, fast, fast_rows, slow_rows) / mean_rows(group, fast, fast_rows, slow_rows);
-  return gain < kMinGain ? Raster{} : raster_of(fast, group);
+  return raster_of(fast, ceil_div(fast, ceil_div(fast, kMaxGroup)));
 }
 
 }  // namespace xgemm::cuda

@@ -14,19 +14,19 @@ namespace {
 
 using choose::Estimate;
 
-// A roofline, in microseconds of an H200, cold L2. Fitted to 13 times of docs/measurements/fp32.md
-// and to the columns and clusters that rules from earlier sweeps gave 350 random products.
-constexpr double kLaunchUs = 5.915, kMemoryBytesPerUs = 4.82e6;
+// A roofline, in microseconds of an H200, cold L2, fitted to half of 1,062 random products of one
+// to four rows or columns (docs/measurements/fp32.md, "The choice").
+constexpr double kLaunchUs = 4.543, kMemoryBytesPerUs = 4.82e6;
 // What a run of B's contiguous elements costs memory more than its own bytes; and where it does not
 // begin with a line.
-constexpr double kRunBytes = 61.2, kSplitLineBytes = 38.65;
+constexpr double kRunBytes = 31.33, kSplitLineBytes = 24.74;
 // Of a pass of a CTA's warps, from their loads to their products; for each row of A; to start a CTA
 // and to end it.
-constexpr double kPassUs = 0.4609, kRowUs = 0.07028, kCtaUs = 1.776;
+constexpr double kPassUs = 0.4609, kRowUs = 0.04498, kCtaUs = 1.421;
 // Of the sums of splits of K: over a cluster, or through memory by a second launch.
-constexpr double kClusterUs = 1.155, kSecondLaunchUs = 4.094;
+constexpr double kClusterUs = 0.4731, kSecondLaunchUs = 2.547;
 // Of the SMs, those that clusters of more than two find room on: GPCs are not multiples of four.
-constexpr double kClusterSmShare = 0.92;
+constexpr double kClusterSmShare = 0.8832;
 
 constexpr int kMaxCluster = 8;
 constexpr int64_t kMaxSplits = 64, kMaxWorkspace = int64_t{1} << 28, kMaxCtas = INT32_MAX;

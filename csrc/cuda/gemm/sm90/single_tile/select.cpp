@@ -244,8 +244,7 @@ class Side {
     c.ctas = round_up<int64_t>(c.rows, c.clusters.along_m) *
              round_up<int64_t>(c.columns, c.clusters.along_n) * batch_ * c.parts;
     if (c.cluster * c.parts * batch_ == 1 && c.ctas <= sm_count_) {
-      c.raster = p_.m < p_.n ? raster_of_wave(c.rows, c.tile_m, c.tile_n, chunks_)
-                             : raster_of_wave(c.columns, c.tile_n, c.tile_m, chunks_);
+      c.raster = raster_of_wave(p_.m < p_.n ? c.rows : c.columns, chunks_);
     }
     search.consider(c);
   }
