@@ -62,6 +62,25 @@ def check_parts(said: dict[str, Any]) -> None:
         assert sum(parts.values()) >= 0.5 * each["estimate_us"]
 
 
+@pytest.mark.parametrize("k", [1024, 6336])
+def test_tiles_are_in_groups_where_one_wave_has_a_long_k(cpp: ModuleType, k: int) -> None:
+    problem = cpp.GemmProblem(
+        m=1102, n=1472, k=k, dtype="float16", d=1 << 20, d_strides=(1472, 1),
+        a=1 << 20, a_strides=(k, 1), b=1 << 20, b_strides=(1, k),
+    )  # fmt: skip
+    in_groups = set()
+    for each in json.loads(cpp.explain_gemm_json(problem, **H200))["candidates"]:
+        if each["kernel"] != "sm90_single_tile":
+            assert each["group"] == 0
+            continue
+        # Tiles along 1102, the shorter side.
+        fast = -(-1102 // (each["block_n"] if each["swapped"] else each["block_m"]))
+        alone = each["cluster"] == 1 and each["splits"] == 1 and each["ctas"] <= 132
+        assert (each["group"] > 0) == (alone and fast >= 8 and k >= 48 * 64), each
+        in_groups.add(each["group"] > 0)
+    assert in_groups == ({True, False} if k > 3072 else {False})
+
+
 def test_a_dense_choice_is_the_candidate_of_the_least_estimate(cpp: ModuleType) -> None:
     rng = random.Random(0)
     kernels = set()
