@@ -168,6 +168,40 @@ def test_many_ones(dtype: torch.dtype) -> None:
     assert ops.sum(ones.view(2**13, -1), 0).eq(2**13).all()
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_from_memory(dtype: torch.dtype) -> None:
+    """Inputs that caches do not hold, which are read at several places at once."""
+    n = (64 << 20) // dtype.itemsize + 4099
+    generator = torch.Generator().manual_seed(n)
+    integers = torch.randint(-1, 2, (n,), generator=generator, dtype=torch.int8)
+    x = integers.to(dtype)
+    whole = n // 3 * 3
+    for got, want in (
+        *((x, integers), (x[1:], integers[1:])),
+        (x[:whole].view(3, -1), integers[:whole].view(3, -1)),
+    ):
+        assert torch.equal(ops.sum(got, -1), want.sum(-1).to(dtype))  # all sums are exact
+        length = want.ne(0).sum(-1).double().sqrt().to(dtype)
+        torch.testing.assert_close(ops.norm(got, -1), length, rtol=torch.finfo(dtype).eps, atol=0)
+    for place in (0, n // 4, n // 2 + 1, n - 4100, n - 1):
+        x[place] = 2
+        assert ops.amax(x) == 2
+        assert ops.argmax(x) == place
+        x[place] = math.nan
+        for op in ("sum", "amax", "amin", "norm"):
+            assert getattr(ops, op)(x).isnan()
+        x[place] = 0
+    if dtype in (torch.float32, torch.bfloat16):  # whose squares leave fp32's range
+        x.fill_(1e30)
+        length = (x[0].double() * math.sqrt(n)).to(dtype)
+        torch.testing.assert_close(ops.norm(x), length, rtol=torch.finfo(dtype).eps, atol=0)
+    x = torch.randn(n, generator=generator).to(dtype)
+    with num_threads(1):
+        one = ops.sum(x)
+    with num_threads(2):
+        assert ops.sum(x) == one
+
+
 def test_norm_neither_overflows_nor_vanishes() -> None:
     for size in (1e-30, 1e30):
         for dtype in (torch.float32, torch.bfloat16):
@@ -420,6 +454,7 @@ def test_a_sum_does_not_keep_its_input() -> None:
 def test_kernels_of_other_cpus(isa: str) -> None:
     """Those of a CPU with less than this one: the same tests in a process told to use them."""
     chosen = "against_torch or threads or nan or many_ones or vanishes or rounded or 2_to_the_31"
+    chosen += " or from_memory"
     run = run_script(
         "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))",
         *("-q", "-x", "-p", "no:cacheprovider", __file__, "-k", chosen),

@@ -32,6 +32,7 @@ constexpr int kMaxTile = 1024;
 struct Params {
   double p = 2.0;        // order of the norm
   double divisor = 1.0;  // of the mean: the result of a sum is divided by it
+  int64_t in_bytes = 0;  // of the whole input: whether caches hold it
 };
 
 // `acc` is an array of accumulators, acc_bytes each, one for an output. `base` is the position of

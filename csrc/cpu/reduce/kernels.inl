@@ -5,6 +5,24 @@
 constexpr int64_t kRunBlock = 4096;
 constexpr int64_t kRowBlock = 64;  // the same for columns: rows between two foldings
 
+// Elements that need no conversion: they are reduced as fast as caches give them.
+template <typename Op>
+inline constexpr bool kAsTheyAre = std::is_same_v<typename Op::Lane, typename Op::Elem>;
+
+// Bytes from which an input is read as memory likes it, where the L3 cache has 32 MiB (Zen 4,
+// docs/measurements/cpu.md): converting takes longer than that cache does, so it pays later.
+template <typename Op>
+inline constexpr int64_t kMemoryBytes = int64_t(kAsTheyAre<Op> ? 24 : 64) << 20;
+
+// Bytes of a run from memory that is read at four places at once: from 32 KiB each they gain.
+constexpr int64_t kStreamsBytes = 128 << 10;
+
+// Sums from memory gain by loads of half a cache line; extremes, whose comparison reads it twice,
+// do not.
+template <typename Op>
+inline constexpr bool kByHalves =
+    kAsTheyAre<Op> && std::is_base_of_v<Additive<typename Op::Elem, typename Op::Lane>, Op>;
+
 template <typename Op, typename V>
 XGEMM_INLINE typename Op::Acc fold_halves(V v) {
   constexpr int kLanes = sizeof(V) / sizeof(typename Op::Acc);
@@ -41,7 +59,12 @@ XGEMM_INLINE Vec<typename Op::Lane> splat(typename Op::Lane value) {
 }
 
 template <typename Op>
-typename Op::Acc reduce_block(const typename Op::Elem* x, int64_t n, const Params& params) {
+XGEMM_INLINE typename Op::Acc meet_lanes(const Vec<typename Op::Lane> (&lanes)[4]) {
+  return fold_lanes<Op>(Op::meet(Op::meet(lanes[0], lanes[1]), Op::meet(lanes[2], lanes[3])));
+}
+
+template <typename Op, bool kFromMemory>
+typename Op::Acc reduce_run(const typename Op::Elem* x, int64_t n, const Params& params) {
   using Lane = typename Op::Lane;
   using V = Vec<Lane>;
   constexpr int kLanes = sizeof(V) / sizeof(Lane);
@@ -50,12 +73,13 @@ typename Op::Acc reduce_block(const typename Op::Elem* x, int64_t n, const Param
   int64_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
     for (int u = 0; u < 4; ++u) {
-      lanes[u] = Op::step(lanes[u], load<Lane>(x + i + u * kLanes), params);
+      const typename Op::Elem* at = x + i + u * kLanes;
+      const V v = kFromMemory ? load_from_memory<Lane>(at) : load<Lane>(at);
+      lanes[u] = Op::step(lanes[u], v, params);
     }
   }
   for (; i + kLanes <= n; i += kLanes) lanes[0] = Op::step(lanes[0], load<Lane>(x + i), params);
-  typename Op::Acc acc =
-      fold_lanes<Op>(Op::meet(Op::meet(lanes[0], lanes[1]), Op::meet(lanes[2], lanes[3])));
+  typename Op::Acc acc = meet_lanes<Op>(lanes);
   for (; i < n; ++i) {
     const Lane lane = Op::step(Lane(Op::kIdentity), load_one<Lane>(x + i), params);
     acc = Op::combine(acc, Op::widen(lane));
@@ -63,13 +87,38 @@ typename Op::Acc reduce_block(const typename Op::Elem* x, int64_t n, const Param
   return acc;
 }
 
-// reduce_block, done again where its lanes may have lost something.
 template <typename Op>
-XGEMM_INLINE typename Op::Acc reduce_block_checked(const typename Op::Elem* x, int64_t n,
-                                                   const Params& params) {
-  const typename Op::Acc acc = reduce_block<Op>(x, n, params);
+XGEMM_INLINE typename Op::Acc reduce_block(const typename Op::Elem* x, int64_t n,
+                                           const Params& params) {
+  if constexpr (kByHalves<Op>) {
+    if (params.in_bytes >= kMemoryBytes<Op>) return reduce_run<Op, true>(x, n, params);
+  }
+  return reduce_run<Op, false>(x, n, params);
+}
+
+// kRunBlock elements from memory, a fourth at each of four places that are `apart` from each other:
+// the hardware fetches ahead at all of them.
+template <typename Op>
+typename Op::Acc reduce_streams(const typename Op::Elem* x, int64_t apart, const Params& params) {
+  using Lane = typename Op::Lane;
+  using V = Vec<Lane>;
+  constexpr int kLanes = sizeof(V) / sizeof(Lane);
+  V lanes[4];
+  for (V& v : lanes) v = splat<Op>(Op::kIdentity);
+  for (int64_t i = 0; i < kRunBlock / 4; i += kLanes) {
+    for (int u = 0; u < 4; ++u) {
+      lanes[u] = Op::step(lanes[u], load_from_memory<Lane>(x + u * apart + i), params);
+    }
+  }
+  return meet_lanes<Op>(lanes);
+}
+
+// What `reduce` makes of a block, made again where its lanes may have lost something.
+template <typename Op, typename F>
+XGEMM_INLINE typename Op::Acc checked(F&& reduce) {
+  const typename Op::Acc acc = reduce(Op{});
   if constexpr (requires { Op::doubtful(acc); }) {
-    if (Op::doubtful(acc)) return reduce_block<typename Op::Exact>(x, n, params);
+    if (Op::doubtful(acc)) return reduce(typename Op::Exact{});
   }
   return acc;
 }
@@ -101,9 +150,21 @@ struct Plain {
         }
         continue;
       }
-      for (int64_t i = 0; i < n; i += kRunBlock) {
+      int64_t i = 0;
+      if (params.in_bytes >= kMemoryBytes<Op> && n >= kStreamsBytes / int64_t(sizeof(Elem))) {
+        const int64_t apart = n / kRunBlock * (kRunBlock / 4);
+        for (; i < apart; i += kRunBlock / 4) {
+          acc[r] = Op::combine(acc[r], checked<Op>([&]<typename O>(O) {
+                                 return reduce_streams<O>(x + i, apart, params);
+                               }));
+        }
+        i = 4 * apart;
+      }
+      for (; i < n; i += kRunBlock) {
         const int64_t block = std::min(kRunBlock, n - i);
-        acc[r] = Op::combine(acc[r], reduce_block_checked<Op>(x + i, block, params));
+        acc[r] = Op::combine(acc[r], checked<Op>([&]<typename O>(O) {
+                               return reduce_block<O>(x + i, block, params);
+                             }));
       }
     }
   }

@@ -80,7 +80,7 @@ XGEMM_INLINE Vec<C, kLanes> widen_integers(const T* x) {
     return bit_cast_to<Vec<C, kLanes>>(wide);
   }
 #endif
-#if XGEMM_REDUCE_AVX2
+#if XGEMM_REDUCE_AVX2 || XGEMM_REDUCE_AVX512
   if constexpr (kLanes * sizeof(C) == 32 && (sizeof(C) == 4 || sizeof(T) == 4)) {
     __m128i narrow = _mm_setzero_si128();
     std::memcpy(&narrow, x, kLanes * sizeof(T));
@@ -135,6 +135,20 @@ XGEMM_INLINE Vec<C, kLanes> load(const T* x) {
     std::memcpy(&narrow, x, sizeof(narrow));
     return __builtin_convertvector(narrow, V);
   }
+}
+
+// The same for what comes from memory, which Zen 4 reads 1.1 to 1.2 times as fast by halves of
+// cache lines. From the caches whole lines are faster.
+template <typename C, typename T>
+XGEMM_INLINE Vec<C> load_from_memory(const T* x) {
+#if XGEMM_REDUCE_AVX512
+  if constexpr (std::is_same_v<C, T>) {
+    const __m256i* half = reinterpret_cast<const __m256i*>(x);
+    return bit_cast_to<Vec<C>>(_mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(half)),
+                                                  _mm256_loadu_si256(half + 1), 1));
+  }
+#endif
+  return load<C>(x);
 }
 
 template <typename C, typename T>

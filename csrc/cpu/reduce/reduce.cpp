@@ -247,7 +247,9 @@ void reduce(const ReduceProblem& problem, const Parallel& parallel) {
   const Kernels* kernels = pick_kernels(kind_of(problem), problem.in_dtype);
   Params params{.p = problem.p};
   if (problem.op == ReduceOp::kMean) params.divisor = double(plan.extent);
-  const Run run{problem, plan, *kernels, params, element_size(problem.in_dtype)};
+  const int64_t elem = element_size(problem.in_dtype);
+  params.in_bytes = plan.outputs * plan.extent * elem;
+  const Run run{problem, plan, *kernels, params, elem};
   if (plan.pieces == 1) {
     run.whole_tiles(parallel);
   } else {
