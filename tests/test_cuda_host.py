@@ -143,13 +143,19 @@ def test_a_call_allocates_through_torch_alone() -> None:
     ]
     for a, b in operands:  # kernels are loaded on first use
         mul(a, b)
-    torch.cuda.synchronize()
-    outside = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
-    for _ in range(20):
-        for a, b in operands:
+
+    def outside_torch() -> int:
+        torch.cuda.synchronize()
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
+
+    def round_of_calls_keeps_it() -> bool:
+        before = outside_torch()
+        for a, b in operands * 20:
             mul(a, b)
-    torch.cuda.synchronize()
-    assert torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() == outside
+        return outside_torch() == before
+
+    # Other processes use the GPU, too, and may change it during a round, but not during each.
+    assert any(round_of_calls_keeps_it() for _ in range(100))
 
 
 def test_workspaces_of_a_graph_outlive_other_allocations() -> None:

@@ -36,18 +36,10 @@ def matrix(
 
 
 def check(
-    machine: Machine,
-    config: Config | None,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    *,
-    d_layout: str = "n",
-    d_pad: int = 8,
-    bias: torch.Tensor | None = None,
-    activation: str = "none",
+    machine: Machine, config: Config | None, a: torch.Tensor, b: torch.Tensor, **other: Any
 ) -> str:
     """Runs a product (a, b: [..., m, k], [..., k, n]), looks at its numbers and around them."""
-    place = Place(a, b, d_layout, d_pad, bias, activation)
+    place = Place(a, b, **other)
     return place.check(lambda: run(place.problem, machine, config))
 
 

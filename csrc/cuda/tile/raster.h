@@ -51,7 +51,7 @@ constexpr Raster raster_of(int64_t fast, int64_t group) {
 }
 
 // Of one wave with `fast` tiles along the shorter side and `stages` of K. By an H200's times of
-// 1,621 tiles of random layers in eight orders (docs/measurements/dense.md, "The order of tiles"):
+// 1,621 tiles of random layers in seven orders (docs/measurements/dense.md, "The order of tiles"):
 // fewer fast tiles make blocks enough, and CTAs with a short K have no time to drift apart.
 constexpr Raster raster_of_wave(int64_t fast, int64_t stages) {
   constexpr int64_t kMaxGroup = 5, kMinFast = 8, kMinStages = 48;
