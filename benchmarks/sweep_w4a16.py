@@ -13,6 +13,7 @@ against float64 first. `show` says how far the choice is from the best; it asks 
 from __future__ import annotations
 
 import argparse
+import bisect
 import json
 import math
 import random
@@ -27,11 +28,14 @@ import torch
 from sweep.commands import Commands
 from sweep.library import Device, current_device
 from sweep.w4a16 import LIBRARY, Library, Product, build
-from sweep_mul import time_by_turns
+from sweep_mul import FIRST_REPEATS, NEAR, log_uniform, time_by_turns
 
-from xgemm.bench.shapes import LLAMA_8B, LLAMA_70B, OTHER_MODELS
+from xgemm.bench.shapes import LLAMA_8B, LLAMA_70B, OTHER_MODELS, drawn_layer
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+DRAWN_ROWS = 6  # of each of `run --layers`
+MOST_ROWS = 4096  # of these
+RANGES = (1, 2, 9, 65, 129, 513, 1 << 31)  # of rows, in what `show` prints
 
 
 @dataclass
@@ -94,26 +98,35 @@ def measure(
             continue
         if not bool(((d[:, columns].double() - expected).abs() <= bound).all()):
             raise ArithmeticError(f"{product}: {key}: a wrong result")
-    times = time_by_turns(list(launches.values()), repeats)
-    return Record(product, dict(zip(launches, times, strict=True)), listed.chosen)
+    first = time_by_turns(list(launches.values()), FIRST_REPEATS)
+    seconds = dict(zip(launches, first, strict=True))
+    near = [key for key in launches if seconds[key] < NEAR * min(first) or key == listed.chosen]
+    seconds |= zip(near, time_by_turns([launches[key] for key in near], repeats), strict=True)
+    return Record(product, seconds, listed.chosen)
+
+
+def mean_of(ratios: list[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def show(device: Device, records: list[Record], library: Library | None, worst: int) -> None:
-    by_rows: dict[int, list[tuple[float, Record]]] = defaultdict(list)
+    by_rows: dict[tuple[int, int], list[tuple[float, Record]]] = defaultdict(list)
     unmeasured = []
     for record in records:
         if library is not None:
             record.chosen = library.open(record.product, device).chosen
         if record.chosen in record.seconds:
             ratio = record.seconds[record.chosen] / record.seconds[record.best()]
-            by_rows[record.product.m].append((ratio, record))
+            at = bisect.bisect(RANGES, record.product.m)
+            by_rows[RANGES[at - 1], RANGES[at] - 1].append((ratio, record))
         else:
             unmeasured.append(record)
-    for m, found in sorted(by_rows.items()):
-        mean = math.exp(sum(math.log(ratio) for ratio, _ in found) / len(found))
+    for (least, most), found in sorted(by_rows.items()):
+        ratios = sorted(ratio for ratio, _ in found)
         print(
-            f"M = {m}: the choice takes {mean:.3f}x the best of the sweep (geometric mean), at"
-            f" most {max(ratio for ratio, _ in found):.3f}x, {len(found)} layers"
+            f"{least} to {most} rows: the choice takes {mean_of(ratios):.3f}x the best of the sweep"
+            f" (geometric mean), 99 % at most {ratios[math.ceil(0.99 * len(ratios)) - 1]:.3f}x,"
+            f" {len(found)} products"
         )
     everything = sorted((pair for found in by_rows.values() for pair in found), key=lambda p: -p[0])
     for ratio, record in everything[:worst]:
@@ -141,15 +154,21 @@ def sweep(options: argparse.Namespace) -> None:
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     rng = random.Random(seed)
     torch.manual_seed(seed)
-    layers = [*LLAMA_8B.values(), *LLAMA_70B.values(), *OTHER_MODELS.values()]
-    layers = layers if options.models else list(LLAMA_8B.values()) + list(LLAMA_70B.values())
-    layers += [random_layer(rng) for _ in range(options.random)]
+    named = [*LLAMA_8B.values(), *LLAMA_70B.values()] if options.named else []
+    named += OTHER_MODELS.values() if options.models else []
+    named += [random_layer(rng) for _ in range(options.random)]
+    layers = [(*layer, options.rows) for layer in named]
+    for drawn in (drawn_layer(rng) for _ in range(options.layers)):
+        rows = [int(log_uniform(rng, 1, MOST_ROWS + 1)) for _ in range(DRAWN_ROWS)]
+        layers.append((drawn.n, -(-drawn.k // 128) * 128, rows))
     rng.shuffle(layers)  # what a limited time leaves out is then no one kind
     print(f"{device.name}, torch {torch.__version__}, seed {seed}, {len(layers)} layers")
     start, records = time.perf_counter(), []
-    for n, k in layers:
+    for n, k, rows in layers:
+        if time.perf_counter() - start > options.seconds:
+            break
         packed, wide = random_weight(n, k, 128)
-        for m in options.rows:
+        for m in rows:
             if time.perf_counter() - start > options.seconds:
                 break
             product = Product(m, n, k)
@@ -173,7 +192,13 @@ def judge(options: argparse.Namespace) -> None:
 def main() -> None:
     commands = Commands(__doc__, LIBRARY, "products")
     commands.run.add_argument("--rows", type=int, nargs="*", default=ROWS, help="M")
+    commands.run.add_argument(
+        "--named", action=argparse.BooleanOptionalAction, default=True, help="layers of Llama"
+    )
     commands.run.add_argument("--models", action="store_true", help="other models' layers, too")
+    commands.run.add_argument(
+        "--layers", type=int, default=0, help=f"of many models, {DRAWN_ROWS} random M each"
+    )
     commands.run.add_argument("--random", type=int, default=12, help="layers drawn log-uniformly")
     commands.run.add_argument("--repeats", type=int, default=7, help="the median of how many")
     commands.show.add_argument("sweep", type=Path)

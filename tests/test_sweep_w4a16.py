@@ -64,4 +64,4 @@ def test_regret(sweep: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     record = sweep.Record(sweep.Product(4, 4096, 4096), {"slow": 3e-5, "fast": 2e-5}, "slow")
     assert record.best() == "fast"
     sweep.show(sweep.Device("NVIDIA H200", 132, 90), [record], None, worst=3)
-    assert "M = 4: the choice takes 1.500x the best" in capsys.readouterr().out
+    assert "2 to 8 rows: the choice takes 1.500x the best" in capsys.readouterr().out
