@@ -3,8 +3,8 @@
     make build
     python benchmarks/sweep_fp32.py build                    # links what is measured; needs nvcc
     python benchmarks/sweep_fp32.py run --output s.json      # on the GPU; cuBLAS in the same run
-    python benchmarks/sweep_fp32.py run --no-sizes --few 300 --precisions ieee --output few.json
-    python benchmarks/sweep_fp32.py show few.json            # anywhere: the choice's regret
+    python benchmarks/sweep_fp32.py run --no-sizes --few 300 --mixed 300 --output r.json
+    python benchmarks/sweep_fp32.py show r.json              # anywhere: the choice's regret
 
 Candidates are measured and judged as sweep_mul.py does it, whose `tune` and fit_dense.py fit the
 constants of csrc/cuda/gemm/fp32 and tf32 to such a sweep.
@@ -20,6 +20,7 @@ from sweep.commands import Commands
 from sweep.library import LIBRARY, Shape, build
 from sweep_mul import judge, log_uniform, measure_all
 
+MOST_FLOPS = 1e11  # of a random product
 PRECISIONS = ("ieee", "tf32x3", "tf32")
 SIZES = (
     *((size, size, size) for size in (256, 512, 768, 1024, 1536, 2048, 3000, 4096, 8192)),
@@ -40,11 +41,21 @@ def random_few(rng: random.Random, precision: str) -> Shape:
     return Shape(m, n, k, rng.choice(("nn", "nt", "tn", "tt")), precision=precision)
 
 
+def random_mixed(rng: random.Random, precision: str) -> Shape:
+    """M, N and K of 8 to 6000, log-uniform; two in three are multiples of eight."""
+    align = rng.choice((1, 8, 8))
+    m, n, k = (round(log_uniform(rng, 8, 6000) / align) * align for _ in range(3))
+    if 2.0 * m * n * k > MOST_FLOPS:
+        return random_mixed(rng, precision)
+    return Shape(m, n, k, rng.choice(("nn", "nt", "tn", "tt")), precision=precision)
+
+
 def sweep(options: argparse.Namespace) -> None:
     precisions = options.precisions.split(",")
 
     def draw(rng: random.Random) -> list[Shape]:
         shapes = [random_few(rng, rng.choice(precisions)) for _ in range(options.few)]
+        shapes += [random_mixed(rng, rng.choice(precisions)) for _ in range(options.mixed)]
         if options.sizes:
             shapes += [
                 Shape(m, n, k, layout, precision=precision)
@@ -64,6 +75,9 @@ def main() -> None:
     )
     commands.run.add_argument(
         "--few", type=int, default=0, help="random products of 1 to 4 rows or columns"
+    )
+    commands.run.add_argument(
+        "--mixed", type=int, default=0, help="random products of 8 to 6000 a side"
     )
     commands.run.add_argument("--precisions", default=",".join(PRECISIONS), help="of all shapes")
     commands.run.add_argument("--repeats", type=int, default=9, help="the median of how many")
