@@ -72,10 +72,7 @@ def main() -> None:
     for name in options.sources:
         source = GEMM / name
         tuned = tune_file(source, device, records, options.rounds)
-        print(
-            f"{name}: regret {tuned.before - 1:.2%} -> {tuned.after - 1:.2%},"
-            f" held out {tuned.held_out_before - 1:.2%} -> {tuned.held_out_after - 1:.2%}"
-        )
+        print(tuned.line(name))
         if options.write and tuned.held_out_after < tuned.held_out_before:
             source.write_text(with_constants(source.read_text(), tuned.values))
 

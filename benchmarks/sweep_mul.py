@@ -297,10 +297,7 @@ def fit_constants(options: argparse.Namespace) -> None:
     source = options.source.resolve()
     old = constants(source.read_text())
     tuned = tune_file(source, device, records, options.rounds)
-    print(
-        f"the choice's time over the best one's: {tuned.before:.4f}x -> {tuned.after:.4f}x;"
-        f" of what was held out {tuned.held_out_before:.4f}x -> {tuned.held_out_after:.4f}x"
-    )
+    print(tuned.line(source.parent.name))
     for name, value in tuned.values.items():
         if value != old[name]:
             print(f"  {name}: {old[name]:g} -> {value:.4g}")

@@ -4,6 +4,7 @@
     python benchmarks/sweep_w4a16.py build                 # links what is measured; needs nvcc
     python benchmarks/sweep_w4a16.py run --output s.json   # on the GPU
     python benchmarks/sweep_w4a16.py show s.json           # anywhere: regret of the present choice
+    python benchmarks/sweep_w4a16.py tune s.json --sources csrc/cuda/w4a16/sm90/*/select.cpp
 
 `run` times the engine's candidates from a cold L2 cache, all of a product by turns, and checks each
 against float64 first. `show` says how far the choice is from the best; it asks the library that
@@ -26,12 +27,14 @@ from pathlib import Path
 
 import torch
 from sweep.commands import Commands
-from sweep.library import Device, current_device
+from sweep.library import ROOT, Device, current_device
+from sweep.tune import Family, tune_file, with_constants
 from sweep.w4a16 import LIBRARY, Library, Product, build
 from sweep_mul import FIRST_REPEATS, NEAR, log_uniform, time_by_turns
 
 from xgemm.bench.shapes import LLAMA_8B, LLAMA_70B, OTHER_MODELS, drawn_layer
 
+FAMILY = Family(ROOT / "csrc" / "cuda" / "w4a16", "w4a16_entry.cpp", Library)
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 DRAWN_ROWS = 6  # of each of `run --layers`
 MOST_ROWS = 4096  # of these
@@ -42,7 +45,7 @@ RANGES = (1, 2, 9, 65, 129, 513, 1 << 31)  # of rows, in what `show` prints
 class Record:
     """A product, and the seconds that each configuration took."""
 
-    product: Product
+    shape: Product
     seconds: dict[str, float]
     chosen: str
 
@@ -114,10 +117,10 @@ def show(device: Device, records: list[Record], library: Library | None, worst: 
     unmeasured = []
     for record in records:
         if library is not None:
-            record.chosen = library.open(record.product, device).chosen
+            record.chosen = library.chosen(record.shape, device)
         if record.chosen in record.seconds:
             ratio = record.seconds[record.chosen] / record.seconds[record.best()]
-            at = bisect.bisect(RANGES, record.product.m)
+            at = bisect.bisect(RANGES, record.shape.m)
             by_rows[RANGES[at - 1], RANGES[at] - 1].append((ratio, record))
         else:
             unmeasured.append(record)
@@ -132,18 +135,18 @@ def show(device: Device, records: list[Record], library: Library | None, worst: 
     for ratio, record in everything[:worst]:
         best, seconds = record.best(), record.seconds
         print(
-            f"  {ratio:.3f}x {record.product.m}x{record.product.n}x{record.product.k}:"
+            f"  {ratio:.3f}x {record.shape.m}x{record.shape.n}x{record.shape.k}:"
             f" {record.chosen} {seconds[record.chosen] * 1e6:.1f} us;"
             f" {best} {seconds[best] * 1e6:.1f} us"
         )
     for record in unmeasured[:worst]:
-        print(f"  not swept: {record.chosen} for {record.product}")
+        print(f"  not swept: {record.chosen} for {record.shape}")
 
 
 def load(path: Path) -> tuple[Device, list[Record]]:
     report = json.loads(path.read_text())
     records = [
-        Record(Product(**found["product"]), found["seconds"], found["chosen"])
+        Record(Product(**found["shape"]), found["seconds"], found["chosen"])
         for found in report["records"]
     ]
     return Device(**report["device"]), records
@@ -189,6 +192,16 @@ def judge(options: argparse.Namespace) -> None:
     show(device, records, library, options.worst)
 
 
+def fit_constants(options: argparse.Namespace) -> None:
+    device, records = load(options.sweep)
+    random.Random(0).shuffle(records)
+    for source in map(Path.resolve, options.sources):
+        tuned = tune_file(source, device, records, options.rounds, FAMILY)
+        print(tuned.line(source.parent.name))
+        if options.write:
+            source.write_text(with_constants(source.read_text(), tuned.values))
+
+
 def main() -> None:
     commands = Commands(__doc__, LIBRARY, "products")
     commands.run.add_argument("--rows", type=int, nargs="*", default=ROWS, help="M")
@@ -202,7 +215,12 @@ def main() -> None:
     commands.run.add_argument("--random", type=int, default=12, help="layers drawn log-uniformly")
     commands.run.add_argument("--repeats", type=int, default=7, help="the median of how many")
     commands.show.add_argument("sweep", type=Path)
-    commands.execute(build, sweep, judge)
+    tune = commands.add("tune", help="fit select.cpp's to a sweep; needs nvcc, no GPU")
+    tune.add_argument("sweep", type=Path)
+    tune.add_argument("--sources", type=Path, nargs="+", required=True, help="of csrc/cuda/w4a16")
+    tune.add_argument("--rounds", type=int, default=2, help="over all constants, at most")
+    tune.add_argument("--write", action="store_true", help="into the sources")
+    commands.execute(build, sweep, judge, tune=fit_constants)
 
 
 if __name__ == "__main__":

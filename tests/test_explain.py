@@ -134,7 +134,8 @@ def test_a_w4a16_choice_is_among_its_candidates(cpp: ModuleType) -> None:
     kernels = set()
     for _ in range(300):
         problem = cpp.W4A16Problem(
-            m=int(2 ** rng.uniform(0, 11)), n=64 * rng.randint(1, 200), k=128 * rng.randint(1, 60),
+            m=rng.choice((1, int(2 ** rng.uniform(0, 11)))), n=round(2 ** rng.uniform(6, 14)),
+            k=128 * rng.randint(1, 60),
             group_size=rng.choice((32, 64, 128, 128, -1)), zeros=rng.random() < 0.3,
             batch_invariant=rng.random() < 0.2, perm=rng.random() < 0.2,
         )  # fmt: skip
@@ -145,9 +146,6 @@ def test_a_w4a16_choice_is_among_its_candidates(cpp: ModuleType) -> None:
         assert same(said["choice"], config, W4_CONFIG)
         check_candidates(said)
         check_parts(said)
-        # The register-resident kernel takes what the skinny one would get, without an estimate.
-        resident = said["choice"]["kernel"] == "sm90_register_resident"
-        assert ("estimate_us" in said["choice"]) != resident
         kernels.add(said["choice"]["kernel"])
     assert kernels == {"sm80", "sm90_skinny", "sm90_register_resident", "sm90_wgmma"}
 

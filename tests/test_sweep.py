@@ -173,17 +173,17 @@ def test_tuning_stops_where_nothing_gets_better(sweep):
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiles the choice")
 def test_a_choice_with_other_constants(sweep, h200, tmp_path, cpp):
-    from sweep.tune import TunedLibrary, choice_sources
+    from sweep.tune import GEMM, TunedLibrary
 
     source = BENCHMARKS.parent / "csrc/cuda/gemm/sm90/single_tile/select.cpp"
-    others = [object_of(path) for path in choice_sources() if path != source]
+    others = [object_of(path) for path in GEMM.choice_sources() if path != source]
     library = TunedLibrary(source, tmp_path, others)
     layer = sweep.Shape(512, 4096, 4096)
-    assert library.select(layer, h200).kernel == "sm90_single_tile"
+    assert library.choice.select(layer, h200).kernel == "sm90_single_tile"
     library.set("kLaunchUs", 1e6)
-    assert library.select(layer, h200).kernel != "sm90_single_tile"
+    assert library.choice.select(layer, h200).kernel != "sm90_single_tile"
     # Without kernels every choice links: that of another file, too.
-    assert library.select(sweep.Shape(300, 8192, 8192), h200).kernel.startswith("sm90")
+    assert library.choice.select(sweep.Shape(300, 8192, 8192), h200).kernel.startswith("sm90")
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiles the choice")

@@ -155,6 +155,9 @@ class Library:
         listed = self._listed(self._library.sweep_select, shape, device, None)
         return Config.of(listed.fields[0])
 
+    def chosen(self, shape: Shape, device: Device) -> str:
+        return self.select(shape, device).key
+
     def _listed(
         self, call: Any, shape: Shape, device: Device, operands: tuple[torch.Tensor, ...] | None
     ) -> Listed:

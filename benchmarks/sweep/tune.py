@@ -1,8 +1,9 @@
-"""Fits the constants of a select.cpp of csrc/cuda/gemm to what a sweep has measured.
+"""Fits the constants of a select.cpp of csrc/cuda to what a sweep has measured.
 
-The file is compiled with its `constexpr double`s as variables, by the host's compiler alone. Each
-in turn is changed by a few factors, and a change stays where the choices then take less time by
-the sweep. Every second problem is held out: what the others' fit is worth, these tell.
+The file is compiled with its `constexpr double`s, and the fields of its `constexpr Costs`, as
+variables, by the host's compiler alone. Each in turn is changed by a few factors, and a change
+stays where the choices then take less time by the sweep. Every second problem is held out: what the
+others' fit is worth, these tell.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sweep.library import ROOT, Device, Library
-from sweep.model import Record
 
-STATEMENT = re.compile(r"^constexpr double (k\w+ = [^;{}]*);", re.MULTILINE)
-CONSTANT = re.compile(r"\b(k[A-Z]\w*)(\s*=\s*)([\d.][\d.e+-]*)(?=[,;]|$)")
+STATEMENT = re.compile(
+    r"^constexpr (?:double (?:k\w+ = [^;{}]*)|Costs (?P<costs>k\w+){[^;{}]*});", re.MULTILINE
+)
+CONSTANT = re.compile(r"(?:\b(k[A-Z]\w*)|(\.\w+))(\s*=\s*)([\d.][\d.e+-]*)(?=[,;}]|$)")
 NAMESPACE = re.compile(r"^}  // namespace (xgemm::\S+)$", re.MULTILINE)
 FACTORS = (0.8, 0.9, 0.96, 1.04, 1.1, 1.25)
 NOT_SWEPT = 1.1  # the ratio that a choice without a time counts as
@@ -29,19 +33,26 @@ NOT_SWEPT = 1.1  # the ratio that a choice without a time counts as
 
 def constants(text: str) -> dict[str, float]:
     """Of a select.cpp: its scalars of type double, but for those that are computed."""
-    statements = [match[1] for match in STATEMENT.finditer(text)]
-    return {name: float(value) for each in statements for name, _, value in CONSTANT.findall(each)}
+    return {
+        (match[1] or f"{statement['costs']}{match[2]}"): float(match[4])
+        for statement in STATEMENT.finditer(text)
+        for match in CONSTANT.finditer(statement[0])
+    }
 
 
 def with_constants(text: str, values: dict[str, float]) -> str:
     """The file with other numbers, four digits of each."""
 
-    def number(match: re.Match[str]) -> str:
-        name, equals, old = match.groups()
-        same = name not in values or values[name] == float(old)
-        return match[0] if same else f"{name}{equals}{values[name]:.4g}"
+    def of(statement: re.Match[str]) -> str:
+        def number(match: re.Match[str]) -> str:
+            name = match[1] or f"{statement['costs']}{match[2]}"
+            same = name not in values or values[name] == float(match[4])
+            start = match[0].removesuffix(match[4])
+            return match[0] if same else f"{start}{values[name]:.4g}"
 
-    return STATEMENT.sub(lambda statement: CONSTANT.sub(number, statement[0]), text)
+        return CONSTANT.sub(number, statement[0])
+
+    return STATEMENT.sub(of, text)
 
 
 def as_variables(text: str, names: Sequence[str]) -> str:
@@ -56,34 +67,48 @@ def as_variables(text: str, names: Sequence[str]) -> str:
     )
 
 
-def choice_sources() -> list[Path]:
-    gemm = ROOT / "csrc" / "cuda" / "gemm"
-    return [path for name in ("select*", "plan", "explain") for path in gemm.rglob(f"{name}.cpp")]
+@dataclass(frozen=True)
+class Family:
+    """Kernels among which one choice picks."""
+
+    folder: Path
+    entry: str  # of benchmarks/sweep
+    library: Callable[[Path], Any]
+
+    def choice_sources(self) -> list[Path]:
+        names = ("select*", "plan", "explain")
+        return [path for name in names for path in self.folder.rglob(f"{name}.cpp")]
 
 
-class TunedLibrary(Library):
+GEMM = Family(ROOT / "csrc" / "cuda" / "gemm", "gemm_entry.cpp", Library)
+
+
+class TunedLibrary:
     """The choice of kernels alone, whose constants may be changed.
 
     objects: of the choice's other sources, where they are compiled already.
     """
 
-    def __init__(self, source: Path, folder: Path, objects: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, source: Path, folder: Path, objects: Sequence[Path] = (), family: Family = GEMM
+    ) -> None:
         text = source.read_text()
         self.values = constants(text)
         self._names = list(self.values)
         variables, library = folder / "tuned.cpp", folder / "libtuned.so"
         variables.write_text(as_variables(text, self._names))
-        others = objects or [path for path in choice_sources() if path != source]
+        others = objects or [path for path in family.choice_sources() if path != source]
         command = [os.environ.get("CXX", "g++"), "-shared", "-std=c++20", "-O2", "-fPIC"]
         command += ["-DXGEMM_SWEEP_HOST_ONLY", "-Icsrc", "-o", str(library)]
-        command += ["benchmarks/sweep/gemm_entry.cpp", *map(str, [variables, *others])]
+        command += [f"benchmarks/sweep/{family.entry}", *map(str, [variables, *others])]
         subprocess.run(command, cwd=ROOT, check=True)
-        super().__init__(library)
-        self._library.sweep_constant.restype = ctypes.POINTER(ctypes.c_double)
+        self.choice = family.library(library)
+        self._constant = ctypes.CDLL(str(library)).sweep_constant
+        self._constant.restype = ctypes.POINTER(ctypes.c_double)
 
     def set(self, name: str, value: float) -> None:
         self.values[name] = value
-        self._library.sweep_constant(self._names.index(name))[0] = value
+        self._constant(self._names.index(name))[0] = value
 
 
 @dataclass(frozen=True)
@@ -94,11 +119,18 @@ class Tuned:
     held_out_before: float  # and of the others
     held_out_after: float
 
+    def line(self, name: str) -> str:
+        return (
+            f"{name}: regret {self.before - 1:.2%} -> {self.after - 1:.2%},"
+            f" held out {self.held_out_before - 1:.2%} -> {self.held_out_after - 1:.2%}"
+        )
 
-def regret(library: Library, device: Device, records: list[Record]) -> float:
+
+def regret(library: Any, device: Device, records: Sequence[Any]) -> float:
+    """Of a family's library, over records of its sweep."""
     logs = []
     for record in records:
-        seconds = record.seconds.get(library.select(record.shape, device).key)
+        seconds = record.seconds.get(library.chosen(record.shape, device))
         best = record.seconds[record.best()]
         logs.append(math.log(NOT_SWEPT if seconds is None else seconds / best))
     return math.exp(sum(logs) / len(logs))
@@ -127,12 +159,13 @@ def tune(
     return best
 
 
-def tune_file(source: Path, device: Device, records: list[Record], rounds: int) -> Tuned:
+def tune_file(
+    source: Path, device: Device, records: Sequence[Any], rounds: int, family: Family = GEMM
+) -> Tuned:
     fitted, held_out = records[::2], records[1::2]
     with tempfile.TemporaryDirectory() as folder:
-        library = TunedLibrary(source, Path(folder))
-        before = [regret(library, device, part) for part in (fitted, held_out)]
-        after = tune(library.values, library.set, lambda: regret(library, device, fitted), rounds)
-        return Tuned(
-            dict(library.values), before[0], after, before[1], regret(library, device, held_out)
-        )
+        library = TunedLibrary(source, Path(folder), family=family)
+        cost = partial(regret, library.choice, device)
+        before = [cost(part) for part in (fitted, held_out)]
+        after = tune(library.values, library.set, lambda: cost(fitted), rounds)
+        return Tuned(dict(library.values), before[0], after, before[1], cost(held_out))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -44,6 +45,7 @@ class _Problem(ctypes.Structure):
 class Library:
     def __init__(self, path: Path = LIBRARY) -> None:
         self._library = load(path)
+        self._library.sweep_select.restype = ctypes.c_void_p
 
     def open(
         self,
@@ -52,7 +54,16 @@ class Library:
         operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
     ) -> Listed:
         """The candidates, to be launched over x, the weight and d; without these only listed."""
+        return self._listed(self._library.sweep_open, of, device, operands)
+
+    def chosen(self, of: Product, device: Device) -> str:
+        """The choice's key."""
+        return self._listed(self._library.sweep_select, of, device, None).chosen
+
+    def _listed(
+        self, call: Any, of: Product, device: Device, operands: tuple[torch.Tensor, ...] | None
+    ) -> Listed:
         addresses = [t.data_ptr() for t in operands] if operands else [1 << 20] * 3
         problem = _Problem(of.m, of.n, of.k, of.group_size, *addresses, int(of.bf16), int(of.zeros))
-        handle = self._library.sweep_open(ctypes.byref(problem), device.sm_count, device.capability)
+        handle = call(ctypes.byref(problem), device.sm_count, device.capability)
         return Listed(self._library, handle, operands)

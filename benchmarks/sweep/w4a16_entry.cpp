@@ -1,12 +1,13 @@
 // What benchmarks/sweep_w4a16.py calls: the candidates of all W4A16 kernels for a product, and a
-// launch of each.
+// launch of each. With XGEMM_SWEEP_HOST_ONLY the choice alone, without kernels.
 #include <cstdint>
 
-#include "cuda/w4a16/api.h"
 #include "cuda/w4a16/select.h"
-#include "cuda/w4a16/sm80/select.h"
 #include "listing.h"
+#ifndef XGEMM_SWEEP_HOST_ONLY
+#include "cuda/w4a16/api.h"
 #include "message.h"
+#endif
 
 namespace {
 
@@ -36,30 +37,39 @@ Problem to_problem(const SweepProblem& given) {
   return problem;
 }
 
-}  // namespace
-
-extern "C" {
-
-// The choice first; its candidates, and those of the sm_80 kernel, which Hopper does not weigh.
-Listed* sweep_open(const SweepProblem* given, int sm_count, int capability) {
-  const xgemm::DeviceInfo device{.sm_count = sm_count, .capability = capability};
-  const Problem problem = to_problem(*given);
+Listed* open(const SweepProblem& given, const xgemm::DeviceInfo& device, bool all) {
+  const Problem problem = to_problem(given);
   xgemm::cuda::choose::Listing<Choice> listing;
-  const auto chosen = w4a16::select_config(problem, device, &listing);
+  const auto chosen = w4a16::select_config(problem, device, all ? &listing : nullptr);
   if (!chosen) return nullptr;
-  if (capability == 90) w4a16::sm80::select(problem, device, &listing);
   return new Listed(problem, *chosen, listing, [&](const Choice& choice) {
     return w4a16::to_json(w4a16::fields_of(problem, choice));
   });
 }
 
+}  // namespace
+
+extern "C" {
+
+// The choice first, then its other candidates.
+Listed* sweep_open(const SweepProblem* given, int sm_count, int capability) {
+  return open(*given, {.sm_count = sm_count, .capability = capability}, /*all=*/true);
+}
+
+// The choice alone.
+Listed* sweep_select(const SweepProblem* given, int sm_count, int capability) {
+  return open(*given, {.sm_count = sm_count, .capability = capability}, /*all=*/false);
+}
+
 const char* sweep_text(const Listed* listed) { return listed->text.c_str(); }
 
+#ifndef XGEMM_SWEEP_HOST_ONLY
 // Null, or what went wrong.
 const char* sweep_launch(const Listed* listed, int number, void* workspace, void* stream) {
   return xgemm::sweep::message_of(w4a16::launch(listed->problem, listed->choices[number], workspace,
                                                 static_cast<cudaStream_t>(stream)));
 }
+#endif
 
 void sweep_close(const Listed* listed) { delete listed; }
 

@@ -125,12 +125,7 @@ void define(py::module_& m) {
   };
   define_choice("select_w4_rows", &skinny::select);
   define_choice("select_w4_wgmma", &wgmma::select);
-  m.def(
-      "select_w4_whole",
-      [](const w4a16::Problem& problem, int capability, int sm_count) {
-        return chosen(problem, register_resident::select(problem, device_of(capability, sm_count)));
-      },
-      py::arg("problem"), py::arg("capability"), py::arg("sm_count"));
+  define_choice("select_w4_whole", &register_resident::select);
   m.def("w4_wgmma_may_split", &wgmma::may_split, py::arg("consumers"), py::arg("rows"));
 #define XGEMM_TILE(warpgroups, rows, cycles) std::pair(rows, 64 * warpgroups),
 #define XGEMM_SMALL_TILE(blocks, parts, rows, cycles) std::pair(rows, 64 * blocks),

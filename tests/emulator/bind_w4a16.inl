@@ -197,11 +197,7 @@ void define(py::module_& m) {
   define_choice("select_w4a16_sm80", &w4a16::sm80::select);
   define_choice("select_w4a16_sm90_skinny", &w4a16::sm90::skinny::select);
   define_choice("select_w4a16_sm90_wgmma", &w4a16::sm90::wgmma::select);
-  m.def("select_w4a16_sm90_register_resident",
-        [](const w4a16::Problem& problem, int capability, int sm_count) {
-          return w4a16::sm90::register_resident::select(
-              problem, {.sm_count = sm_count, .capability = capability});
-        });
+  define_choice("select_w4a16_sm90_register_resident", &w4a16::sm90::register_resident::select);
   m.def("with_fields_w4a16", &with_fields);
   bind_conversions(m);
   m.def("explain_w4a16", &w4a16::explain);

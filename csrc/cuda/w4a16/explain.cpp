@@ -33,13 +33,12 @@ struct ToFields {
             .ctas = c.clusters * c.split.cluster};
   }
   Fields operator()(const sm90::register_resident::Plan& plan) const {
-    const int columns = plan.strips * static_cast<int>(w4::kStripColumns);
     return {.kernel = "sm90_register_resident",
-            .block_m = plan.rows,
-            .block_n = columns,
+            .block_m = 1,
+            .block_n = static_cast<int>(w4::kStripColumns),
             .warps = plan.warps,
             .stages = 1,
-            .ctas = ceil_div<int64_t>(problem.weight.layout.n, columns)};
+            .ctas = ceil_div<int64_t>(problem.weight.layout.n, w4::kStripColumns)};
   }
   Fields operator()(const sm90::wgmma::Config& c) const {
     constexpr int kWarpsOfWarpgroup = sm90::wgmma::kWarpgroup / 32;

@@ -5,35 +5,22 @@
 namespace xgemm::cuda::w4a16::sm90::register_resident {
 namespace {
 
-template <typename T, int kStrips>
-Status launch_kernel(const Params& params, const Plan& plan, cudaStream_t stream) {
+template <typename T>
+Status launch_typed(const Params& params, const Plan& plan, cudaStream_t stream) {
   constexpr const char* kName = "the W4A16 kernel for small weights";
-  const auto kernel = register_resident_kernel<T, kStrips>;
+  const auto kernel = register_resident_kernel<T>;
   static SharedMemoryLimit limit;
   const cudaError_t set = limit.raise(reinterpret_cast<const void*>(kernel), kSmemBytes);
   if (set != cudaSuccess) return {set, kName};
   // A CTA an SM: where a launch begins early, two could find room on an SM that others have left.
   const int bytes = max(plan.bytes(), kSmemBytes / 2 + 1024);
   return launch_grid(kName,
-                     {.blocks = dim3(ceil_div<uint32_t>(params.strips, kStrips)),
+                     {.blocks = dim3(params.strips),
                       .threads = dim3(plan.warps * 32),
                       .shared_bytes = static_cast<size_t>(bytes),
                       .stream = stream,
                       .overlaps_previous = true},
                      kernel, params);
-}
-
-template <typename T>
-Status launch_typed(const Params& params, const Plan& plan, cudaStream_t stream) {
-  static_assert(kMaxStrips == 3);
-  switch (plan.strips) {
-    case 1:
-      return launch_kernel<T, 1>(params, plan, stream);
-    case 2:
-      return launch_kernel<T, 2>(params, plan, stream);
-    default:
-      return launch_kernel<T, 3>(params, plan, stream);
-  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// W4A16 for few rows of X and weights that fit into all SMs' registers: each lane asks for X
+// W4A16 for one row of X and weights that fit into all SMs' registers: each lane asks for X
 // and all of its part by its first instructions, multiplies, and the CTA adds up its warps' sums.
 //
 // Such a product takes little more than memory's latency, so there is nothing but what it needs: no
@@ -59,11 +59,7 @@ __device__ __forceinline__ void ask_x(const Params& p, uint32_t to, uint32_t fir
   const int channel = static_cast<int>(first_channel + lane * 8);
   const int valid = min(max(p.k - channel, 0), 8) * 2;
   const uint16_t* from = p.x + (valid > 0 ? channel : 0);
-  to += lane * 16;
-#pragma unroll 1
-  for (uint32_t row = 0; row < p.rows; ++row, from += p.x_row_stride, to += p.x_pitch) {
-    ptx::cp_async<16>(to, from, valid);
-  }
+  ptx::cp_async<16>(to + lane * 16, from, valid);
   ptx::cp_async_commit_group();
 }
 
@@ -74,10 +70,9 @@ __device__ __forceinline__ void load_x(UnitOfX& x, uint32_t from, int unit) {
   }
 }
 
-// The sums of X's rows 2 tig and 2 tig + 1 over a unit, by an mma against ones: what zero points
-// are multiplied by.
+// The sum of X over a unit, by an mma against ones: what zero points are multiplied by.
 template <typename T>
-__device__ __forceinline__ float2 sum_of(const UnitOfX& x) {
+__device__ __forceinline__ float sum_of(const UnitOfX& x) {
   constexpr uint32_t kOne = Codes<T>::kUnits, kOnes[4] = {kOne, kOne, kOne, kOne};
   // Two sums, so that a warp waits less for its own results.
   float sum[2][4] = {};
@@ -85,13 +80,13 @@ __device__ __forceinline__ float2 sum_of(const UnitOfX& x) {
   for (int i = 0; i < kSteps; ++i) {
     ptx::mma_m16n8k16<T>(sum[i % 2], kOnes, x[i / 2][i % 2 * 2], x[i / 2][i % 2 * 2 + 1]);
   }
-  return {sum[0][0] + sum[1][0], sum[0][1] + sum[1][1]};
+  return sum[0][0] + sum[1][0];
 }
 
 // Adds the product of a piece with a unit of X.
 template <typename T>
 __device__ __forceinline__ void multiply(float (&sum)[4], const Piece& piece, const UnitOfX& x,
-                                         const float2& x_sum, bool bf16_scales, uint32_t lane) {
+                                         float x_sum, bool bf16_scales, uint32_t lane) {
   constexpr bool kShared = Codes<T>::kMayShare;
   // Minus the zero point of columns gid and gid + 8, in the terms of mma's products.
   constexpr float kLower = -(w4::kSymmetricZero + Codes<T>::kOffset);
@@ -100,7 +95,7 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const Piece& piece, co
   const float scale = scale_to_float(piece.scale, bf16_scales);
   const float scales[2] = {__shfl_sync(~0u, scale, lane & ~1u), __shfl_sync(~0u, scale, lane | 1u)};
   const uint32_t words[kSteps] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  float product[2][4] = {{kLower * x_sum.x, kLower * x_sum.y, kUpper * x_sum.x, kUpper * x_sum.y}};
+  float product[2][4] = {{kLower * x_sum, kLower * x_sum, kUpper * x_sum, kUpper * x_sum}};
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
     uint32_t a[4];
@@ -117,102 +112,71 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const Piece& piece, co
 }
 
 // Adds up the warps' sums of D's elements, and stores them; for all threads.
-template <typename T, int kStrips>
+template <typename T>
 __device__ __forceinline__ void reduce(const Params& p, const float* sums) {
-  constexpr uint32_t kColumns = kStrips * w4::kStripColumns;
-  const uint32_t warps = blockDim.x / 32;
-#pragma unroll 1
-  for (uint32_t i = threadIdx.x; i < p.rows * kColumns; i += blockDim.x) {
-    const uint32_t row = i / kColumns, own = i % kColumns;
-    const int column = static_cast<int>(blockIdx.x * kColumns + own);
-    const float* from = sums + row * row_pitch(kStrips) + own;
-    float part[4] = {};
+  const uint32_t warps = blockDim.x / 32, own = threadIdx.x;
+  const int column = static_cast<int>(blockIdx.x * w4::kStripColumns + own);
+  if (own >= w4::kStripColumns || column >= p.n) return;
+  float part[4] = {};
 #pragma unroll
-    for (int warp = 0; warp < kMaxWarps; ++warp) {
-      if (warp < warps) part[warp % 4] += from[warp * warp_pitch(kStrips)];
-    }
-    // In the terms of mma's products, in which columns 8 to 15 of a strip are larger.
-    float y = (part[0] + part[1]) + (part[2] + part[3]);
-    y *= 1.0f / Codes<T>::kUnit / ((own & 8) == 0 ? 1.0f : Codes<T>::kUpper);
-    if (column >= p.n) continue;
-    if (p.bias != nullptr) {
-      y += scale_to_float(p.bias[column * p.bias_stride], std::is_same_v<T, __nv_bfloat16>);
-    }
-    if (p.activation != Activation::kNone) [[unlikely]]
-      y = activate(p.activation, y);
-    reinterpret_cast<T*>(p.d)[row * p.d_row_stride + column * p.d_col_stride] = round_to<T>(y);
+  for (int warp = 0; warp < kMaxWarps; ++warp) {
+    if (warp < warps) part[warp % 4] += sums[warp * kWarpSums + own];
   }
+  // In the terms of mma's products, in which columns 8 to 15 of a strip are larger.
+  float y = (part[0] + part[1]) + (part[2] + part[3]);
+  y *= 1.0f / Codes<T>::kUnit / ((own & 8) == 0 ? 1.0f : Codes<T>::kUpper);
+  if (p.bias != nullptr) {
+    y += scale_to_float(p.bias[column * p.bias_stride], std::is_same_v<T, __nv_bfloat16>);
+  }
+  if (p.activation != Activation::kNone) [[unlikely]]
+    y = activate(p.activation, y);
+  reinterpret_cast<T*>(p.d)[column * p.d_stride] = round_to<T>(y);
 }
 
-template <typename T, int kStrips>
+template <typename T>
 __global__ void __launch_bounds__(kMaxWarps * 32, 1)
     register_resident_kernel(const __grid_constant__ Params p) {
   XGEMM_DYNAMIC_SHARED(uint8_t, smem, 128);
   // By a shuffle, which tells the compiler that a warp has one value of it.
   const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-  const uint32_t first_unit = warp * kUnits;
-  // Beyond the last strip and unit it reads those again: for columns that are not stored, and for
-  // products with zeros.
-  const uint8_t* from[kUnits][kStrips];
+  const uint32_t first_unit = warp * kUnits, strip = blockIdx.x;
+  // Beyond the last unit it reads that again: for products with zeros.
+  const uint8_t* from[kUnits];
 #pragma unroll
   for (int unit = 0; unit < kUnits; ++unit) {
-#pragma unroll
-    for (int i = 0; i < kStrips; ++i) {
-      const uint32_t strip = min(blockIdx.x * kStrips + i, p.strips - 1u);
-      const uint32_t offset = strip / 4 * p.row_bytes + strip % 4 * kStripBytes +
-                              min(first_unit + unit, p.units - 1u) * kUnitBytes;
-      from[unit][i] = p.weight + offset;
-    }
+    from[unit] = p.weight + strip / 4 * p.row_bytes + strip % 4 * kStripBytes +
+                 min(first_unit + unit, p.units - 1u) * kUnitBytes;
   }
   ptx::griddep_wait();
   const uint32_t x_to = ptx::smem_address(smem) + first_unit * (w4::kUnitK * 2);
   ask_x(p, x_to, first_unit * w4::kUnitK, lane);
-  Piece pieces[kUnits][kStrips];
+  Piece pieces[kUnits];
 #pragma unroll
-  for (int i = 0; i < kUnits * kStrips; ++i) {
-    pieces[i / kStrips][i % kStrips].load_codes(from[i / kStrips][i % kStrips], lane);
-  }
+  for (int unit = 0; unit < kUnits; ++unit) pieces[unit].load_codes(from[unit], lane);
 #pragma unroll
-  for (int i = 0; i < kUnits * kStrips; ++i) {
-    pieces[i / kStrips][i % kStrips].load_scale(from[i / kStrips][i % kStrips], lane);
-  }
+  for (int unit = 0; unit < kUnits; ++unit) pieces[unit].load_scale(from[unit], lane);
   ptx::cp_async_wait_group<0>();
   __syncwarp();
 
-  // Rows past the last read it again; their products go nowhere.
-  const uint32_t x_from = x_to + lane / 8 * 16 + min(lane % 8, p.rows - 1u) * p.x_pitch;
-  // Read here and again below: registers are full of weights.
-  float2 x_sums[kUnits];
-#pragma unroll
-  for (int unit = 0; unit < kUnits; ++unit) {
-    UnitOfX x;
-    load_x(x, x_from, unit);
-    x_sums[unit] = sum_of<T>(x);
-  }
+  // All 8 rows of mma's operand are X; the products of one are used.
+  const uint32_t x_from = x_to + lane / 8 * 16;
   const bool bf16_scales = std::is_same_v<T, __nv_bfloat16> && p.bf16_scales;
-  float sums[kStrips][4] = {};
+  float sums[4] = {};
 #pragma unroll
   for (int unit = 0; unit < kUnits; ++unit) {
     UnitOfX x;
     load_x(x, x_from, unit);
-#pragma unroll
-    for (int i = 0; i < kStrips; ++i) {
-      multiply<T>(sums[i], pieces[unit][i], x, x_sums[unit], bf16_scales, lane);
-    }
-    __syncwarp();  // or the compiler reads the next unit's X ahead, for which registers lack
+    multiply<T>(sums, pieces[unit], x, sum_of<T>(x), bf16_scales, lane);
   }
 
   float* all = reinterpret_cast<float*>(smem + p.sums);
-  float* to = all + lane % 4 * 2 * row_pitch(kStrips) + warp * warp_pitch(kStrips) + lane / 4;
-#pragma unroll
-  for (int row = 0; row < 2; ++row, to += row_pitch(kStrips)) {
-    if (lane % 4 * 2 + row >= p.rows) break;
-#pragma unroll
-    for (int i = 0; i < 2 * kStrips; ++i) to[i * 8] = sums[i / 2][i % 2 * 2 + row];
+  if (lane % 4 == 0) {
+    float* to = all + warp * kWarpSums + lane / 4;
+    to[0] = sums[0], to[8] = sums[2];
   }
   __syncthreads();
   ptx::griddep_launch_dependents();  // after the wait: what is older than this kernel has ended
-  reduce<T, kStrips>(p, all);
+  reduce<T>(p, all);
 }
 
 }  // namespace xgemm::cuda::w4a16::sm90::register_resident

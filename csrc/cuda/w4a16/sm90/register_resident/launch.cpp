@@ -13,11 +13,8 @@ Status launch(const Problem& p, const Plan& plan, cudaStream_t stream) {
   params.units = static_cast<uint32_t>(layout.units());
   params.bf16_scales = p.weight.bf16_scales;
   params.x = static_cast<const uint16_t*>(p.x);
-  params.x_row_stride = p.m > 1 ? p.x_row_stride : 0;
-  params.rows = static_cast<uint32_t>(plan.rows), params.k = static_cast<int>(layout.k);
-  params.x_pitch = plan.x_pitch(), params.sums = plan.sums();
-  params.d = static_cast<uint16_t*>(p.d);
-  params.d_row_stride = p.d_row_stride, params.d_col_stride = p.d_col_stride;
+  params.k = static_cast<int>(layout.k), params.sums = plan.sums();
+  params.d = static_cast<uint16_t*>(p.d), params.d_stride = p.d_col_stride;
   params.bias = static_cast<const uint16_t*>(p.bias), params.bias_stride = p.bias_stride;
   params.n = static_cast<int>(layout.n);
   params.activation = p.activation;

@@ -18,14 +18,12 @@ struct Params {
   uint32_t strips, units;  // of all of it
   bool bf16_scales;        // else fp16, as always with fp16 activations
 
-  const uint16_t* x;  // [rows, k], rows aligned to 16 bytes
-  int64_t x_row_stride;
-  uint32_t rows;
+  const uint16_t* x;  // [k], aligned to 16 bytes
   int k;
-  int x_pitch, sums;
+  int sums;
 
-  uint16_t* d;  // [rows, n], strides in elements
-  int64_t d_row_stride, d_col_stride;
+  uint16_t* d;  // [n], stride in elements
+  int64_t d_stride;
   const uint16_t* bias;  // or null
   int64_t bias_stride;
   int n;

@@ -9,36 +9,21 @@
 
 namespace xgemm::cuda::w4a16::sm90::register_resident {
 
-// Of X. With more every CTA's copy of X costs more than clusters that read it once.
-inline constexpr int kMaxRows = 2;
-// A warp's part of the weight lies in its registers: `kUnits` of K and up to kMaxStrips columns'.
-inline constexpr int kUnits = 2, kMaxStrips = 3;
+// A warp's part of the weight lies in its registers: `kUnits` of K of a strip of columns.
+inline constexpr int kUnits = 2;
 inline constexpr int kMaxWarps = 16;  // of a CTA, which has all of K
 inline constexpr int kSmemBytes = 227 * 1024;
+// Floats of a warp's sums, which any number of warps leaves where they are.
+inline constexpr int kWarpSums = w4::kStripColumns;
 
-// A row of X in shared memory has 16 bytes more than its channels: the 8 rows that ldmatrix takes
-// at once start in 8 bank groups.
-inline constexpr int kXPadding = 16;
-
-// Floats of a warp's sums of a row, and of all warps', which any number of them leaves where it is.
-// A lane stores at column gid and rows 2 tig: twice the latter is 8 (mod 32), so that no two of
-// them share a bank.
-XGEMM_HOST_DEVICE constexpr int warp_pitch(int strips) {
-  return strips * static_cast<int>(w4::kStripColumns);
-}
-XGEMM_HOST_DEVICE constexpr int row_pitch(int strips) { return kMaxWarps * warp_pitch(strips) + 4; }
-
+// A CTA has one row of X and a strip of D's columns.
 struct Plan {
-  int rows, warps;
-  int strips;  // of D's columns, a CTA's
+  int warps;
 
-  constexpr int x_pitch() const {
-    return warps * kUnits * static_cast<int>(w4::kUnitK) * 2 + kXPadding;
-  }
   // Shared memory: X, then the warps' sums.
-  constexpr int sums() const { return rows * x_pitch(); }
-  constexpr int bytes() const { return sums() + rows * row_pitch(strips) * 4; }
+  constexpr int sums() const { return warps * kUnits * static_cast<int>(w4::kUnitK) * 2; }
+  constexpr int bytes() const { return sums() + kMaxWarps * kWarpSums * 4; }
 };
-static_assert(Plan{kMaxRows, kMaxWarps, kMaxStrips}.bytes() <= kSmemBytes);
+static_assert(Plan{kMaxWarps}.bytes() <= kSmemBytes);
 
 }  // namespace xgemm::cuda::w4a16::sm90::register_resident

@@ -16,92 +16,31 @@ using choose::Estimate;
 using choose::Listing;
 using choose::Scored;
 
-// Fitted to the times of all clusters, warps and stages, cold, on an H200; so they are a fit's
-// numbers, and not each of them that of the thing it is named after. With up to 8 rows: 16 layers,
-// N and K from 2048 to 57,344, 1, 2, 4 and 8 rows; what is chosen takes 1.4 % longer than the
-// best of them on average, which is the least of some 20 means of 30 launches. With more: 34
-// layers; 2 %. What a doubling of the cluster, a wide tile's last unit and a warp's narrow unit
-// take was fitted again when the end of a tile became shorter (26 layers).
-
-constexpr double kGpuBytesPerUs = 5.083e6;  // that all SMs read from memory
-constexpr double kSmBytesPerUs = 107e3;     // that one does
-constexpr double kLatencyUs = 0.89;         // of memory: how long what an SM has asked for takes
+// Fitted by benchmarks/fit_w4a16.py to the times of all candidates, cold, on an H200; so they are a
+// fit's numbers, and not each of them that of the thing it is named after.
+constexpr double kGpuBytesPerUs = 5.815e+06;  // that all SMs read from memory
+constexpr double kSmBytesPerUs = 107e3;       // that one does
+constexpr double kLatencyUs = 0.9241;         // of memory: how long what an SM has asked for takes
 constexpr double kInstructionsPerUs = 6300;
 constexpr double kFineFactor = 1.3;  // of instructions, for groups of fewer than 128 channels
 // Of X in perm's order, which each CTA picks up by single elements before anything else. (H200,
 // 1, 4 and 8 rows: 6144x4096 in halves of K 1.5, 2.9 and 4.7 us, 8192x8192 in halves 2.5, 4.2 and
 // 7.3.)
 constexpr double kPermUs = 0.9, kPermRowUs = 0.2, kPermElementUs = 1.4e-4;
-
-struct Costs {
-  // Of a launch, and of a CTA until its first operands are there and after its last ones are.
-  double start_us;
-  // Bytes of X from L2, before anything else can be done; by how much X is late for a KB of weights
-  // that is on its way, of one row.
-  double x_bytes_per_us, ahead_us;
-  double instructions, unit_us;  // of a unit: of an SM's schedulers; how long one warp takes
-  double hand_over;              // instructions with which a warp leaves a mma tile's sums
-  double last_unit_us;
-  double reduce_us, cluster_reduce_us;  // of adding up a tile's sums
-  double delay;                         // what hides under others costs
-  double cluster_wait;                  // of all that, a doubling
-  double cluster_us, cluster_doubling_us;
-};
-// By mma tiles of X, with narrow tiles; of one, with wide ones.
-constexpr Costs kCosts[kMaxMmaTiles] = {
-    {.start_us = 5.503,
-     .x_bytes_per_us = 45.4e3,
-     .ahead_us = 0.00287,
-     .instructions = 284,
-     .unit_us = 0.517,
-     .hand_over = 107.8,
-     .last_unit_us = 0.049,
-     .reduce_us = 0.717,
-     .cluster_reduce_us = 0.356,
-     .delay = 0.237,
-     .cluster_wait = 0.0,
-     .cluster_us = 0.033,
-     .cluster_doubling_us = 0.168},
-    {.start_us = 6.05,
-     .x_bytes_per_us = 46.7e3,
-     .ahead_us = 0.00459,
-     .instructions = 436,
-     .unit_us = 0.615,
-     .hand_over = 37.3,
-     .last_unit_us = 0.068,
-     .reduce_us = 0.478,
-     .cluster_reduce_us = 0.602,
-     .delay = 0.129,
-     .cluster_wait = 0.057,
-     .cluster_us = 0.014,
-     .cluster_doubling_us = 0.309},
-    {.start_us = 6.05,
-     .x_bytes_per_us = 46.7e3,
-     .ahead_us = 0.00459,
-     .instructions = 485,
-     .unit_us = 0.507,
-     .hand_over = 37.3,
-     .last_unit_us = 0.068,
-     .reduce_us = 0.478,
-     .cluster_reduce_us = 0.602,
-     .delay = 0.284,
-     .cluster_wait = 0.057,
-     .cluster_us = 0.014,
-     .cluster_doubling_us = 0.309},
-};
-constexpr Costs kWideCosts = {.start_us = 5.503,
-                              .x_bytes_per_us = 46.6e3,
-                              .ahead_us = 0.00152,
-                              .instructions = 534,
-                              .unit_us = 0.531,
-                              .hand_over = 67.2,
-                              .last_unit_us = 0.036,
-                              .reduce_us = 1.389,
-                              .cluster_reduce_us = 0.676,
-                              .delay = 0.251,
-                              .cluster_wait = 0.0,
-                              .cluster_us = 0.08,
-                              .cluster_doubling_us = 0.268};
+// A launch, and a CTA until its first operands are there and after its last ones are.
+constexpr double kStartUs = 5.723;
+// Bytes of X from L2, before anything else can be done; by how much X is late for each copy of
+// weights that is on its way, of one row.
+constexpr double kXBytesPerUs = 3.68e+04, kAheadUs = 0.0055;
+// Instructions of a unit's strip: to dequantize it, and for each mma tile of X; with which a warp
+// leaves the sums of an mma tile.
+constexpr double kDequant = 63.26, kMma = 76, kHandOver = 80;
+constexpr double kUnitUs = 0.4961;                          // how long one warp takes for a unit
+constexpr double kLastUnitUs = 0.05949;                     // for each unit of a warp
+constexpr double kReduceUs = 0.35, kClusterReduceUs = 0.2;  // adding up the sums of a tile's strip
+constexpr double kDelay = 0.184;                            // what hides under others costs
+constexpr double kClusterUs = 0.03, kClusterDoublingUs = 0.2;
+constexpr double kClusterWait = 0.02;  // of all that, a doubling
 
 constexpr int kStages[] = {1, 2, 3, 4, 6};
 constexpr int kMaxPipelineBytes = 100 << 10;  // worth trying
@@ -120,13 +59,11 @@ Split make_split(const w4::Layout& layout, int rows, int cluster, int strips) {
 
 Estimate estimate_of(const Split& split, const Waves& waves, int64_t strips, bool perm,
                      const choose::DeviceConstants& gpu) {
-  const bool wide = split.strips == kWideStrips;
   const double extra = waves.extra > 0 ? static_cast<double>(waves.extra_strips) / split.strips : 0;
   const double units = split.most_units() * (waves.each + extra);  // of an SM
   // A single strip takes as many instructions as a tile.
   const double units_of_warp = ceil_div(split.most_units(), split.warps) * waves.most();
   const int mma_tiles = ceil_div(split.rows, kMmaRows);
-  const Costs& costs = wide ? kWideCosts : kCosts[mma_tiles - 1];
   const double factor = split.fine ? kFineFactor : 1.0;
   const double pipeline = static_cast<double>(split.warps) * split.stages * split.piece_bytes;
   const double sm_rate = std::min(kSmBytesPerUs * gpu.clock_speed, pipeline / kLatencyUs);
@@ -134,20 +71,19 @@ Estimate estimate_of(const Split& split, const Waves& waves, int64_t strips, boo
                         split.strips / (kGpuBytesPerUs * gpu.dram_speed);
   const double copies = units * split.piece_bytes / sm_rate;
   const double instructions =
-      units_of_warp * factor * costs.instructions + waves.most() * mma_tiles * costs.hand_over;
+      split.strips * units_of_warp * factor * (kDequant + kMma * mma_tiles) +
+      waves.most() * mma_tiles * kHandOver;
   const double issue = instructions * split.warps / (kInstructionsPerUs * gpu.clock_speed);
-  const double one_warp = units_of_warp * factor * costs.unit_us;
+  const double one_warp = units_of_warp * factor * kUnitUs;
   const double reduce =
-      waves.most() * (split.cluster > 1 ? costs.cluster_reduce_us : costs.reduce_us);
+      waves.most() * split.strips * (split.cluster > 1 ? kClusterReduceUs : kReduceUs);
   const int doublings = std::countr_zero(static_cast<unsigned>(split.cluster));
   const double x_bytes = split.rows * split.most_units() * (w4::kUnitK * 2.0);
-  const double first_us = x_bytes / costs.x_bytes_per_us;
-  double us =
-      costs.start_us + first_us +
-      std::max({memory, copies, issue, one_warp, reduce}) * (1 + costs.cluster_wait * doublings) +
-      costs.delay * (issue + reduce) +
-      costs.last_unit_us * ceil_div(split.most_units(), split.warps) +
-      costs.ahead_us * pipeline / 1000 * std::sqrt(static_cast<double>(split.rows));
+  const double first_us = x_bytes / kXBytesPerUs;
+  double us = kStartUs + first_us +
+              std::max({memory, copies, issue, one_warp, reduce}) * (1 + kClusterWait * doublings) +
+              kDelay * (issue + reduce) + kLastUnitUs * ceil_div(split.most_units(), split.warps) +
+              kAheadUs * split.warps * split.stages * std::sqrt(static_cast<double>(split.rows));
   double perm_us = 0, cluster_us = 0;
   if (perm) {
     perm_us =
@@ -155,11 +91,11 @@ Estimate estimate_of(const Split& split, const Waves& waves, int64_t strips, boo
     us += perm_us;
   }
   if (doublings > 0) {
-    cluster_us = costs.cluster_us + costs.cluster_doubling_us * doublings;
+    cluster_us = kClusterUs + kClusterDoublingUs * doublings;
     us += cluster_us;
   }
   return {.us = us,
-          .parts = {.launch = costs.start_us,
+          .parts = {.launch = kStartUs,
                     .first_bytes = first_us + perm_us,
                     .dram = memory,
                     .intake = copies,

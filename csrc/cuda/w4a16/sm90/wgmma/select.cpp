@@ -31,23 +31,19 @@ constexpr Shape kShapes[] = {XGEMM_W4_SMALL_M_TILES(XGEMM_W4_SMALL_M_TILE) XGEMM
 #undef XGEMM_W4_SMALL_M_TILE
 #undef XGEMM_W4_WGMMA_TILE
 
-constexpr double kLaunchUs = 3.1;
+constexpr double kLaunchUs = 2.511;
 // Large products are bound by the GPU's power: 128 SMs then take no longer than 132. What cycles
 // need and what power allows are added as in a norm of this degree, so that both count where they
 // are close.
-constexpr double kFlopsPerUs = 1049e6, kDegree = 5.021;
+constexpr double kFlopsPerUs = 1.18e+09, kDegree = 6.527;
 // Weights become operands once for all rows of a tile: as much energy as so many rows more.
-constexpr double kDequantRows = 12.5;
+constexpr double kDequantRows = 11;
 // Sums that go through memory cost their energy; where shares begin and end anywhere, operands too,
 // which neighbours read at other times. It is less where two CTAs share X.
-constexpr double kPartsEnergy = 1.035, kSharesEnergy = 1.126;
-constexpr double kSharedShares = 0.972, kSharedTiles = 0.99;
+constexpr double kPartsEnergy = 1.076, kSharesEnergy = 1.407;
+constexpr double kSharedShares = 0.7776, kSharedTiles = 1.03;
 
-// These and the tiles' cycles are fitted to times on an H200, groups of 128, the near ways of each
-// product in random order (one that runs behind itself finds its instructions in the cache).
-// kMediumAndLargeM and kSmallMOfMoreRows: 53,000 times of 4,800 products of 1,000 layers, M from 65
-// to 5033. kSmallM, without the power limit, and the cycles of its tiles: 1,229 products of some 70
-// layers, M from 9 to 3072, groups of 128 and smaller ones.
+// These and the tiles' cycles are fitted by benchmarks/fit_w4a16.py to times on an H200.
 struct Costs {
   double bytes_per_us;             // from memory, by all SMs
   double start_us;                 // until a CTA has operands
@@ -58,42 +54,30 @@ struct Costs {
   double cluster_us = 0;           // until one that shares X has operands
   double splitting;                // of a unit where CTAs share K: fewer stages
 };
-constexpr Costs kMediumAndLargeM{.bytes_per_us = 4.2e6,
-                                 .start_us = 3.093,
-                                 .tile = 2446,
+constexpr Costs kMediumAndLargeM{.bytes_per_us = 4.725e+06,
+                                 .start_us = 3.088,
+                                 .tile = 2544,
                                  .tile_per_row = 1.947,
                                  .exchange = 2.7,
-                                 .exchange_byte = 0.04963,
-                                 .four = 1747,
-                                 .leave = 2150,
+                                 .exchange_byte = 0.0397,
+                                 .four = 2402,
+                                 .leave = 2147,
                                  .leave_byte = 0.02002,
-                                 .cluster_us = 0.3,
-                                 .splitting = 1.003};
-constexpr Costs kSmallM{.bytes_per_us = 3.93e6,
+                                 .cluster_us = 0.4125,
+                                 .splitting = 0.9629};
+constexpr Costs kSmallM{.bytes_per_us = 3.144e+06,
                         .start_us = 3.667,
-                        .tile = 767,
+                        .tile = 736.3,
                         .tile_per_row = 0.376,
-                        .exchange = 0.37,
-                        .exchange_byte = 0.0563,
-                        .leave = 2939,
-                        .leave_byte = 0.0301,
-                        .splitting = 0.976};
-// Of small-M tiles, for more rows than any of them has.
-constexpr Costs kSmallMOfMoreRows{.bytes_per_us = 3.93e6,
-                                  .start_us = 3.84,
-                                  .tile = 1282,
-                                  .tile_per_row = 0,
-                                  .exchange = 319,
-                                  .exchange_byte = 0.06687,
-                                  .four = 691,
-                                  .leave = 3330,
-                                  .leave_byte = 0.02371,
-                                  .splitting = 0.976};
-// Of small-M tiles where there are more than one of rows, up to kMaxSmallM.
-constexpr double kMoreRowsUs = 0.3;
+                        .exchange = 375,
+                        .exchange_byte = 0.06756,
+                        .four = 300,
+                        .leave = 2975,
+                        .leave_byte = 0.03386,
+                        .splitting = 1.0};
 // Where shares begin and end anywhere, neighbours read the same of X at other times, from memory
 // again what L2 has not kept: of an X of so many bytes all of it.
-constexpr double kNotKeptBytes = 29.4e6;
+constexpr double kNotKeptBytes = 3.675e+07;
 // What 32 rows gain by sharing K, all M pay for where bits must not depend on it. (H200, 512 rows:
 // 28672x4096 201 us by whole tiles, 238 by shares; 2048x2048 19 us in halves of K, 23 in quarters.)
 constexpr double kInvariantSharing = 1.03;
@@ -250,8 +234,7 @@ class Model {
   }
 
   const Costs& costs_of(const Shape& shape) const {
-    if (!shape.small_m()) return kMediumAndLargeM;
-    return m_ > kMaxSmallM ? kSmallMOfMoreRows : kSmallM;
+    return shape.small_m() ? kSmallM : kMediumAndLargeM;
   }
 
   // Of reading X from memory for all columns of tiles.
@@ -343,10 +326,8 @@ Estimate Model::estimate(const Candidate& c, double limit) const {
         std::pow(busy_us, kDegree) + std::pow(power_us, kDegree) + std::pow(again_us, kDegree),
         1 / kDegree);
   }
-  const bool more_rows = shape.small_m() && m_ <= kMaxSmallM && m_ > shape.rows;
   const double first_us = costs.start_us + (sharers > 1 ? costs.cluster_us : 0.0);
-  const double one_us =
-      kLaunchUs + first_us + (more_rows ? kMoreRowsUs : 0.0) + std::max(busy_us, memory_us);
+  const double one_us = kLaunchUs + first_us + std::max(busy_us, memory_us);
   const bool shares_k = shares > 0 || splits > 2;
   const auto launches = static_cast<double>(launches_of(c));
   const double us = one_us * launches * (batch_invariant_ && shares_k ? kInvariantSharing : 1.0);
