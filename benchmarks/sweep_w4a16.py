@@ -206,12 +206,13 @@ def judge(options: argparse.Namespace) -> None:
 
 
 def fit_constants(options: argparse.Namespace) -> None:
-    device, records = load(options.sweep)
+    loaded = [load(path) for path in options.sweeps]
+    device, records = loaded[0][0], [record for _, found in loaded for record in found]
     random.Random(0).shuffle(records)
     for source in map(Path.resolve, options.sources):
         tuned = tune_file(source, device, records, options.rounds, FAMILY)
         print(tuned.line(source.parent.name))
-        if options.write:
+        if options.write and tuned.held_out_after <= tuned.held_out_before:
             source.write_text(with_constants(source.read_text(), tuned.values))
 
 
@@ -229,10 +230,10 @@ def main() -> None:
     commands.run.add_argument("--repeats", type=int, default=7, help="the median of how many")
     commands.show.add_argument("sweep", type=Path)
     tune = commands.add("tune", help="fit select.cpp's to a sweep; needs nvcc, no GPU")
-    tune.add_argument("sweep", type=Path)
+    tune.add_argument("sweeps", type=Path, nargs="+")
     tune.add_argument("--sources", type=Path, nargs="+", required=True, help="of csrc/cuda/w4a16")
     tune.add_argument("--rounds", type=int, default=2, help="over all constants, at most")
-    tune.add_argument("--write", action="store_true", help="into the sources")
+    tune.add_argument("--write", action="store_true", help="where the held-out regret falls")
     commands.execute(build, sweep, judge, tune=fit_constants)
 
 

@@ -15,7 +15,7 @@ bool aligned_to(const void* data, int bytes) {
   return reinterpret_cast<uintptr_t>(data) % bytes == 0;
 }
 
-// Fitted by `sweep_w4a16.py tune` to times on an H200.
+// To six products of `sweep_w4a16.py run` on an H200.
 constexpr double kStartUs = 5.2;        // a launch, and the last sums
 constexpr double kSmBytesPerUs = 23e3;  // from memory: an SM
 

@@ -44,17 +44,17 @@ inline constexpr int kMaxMediumM = 160;
 // of X, cycles for a unit of K).
 inline constexpr int kMaxSmallM = 64;
 #define XGEMM_W4_SMALL_M_TILES(TILE) \
-  TILE(2, 2, 16, 450)                \
-  TILE(1, 4, 16, 281)                \
-  TILE(4, 1, 32, 969)                \
-  TILE(2, 2, 32, 503)                \
-  TILE(1, 4, 32, 314)                \
-  TILE(4, 1, 48, 1076)               \
-  TILE(2, 2, 48, 573)                \
-  TILE(1, 4, 48, 394)                \
-  TILE(4, 1, 64, 1282)               \
-  TILE(2, 2, 64, 690)                \
-  TILE(1, 4, 64, 450)
+  TILE(2, 2, 16, 446)                \
+  TILE(1, 4, 16, 241)                \
+  TILE(4, 1, 32, 985)                \
+  TILE(2, 2, 32, 510)                \
+  TILE(1, 4, 32, 285)                \
+  TILE(4, 1, 48, 1183)               \
+  TILE(2, 2, 48, 592)                \
+  TILE(1, 4, 48, 360)                \
+  TILE(4, 1, 64, 1351)               \
+  TILE(2, 2, 64, 704)                \
+  TILE(1, 4, 64, 428)
 
 // Tiles of 80 and 112 rows lie between others. What would need kernels or loops of its own is left
 // to those.
