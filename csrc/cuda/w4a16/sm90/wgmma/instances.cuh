@@ -37,10 +37,10 @@ Status launch_tile(const Params& params, const Variant& variant, const Work& wor
   }
   XGEMM_W4_LARGE_M_TILES(XGEMM_W4_WGMMA_TILE)
 #undef XGEMM_W4_WGMMA_TILE
-#define XGEMM_W4_MIDDLE_TILE(CONSUMERS, ROWS, CYCLES)                       \
-  if (variant.consumers == CONSUMERS && variant.rows == ROWS &&             \
-      (takes_foreign_scales(CONSUMERS, ROWS) || !variant.foreign_scales)) { \
-    return launch_medium_m<T, CONSUMERS, ROWS>(params, work, stream);       \
+#define XGEMM_W4_MIDDLE_TILE(CONSUMERS, ROWS, CYCLES)                 \
+  if (variant.consumers == CONSUMERS && variant.rows == ROWS &&       \
+      (takes_foreign_scales(ROWS) || !variant.foreign_scales)) {      \
+    return launch_medium_m<T, CONSUMERS, ROWS>(params, work, stream); \
   }
   XGEMM_W4_MEDIUM_M_TILES(XGEMM_W4_MIDDLE_TILE)
 #undef XGEMM_W4_MIDDLE_TILE

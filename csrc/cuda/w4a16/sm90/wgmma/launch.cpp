@@ -110,7 +110,6 @@ Params params_of(const Problem& p, const Config& config) {
   params.weight_rows = static_cast<int>(layout.rows());
   params.groups_per_unit = static_cast<int>(layout.groups_per_unit());
   params.zeros = layout.zeros, params.bf16_scales = p.weight.bf16_scales;
-  params.batch_invariant = p.batch_invariant;
   params.m = static_cast<int>(p.m), params.n = static_cast<int>(layout.n);
   params.units = static_cast<int>(layout.units());
   params.by_units = FastDivmod(params.units);

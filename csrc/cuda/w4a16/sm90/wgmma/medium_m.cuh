@@ -31,7 +31,7 @@ class MediumMConsumer {
 #pragma unroll
     for (float& x : acc) x = 0.0f;
     if (params_.bf16_scales != std::is_same_v<T, __nv_bfloat16>) {
-      if constexpr (takes_foreign_scales(Config::kConsumers, kRows)) {
+      if constexpr (takes_foreign_scales(kRows)) {
         run<ForeignScales>(acc, segment);
       }
     } else if (params_.groups_per_unit != 1 || params_.zeros) {

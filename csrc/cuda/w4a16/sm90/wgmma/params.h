@@ -33,7 +33,6 @@ struct Params {
   // the one that has the beginning; `flags`, one for each consumer warpgroup, are `nonce`
   // meanwhile.
   bool stream_k;
-  bool batch_invariant;  // a row's bits do not depend on how many rows there are
 
   alignas(64) FastDivmod by_units;
   uint32_t units_each, units_extra;  // of a range; the first `units_extra` have one more

@@ -126,7 +126,7 @@ class Model {
   void candidates(Search& search) const {
     for (const Shape& shape : kShapes) {
       if (!shape.small_m() && m_ <= kMaxSmallM) continue;  // never the best
-      if (foreign_scales_ && !takes_foreign_scales(shape.consumers, shape.rows)) continue;
+      if (foreign_scales_ && !takes_foreign_scales(shape.rows)) continue;
       for (int sharers = 1; sharers <= shape.most_sharers(); ++sharers) {
         for (int splits = 1; splits <= kMaxSplits; splits *= 2) {
           consider({shape, sharers, splits}, search);
@@ -223,15 +223,12 @@ class Model {
     const auto more = static_cast<double>(std::max<int64_t>(groups, 1) - 1);
     if (shape.rows > kMaxMediumM) return 1.0 + (layout_.zeros ? kLargeMZeros * (more + 1) : 0.0);
     const FormatCosts& costs = shape.small_m() ? kSmallMFormats : kMediumMFormats;
-    const bool asks_type =
-        plain_ && shape.small_m() && !scales_weights(shape.consumers, shape.rows);
-    if (foreign_scales_ && !asks_type) {
+    // Small-M kernels for the commonest format read scales of either type.
+    if (foreign_scales_ && !(plain_ && shape.small_m())) {
       return 1.0 + costs.foreign + costs.foreign_group * more +
              (layout_.zeros ? costs.foreign_group_zeros * (more + 1) : 0.0);
     }
-    // The widest tiles' kernels for the commonest format have other bits than the others.
-    const bool same_bits = !batch_invariant_ || shape.consumers < 4;
-    if (groups == 1 && !layout_.zeros && same_bits) return 1.0;
+    if (groups == 1 && !layout_.zeros) return 1.0;
     const double zeros = groups > 1 ? costs.zeros_of_groups : costs.zeros;
     return 1.0 + costs.other + (layout_.zeros ? zeros : 0.0);
   }
@@ -356,11 +353,9 @@ class InvariantModel : public Model {
   template <typename Search>
   void candidates(Search& search) const {
     for (const Shape& shape : kShapes) {
-      if (!shape.small_m()) continue;
+      if (!shape.small_m() || !has_most_rows(shape.parts)) continue;
       if (like_ != nullptr && shape.parts != like_->shape.parts) continue;
       for (int splits = 1; splits <= kMaxSplits; splits *= 2) {
-        // Many rows shall find large tiles.
-        if (splits > 1 && !may_split(shape.consumers, kMaxSmallM)) continue;
         if (like_ != nullptr && (like_->shares > 0 || splits != like_->splits)) continue;
         consider({shape, 1, splits}, search);
       }
@@ -372,6 +367,13 @@ class InvariantModel : public Model {
   }
 
  private:
+  // Many rows shall find large tiles.
+  static bool has_most_rows(int parts) {
+    return std::ranges::any_of(kShapes, [parts](const Shape& shape) {
+      return shape.parts == parts && shape.rows == kMaxSmallM;
+    });
+  }
+
   const Candidate* like_;
 };
 

@@ -60,9 +60,7 @@ class SmallMConsumer {
   __device__ void accumulate(float (&total)[kRows / 2], int units) {
 #pragma unroll
     for (float& x : total) x = 0.0f;
-    if constexpr (Config::kScaledWeights) {
-      run_plain_weights(total, units);
-    } else if constexpr (kPlain) {
+    if constexpr (kPlain) {
       run<1>(total, units);
     } else if (groups_ <= 1) {
       run<1>(total, units);
@@ -139,21 +137,13 @@ class SmallMConsumer {
       load_codes(strip, words);
       groups.load(strip + w4::kStripCodeBytes, groups_ * 32, params_.zeros);
       groups.expand(words, 0, a);
-      multiply_unit(total, a, x);
-    });
-  }
-
-  // The same for the commonest format.
-  __device__ void run_plain_weights(float (&total)[kRows / 2], int units) {
-    Dequantizer<T, false> dequantizer;
-    for_units(units, [&](const uint8_t* strip, uint64_t x) {
-      uint32_t words[8], a[8][4];
-      load_codes(strip, words);
-      const auto* scales =
-          reinterpret_cast<const uint16_t*>(strip + w4::kStripCodeBytes + thread_ % 32 / 4 * 2);
-      dequantizer.set_scales(scales[0], scales[8]);
-      expand_words(dequantizer, words, 0, a);
-      multiply_unit(total, a, x);
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        ptx::wgmma<T, 0>(total, a[j], x + j / 4 * (Config::kXBytes / 16) + j % 4 * 2, 1);
+      }
+      ptx::wgmma_commit_group();
+      ptx::wgmma_wait_group<0>();
     });
   }
 
@@ -163,18 +153,6 @@ class SmallMConsumer {
     const uint4 high = *reinterpret_cast<const uint4*>(codes + 512);
     words[0] = low.x, words[1] = low.y, words[2] = low.z, words[3] = low.w;
     words[4] = high.x, words[5] = high.y, words[6] = high.z, words[7] = high.w;
-  }
-
-  // total += A X over a unit.
-  __device__ static void multiply_unit(float (&total)[kRows / 2], const uint32_t (&a)[8][4],
-                                       uint64_t x) {
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      ptx::wgmma<T, 0>(total, a[j], x + j / 4 * (Config::kXBytes / 16) + j % 4 * 2, 1);
-    }
-    ptx::wgmma_commit_group();
-    ptx::wgmma_wait_group<0>();
   }
 
   __device__ void load_group(const uint8_t* strip, int group) {

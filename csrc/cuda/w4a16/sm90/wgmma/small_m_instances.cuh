@@ -11,9 +11,7 @@ Status launch_small_m_tile(const Params& params, const Variant& variant, const W
                            cudaStream_t stream) {
   using Plain = SmallMConfig<kBlocks, kParts, kRows, true>;
   using General = SmallMConfig<kBlocks, kParts, kRows, false>;
-  // By scaled weights a row has other bits than by the other tiles.
-  const bool same_bits = !(Plain::kScaledWeights && params.batch_invariant);
-  if (variant.plain && !(Plain::kScaledWeights && variant.foreign_scales) && same_bits) {
+  if (variant.plain) {
     return launch_kernel<small_m_kernel<T, Plain>, Plain, kUnitSmemBytes<Plain>>(params, work,
                                                                                  stream);
   }

@@ -19,22 +19,17 @@ inline constexpr int kMaxCluster = 8;  // CTAs
 inline constexpr int kMaxSmemBytes = 227 * 1024;
 
 // TILE(consumer warpgroups, rows of X, cycles for a unit of K): the columns of D are 64 for each
-// warpgroup. Four of them read X once for 256 columns; two make smaller tiles, and have the
-// registers for more rows; three fit where neither fills the SMs. The cycles, all warpgroups'
-// together, are what an H200 takes at 1650 MHz (select.cpp). Medium-M tiles: medium_m.cuh.
+// warpgroup. Three of them read X once for 192 columns; two make smaller tiles, and have the
+// registers for more rows. The cycles, all warpgroups' together, are what an H200 takes at 1650 MHz
+// (select.cpp). Medium-M tiles: medium_m.cuh.
 #define XGEMM_W4_MEDIUM_M_TILES(TILE) \
   TILE(2, 80, 823)                    \
-  TILE(3, 80, 1119)                   \
-  TILE(4, 80, 1500)                   \
   TILE(2, 96, 902)                    \
   TILE(3, 96, 1194)                   \
-  TILE(4, 96, 1661)                   \
   TILE(2, 112, 945)                   \
   TILE(3, 112, 1336)                  \
-  TILE(4, 112, 1825)                  \
   TILE(2, 128, 1049)                  \
   TILE(3, 128, 1561)                  \
-  TILE(4, 128, 2078)                  \
   TILE(2, 160, 1265)                  \
   TILE(3, 160, 1905)
 #define XGEMM_W4_LARGE_M_TILES(TILE) TILE(2, 192, 1502) TILE(2, 224, 1747) TILE(2, 256, 2027)
@@ -49,10 +44,8 @@ inline constexpr int kMaxSmallM = 64;
   TILE(4, 1, 32, 985)                \
   TILE(2, 2, 32, 510)                \
   TILE(1, 4, 32, 285)                \
-  TILE(4, 1, 48, 1183)               \
   TILE(2, 2, 48, 592)                \
   TILE(1, 4, 48, 360)                \
-  TILE(4, 1, 64, 1351)               \
   TILE(2, 2, 64, 704)                \
   TILE(1, 4, 64, 428)
 
@@ -67,13 +60,7 @@ constexpr bool may_split(int consumers, int rows) {
 }
 
 // Scales of the 16-bit type that the activations do not have take more registers.
-constexpr bool takes_foreign_scales(int consumers, int rows) {
-  return rows <= kMaxSmallM || (!between_tiles(rows) && (consumers < 4 || rows < 128));
-}
-
-// Whether a small-M tile multiplies the weights themselves by their scales, in the commonest
-// format: they must then be of the activations' type.
-constexpr bool scales_weights(int blocks, int rows) { return blocks == 4 && rows >= 48; }
+constexpr bool takes_foreign_scales(int rows) { return !between_tiles(rows); }
 
 // Units of 128 k of a stage of tiles whose `parts` warpgroups share K: a load costs its thread some
 // 200 cycles, and a unit of 64 columns takes little longer. (With two warpgroups 1 to 3 % slower.)
@@ -139,8 +126,8 @@ struct LargeTile : WarpgroupTile<kConsumers, kRows, kMaySplit> {
   static constexpr int kStageUnits = 1;
   static constexpr int kPipelineBytes =
       kMaxSmemBytes - WarpgroupTile<kConsumers, kRows, kMaySplit>::kOtherBytes;
-  static constexpr int kProducerRegisters = kConsumers == 4 ? 32 : 40;
-  static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = kConsumers == 3 ? 152 : 232;
 };
 
 template <int kConsumers, int kRows>
@@ -166,7 +153,7 @@ struct MediumMConfig : LargeTile<kConsumers, kRows, kSplit> {
   static_assert(kWStages >= 3, "a tile must leave room for a pipeline");
 
   // Words of codes, 16 k each, that a warpgroup dequantizes at a time, and operands of how many
-  // such batches it holds. Two warpgroups dequantize while their own wgmmas run; of three or four,
+  // such batches it holds. Two warpgroups dequantize while their own wgmmas run; of three,
   // while those of the others do: they need but one buffer, and have larger batches in their
   // registers. Small batches wait for what lies between them, a branch on the scales first.
   static constexpr int kWords = kRows > 128 ? 2 : kConsumers == 3 ? 8 : 4;
@@ -191,7 +178,6 @@ struct SmallMConfig : WarpgroupTile<kBlocks, kRows, may_split(kBlocks, kRows)> {
   static constexpr int kMeetings = kParts == 4 ? 4 : 2;  // a block's barriers (PartsExchange)
   static constexpr int kSumsBytes = kBlocks * kSumsSlots * kSumsOfPart * 16;
   static constexpr int kPipelineBytes = kMaxSmemBytes - Base::kOtherBytes - kSumsBytes;
-  static constexpr bool kScaledWeights = kPlain && scales_weights(kBlocks, kRows);
   static constexpr bool kScaledSums = false;  // whatever the format: sums of groups are scaled
   static constexpr int kUnitBytes = 2 * Base::kXBytes + Base::kWBytes;
   static constexpr int kStagePeriod = kParts / kStageUnits;  // of warpgroups, a stage each
