@@ -57,6 +57,9 @@ def main() -> None:
     parser.add_argument("sweeps", type=Path, nargs="+")
     parser.add_argument("--sources", nargs="+", default=SOURCES, help="of csrc/cuda/gemm")
     parser.add_argument("--sms", type=int, default=132, help="of the GPU that was swept")
+    parser.add_argument(
+        "--least-squares", type=int, default=0, help="rounds over all times, before these"
+    )
     parser.add_argument("--rounds", type=int, default=1, help="over all constants, at most")
     parser.add_argument("--seed", type=int, default=0, help="of the halves")
     parser.add_argument("--nearest", action="store_true", help="judge a table of winners")
@@ -71,7 +74,7 @@ def main() -> None:
     device = Device("", options.sms, 90)
     for name in options.sources:
         source = GEMM / name
-        tuned = tune_file(source, device, records, options.rounds)
+        tuned = tune_file(source, device, records, options.rounds, squares=options.least_squares)
         print(tuned.line(name))
         if options.write and tuned.held_out_after < tuned.held_out_before:
             source.write_text(with_constants(source.read_text(), tuned.values))

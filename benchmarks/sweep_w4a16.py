@@ -210,7 +210,7 @@ def fit_constants(options: argparse.Namespace) -> None:
     device, records = loaded[0][0], [record for _, found in loaded for record in found]
     random.Random(0).shuffle(records)
     for source in map(Path.resolve, options.sources):
-        tuned = tune_file(source, device, records, options.rounds, FAMILY)
+        tuned = tune_file(source, device, records, options.rounds, FAMILY, options.least_squares)
         print(tuned.line(source.parent.name))
         if options.write and tuned.held_out_after <= tuned.held_out_before:
             source.write_text(with_constants(source.read_text(), tuned.values))
@@ -232,6 +232,7 @@ def main() -> None:
     tune = commands.add("tune", help="fit select.cpp's to a sweep; needs nvcc, no GPU")
     tune.add_argument("sweeps", type=Path, nargs="+")
     tune.add_argument("--sources", type=Path, nargs="+", required=True, help="of csrc/cuda/w4a16")
+    tune.add_argument("--least-squares", type=int, default=0, help="rounds of it, before these")
     tune.add_argument("--rounds", type=int, default=2, help="over all constants, at most")
     tune.add_argument("--write", action="store_true", help="where the held-out regret falls")
     commands.execute(build, sweep, judge, tune=fit_constants)

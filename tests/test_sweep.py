@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 from extensions import object_of
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -169,6 +170,36 @@ def test_tuning_stops_where_nothing_gets_better(sweep):
     assert values["unused"] == 2.0
     assert math.isclose(values["a"], 2.0, rel_tol=0.1)
     assert math.isclose(values["b"], 4.0, rel_tol=0.1)
+
+
+def test_least_squares_find_what_times_were_made_from(sweep):
+    from sweep.tune import least_squares
+
+    amounts = torch.rand(50, 3, dtype=torch.float64)
+    true = torch.tensor([3.0, 0.2, 7.0], dtype=torch.float64)
+    values = {"kLaunch": 1.0, "kByte": 1.0, "kCycle": 1.0}
+
+    def residuals() -> torch.Tensor:
+        now = torch.tensor(list(values.values()), dtype=torch.float64)
+        return (amounts @ true).log() - (amounts @ now).log()
+
+    least_squares(values, values.__setitem__, residuals, rounds=12)
+    assert list(values.values()) == pytest.approx(true.tolist(), rel=1e-3)
+
+
+def test_residuals_weigh_what_is_near_the_best(sweep):
+    from types import SimpleNamespace
+
+    from sweep.tune import Residuals
+
+    record = sweep.Record(sweep.Shape(64, 64, 64), {"a 1": 2e-6, "a 2": 2e-6, "a 3": 9e-6}, {}, 1)
+    estimates = {"a 1": 1.0, "a 2": 4.0, "a 3": 9.0, "b": 1.0}
+    library = SimpleNamespace(open=lambda *_: SimpleNamespace(estimates=estimates))
+    found = Residuals(library, None, [record], lambda key: key.startswith("a"))()
+    # Twice and half as long: as much beside each other as to be seen, and right in the mean.
+    assert sorted(found.tolist()) == pytest.approx(
+        [-math.log(2) * 0.5**0.5, 0.0, math.log(2) * 0.5**0.5], abs=1e-9
+    )
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiles the choice")

@@ -41,6 +41,11 @@ class Listed:
         self._library.sweep_close(self._handle)
 
     @property
+    def estimates(self) -> dict[str, float]:
+        """Microseconds, by key."""
+        return {key: self.fields[number]["estimate_us"] for key, number in self.numbers.items()}
+
+    @property
     def workspace_bytes(self) -> int:
         return max(each["workspace_bytes"] for each in self.fields)
 

@@ -3,7 +3,8 @@
 The file is compiled with its `constexpr double`s, and the fields of its `constexpr Costs`, as
 variables, by the host's compiler alone. Each in turn is changed by a few factors, and a change
 stays where the choices then take less time by the sweep. Every second problem is held out: what the
-others' fit is worth, these tell.
+others' fit is worth, these tell. Before that all may be fitted to the candidates' times at once,
+by least squares: the choice alone is a matter of luck where candidates are as fast as each other.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sweep.library import ROOT, Device, Library
 
 STATEMENT = re.compile(
@@ -28,6 +31,7 @@ STATEMENT = re.compile(
 CONSTANT = re.compile(r"(?:\b(k[A-Z]\w*)|(\.\w+))(\s*=\s*)([\d.][\d.e+-]*)(?=[,;}]|$)")
 NAMESPACE = re.compile(r"^}  // namespace (xgemm::\S+)$", re.MULTILINE)
 FACTORS = (0.8, 0.9, 0.96, 1.04, 1.1, 1.25)
+NEAR = 1.6  # times the best one's time: candidates whose estimates are fitted
 NOT_SWEPT = 1.1  # the ratio that a choice without a time counts as
 
 
@@ -136,6 +140,80 @@ def regret(library: Any, device: Device, records: Sequence[Any]) -> float:
     return math.exp(sum(logs) / len(logs))
 
 
+class Residuals:
+    """How far a kernel's estimates are off, for the candidates near the best of each record.
+
+    As logarithms: of each candidate beside the record's others, which decides what is chosen, and
+    of all of a record together, which decides between kernels. A candidate that takes a tenth more
+    than the best counts a third of it.
+    """
+
+    def __init__(
+        self, library: Any, device: Device, records: Sequence[Any], is_of: Callable[[str], bool]
+    ) -> None:
+        self._library, self._device = library, device
+        self._of: list[tuple[Any, list[str], torch.Tensor, torch.Tensor]] = []
+        for record in records:
+            best = record.seconds[record.best()]
+            near = {
+                key: seconds
+                for key, seconds in record.seconds.items()
+                if is_of(key) and seconds < NEAR * best
+            }
+            near = {key: near[key] for key in near.keys() & self._estimates(record).keys()}
+            if near:
+                logs = torch.tensor(list(near.values()), dtype=torch.float64).log()
+                weights = torch.exp(-(logs - math.log(best)) / 0.1)
+                self._of.append((record, list(near), logs, weights / weights.sum()))
+
+    def _estimates(self, record: Any) -> dict[str, float]:
+        found: dict[str, float] = self._library.open(record.shape, self._device).estimates
+        return found
+
+    def __call__(self) -> torch.Tensor:
+        parts = []
+        for record, keys, logs, weights in self._of:
+            estimates = self._estimates(record)
+            now = [estimates[key] * 1e-6 for key in keys]
+            off = logs - torch.tensor(now, dtype=torch.float64).log()
+            mean = (weights * off).sum()
+            parts += [(off - mean) * weights.sqrt(), mean[None]]
+        return torch.cat(parts)
+
+
+def least_squares(
+    values: dict[str, float],
+    change: Callable[[str, float], None],
+    residuals: Callable[[], torch.Tensor],
+    rounds: int,
+) -> None:
+    """Changes all `values` at once, by Levenberg and Marquardt's method in their logarithms."""
+    step, damping = math.log(1.02), 1e-2
+    off = residuals()
+    for _ in range(rounds):
+        slopes = []
+        for name, value in list(values.items()):
+            change(name, value * math.exp(step))
+            slopes.append((residuals() - off) / step)
+            change(name, value)
+        jacobian = torch.stack(slopes, 1)
+        square = jacobian.T @ jacobian
+        damped = (
+            square + damping * square.diagonal().diag() + 1e-6 * torch.eye(len(square)).double()
+        )
+        moves = torch.linalg.solve(damped, -jacobian.T @ off).clamp(-0.5, 0.5).tolist()
+        before = dict(values)
+        for (name, value), move in zip(before.items(), moves, strict=True):
+            change(name, value * math.exp(move))
+        found = residuals()
+        if found.square().sum() < off.square().sum():
+            off, damping = found, damping / 3
+            continue
+        damping *= 5
+        for name, value in before.items():
+            change(name, value)
+
+
 def tune(
     values: dict[str, float],
     change: Callable[[str, float], None],
@@ -160,12 +238,24 @@ def tune(
 
 
 def tune_file(
-    source: Path, device: Device, records: Sequence[Any], rounds: int, family: Family = GEMM
+    source: Path,
+    device: Device,
+    records: Sequence[Any],
+    rounds: int,
+    family: Family = GEMM,
+    squares: int = 0,
 ) -> Tuned:
+    """Fits all estimates in `squares` rounds first, then the choice in `rounds`."""
     fitted, held_out = records[::2], records[1::2]
     with tempfile.TemporaryDirectory() as folder:
         library = TunedLibrary(source, Path(folder), family=family)
         cost = partial(regret, library.choice, device)
         before = [cost(part) for part in (fitted, held_out)]
+        if squares > 0:
+            name = source.parent.name
+            residuals = Residuals(
+                library.choice, device, fitted, lambda key: key.split()[0].endswith(name)
+            )
+            least_squares(library.values, library.set, residuals, squares)
         after = tune(library.values, library.set, lambda: cost(fitted), rounds)
         return Tuned(dict(library.values), before[0], after, before[1], cost(held_out))

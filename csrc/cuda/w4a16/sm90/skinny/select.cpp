@@ -17,8 +17,9 @@ using choose::Listing;
 using choose::Scored;
 
 // Least squares of the logarithm over the candidates near the best of each of 1,694 products on an
-// H200, cold (sweep_w4a16.py run, seeds 29110602, 701, 702 and 703; groups of 128); so they are a
-// fit's numbers, and not each of them that of the thing it is named after.
+// H200, cold (as `sweep_w4a16.py tune --least-squares` does it; seeds 29110602, 701, 702 and 703,
+// groups of 128); so they are a fit's numbers, and not each of them that of the thing it is named
+// after.
 constexpr double kGpuBytesPerUs = 6.202e6;  // that all SMs read from memory
 constexpr double kLatencyUs = 0.4074;       // of memory: how long what an SM has asked for takes
 constexpr double kInstructionsPerUs = 1.564e4;  // of an SM
