@@ -154,15 +154,17 @@ class Reference:
 
 
 def time_by_turns(calls: list[Callable[[], object]], repeats: int) -> list[float]:
-    """Median seconds of each call, from a cold L2 cache; each repeat starts with another one."""
+    """Median seconds of each call, from a cold L2 cache; each repeat in another order.
+
+    What runs behind a call of the same kernel finds its code in the SMs' caches.
+    """
     flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
     events = [
         [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in calls]
         for _ in range(repeats)
     ]
-    for repeat, row in enumerate(events):
-        for i in range(len(calls)):
-            turn = (repeat + i) % len(calls)
+    for row in events:
+        for turn in random.sample(range(len(calls)), len(calls)):
             flush.zero_()
             row[turn][0].record()
             calls[turn]()
