@@ -5,10 +5,11 @@
     python benchmarks/sweep_reduce.py run --output r.json   # on the GPU; torch in the same run
     python benchmarks/sweep_reduce.py show r.json           # anywhere: regret of the present choice
 
-`run` times every candidate (sweep/reductions.py) from a cold L2 cache, all of a shape by turns,
-then the fastest of them once more, and checks these against float64. `show` says how far
-select_config's choices are from the best; it asks the library that `build` has linked, so that a
-change of select.cpp is judged without a GPU.
+`run` times the engine's candidates (sweep/reductions.py) from a cold L2 cache, all of a shape by
+turns, then the fastest of them twice more, and checks these against float64. The first series says
+which is the best and the second how long it takes: of many that are equal, the least time of one
+series is the luckiest's. `show` says how far select_config's choices are from the best; it asks the
+library that `build` has linked, so that a change of the choice is judged without a GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import random
 import secrets
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,11 @@ from typing import Any
 import torch
 from sweep.commands import Commands
 from sweep.library import Device, current_device
-from sweep.reductions import LIBRARY, Candidates, Config, Library, Reduction, build
+from sweep.reductions import LIBRARY, Library, Reduction, build
 from sweep_mul import time_by_turns
 
 MOST_ELEMENTS = 1 << 28
-FINALISTS = 12
+FINALISTS, REPEATS = 12, 9
 NAMED = (
     (4096, 4096), (128, 1 << 20), (1 << 20, 128), (8192, 28672), (16384, 16384), (333, 7777),
     (1 << 22, 8), (50257, 768), (7, 100003),
@@ -41,16 +41,13 @@ NAMED = (
 
 @dataclass
 class Record:
-    """A problem and the seconds that each configuration took."""
+    """A problem and the seconds that each candidate took."""
 
     of: Reduction
     chosen: str  # the key of select_config's
     torch: float
     seconds: dict[str, float]
-    configs: dict[str, Config]
-
-    def best(self) -> str:
-        return min(self.seconds, key=lambda key: self.seconds[key])
+    fastest: str  # in a series whose times are not among `seconds`
 
 
 def named() -> list[Reduction]:
@@ -91,35 +88,27 @@ def is_right(y: torch.Tensor, x: torch.Tensor, dim: int) -> bool:
     return bool(((y.double() - sum_of).abs() <= bound).all())
 
 
-def measure(library: Library, device: Device, of: Reduction, workspace: torch.Tensor) -> Record:
+def measure(library: Library, device: Device, of: Reduction) -> Record:
     x = torch.empty(of.shape, device="cuda").normal_().to(getattr(torch, of.dtype))
     kept = [size for d, size in enumerate(of.shape) if d != of.dim]
     y = torch.empty(kept, dtype=x.dtype, device="cuda")
-    chosen = library.select(of, device)
-    configs = {config.key: config for config in Candidates(of, device, chosen).all}
-
-    def run(config: Config) -> Callable[[], object]:
-        return lambda: library.launch(of, config, x, y, workspace)
-
-    for key, config in list(configs.items()):
-        try:
-            run(config)()
-        except RuntimeError as error:
-            print(f"{of}: left out {error}", file=sys.stderr)
-            del configs[key]
-    times = time_by_turns([run(config) for config in configs.values()], 3)
-    seconds = dict(zip(configs, times, strict=True))
+    listed = library.open(of, device, (x, y))
+    workspace = torch.zeros(listed.workspace_bytes + 16, dtype=torch.uint8, device="cuda")
+    launches = {key: listed.prepare(key, workspace) for key in listed.numbers}
+    seconds = dict(zip(launches, time_by_turns(list(launches.values()), 3), strict=True))
     finalists = sorted(seconds, key=lambda key: seconds[key])[:FINALISTS]
-    finalists = list(dict.fromkeys([chosen.key, *finalists]))
+    finalists = list(dict.fromkeys([listed.chosen, *finalists]))
     for key in finalists:
         y.fill_(float("nan"))
-        run(configs[key])()
+        launches[key]()
         if not is_right(y, x, of.dim):
             print(f"{of}: {key}: a wrong result", file=sys.stderr)
-    calls = [run(configs[key]) for key in finalists]
-    *times, torch_time = time_by_turns([*calls, lambda: torch.sum(x, of.dim)], 9)
+    calls = [launches[key] for key in finalists]
+    times = time_by_turns(calls, REPEATS)
+    fastest = finalists[times.index(min(times))]
+    *times, torch_time = time_by_turns([*calls, lambda: torch.sum(x, of.dim)], REPEATS)
     seconds |= dict(zip(finalists, times, strict=True))
-    return Record(of, chosen.key, torch_time, seconds, configs)
+    return Record(of, listed.chosen, torch_time, seconds, fastest)
 
 
 def save(path: Path, device: Device, seed: int, records: list[Record]) -> None:
@@ -138,8 +127,7 @@ def load(paths: list[Path]) -> tuple[Device, list[Record]]:
     records = [
         Record(
             Reduction(**found["of"] | {"shape": tuple(found["of"]["shape"])}), found["chosen"],
-            found["torch"], found["seconds"],
-            {key: Config(**config) for key, config in found["configs"].items()},
+            found["torch"], found["seconds"], found["fastest"],
         )
         for report in reports
         for found in report["records"]
@@ -157,15 +145,15 @@ def show(records: list[Record], device: Device, library: Library | None, worst: 
     missing = []
     for record in records:
         if library is not None:
-            record.chosen = library.select(record.of, device).key
+            record.chosen = library.open(record.of, device).chosen
         if record.chosen in record.seconds:
-            fastest = record.seconds[record.best()]
+            fastest = record.seconds[record.fastest]
             ratios.append((record.seconds[record.chosen] / fastest, record))
         else:
             missing.append(record)
     ratios.sort(key=lambda pair: -pair[0])
     for ratio, record in ratios[:worst]:
-        best = record.best()
+        best = record.fastest
         print(
             f"  {ratio:.3f}x {record.of}: {record.chosen}"
             f" {record.seconds[record.chosen] * 1e6:.1f} us; {best}"
@@ -176,7 +164,8 @@ def show(records: list[Record], device: Device, library: Library | None, worst: 
         print(
             f"select_config against the best of the sweep, {len(values)} problems: geometric mean"
             f" {mean_of(values):.3f}x, median {values[len(values) // 2]:.3f}x,"
-            f" 90 % {values[len(values) // 10]:.3f}x, worst {values[0]:.3f}x"
+            f" 90 % {values[len(values) // 10]:.3f}x, 99 % {values[len(values) // 100]:.3f}x,"
+            f" worst {values[0]:.3f}x"
         )
         against = [record.torch / record.seconds[record.chosen] for _, record in ratios]
         print(
@@ -195,13 +184,12 @@ def sweep(options: argparse.Namespace) -> None:
     found += [random_reduction(rng) for _ in range(options.random)]
     rng.shuffle(found)  # what a limited time leaves out is then no one kind
     print(f"{device.name}, torch {torch.__version__}, seed {seed}, {len(found)} problems")
-    workspace = torch.zeros(128 << 20, dtype=torch.uint8, device="cuda")
     records: list[Record] = []
     end = time.monotonic() + options.seconds
     for of in found:
         if time.monotonic() > end:
             break
-        records.append(measure(library, device, of, workspace))
+        records.append(measure(library, device, of))
     if options.output is not None:
         save(options.output, device, seed, records)
     show(records, device, None, options.worst)

@@ -1,15 +1,16 @@
-// What benchmarks/sweep_reduce.py calls: a reduction by a Config of its own, and select_config's.
-#include <cuda_runtime_api.h>
-
+// What benchmarks/sweep_reduce.py calls: the candidates of a reduction, and a launch of each.
 #include <cstdint>
 
 #include "cuda/reduce/api.h"
 #include "cuda/reduce/select.h"
+#include "listing.h"
+#include "message.h"
 
 namespace {
 
 namespace reduce = xgemm::cuda::reduce;
-using reduce::Config;
+using xgemm::ReduceProblem;
+using Listed = xgemm::sweep::Listed<ReduceProblem, reduce::Config>;
 
 // Mirrored in sweep/reductions.py.
 struct SweepProblem {
@@ -20,13 +21,8 @@ struct SweepProblem {
   void* out;
 };
 
-struct SweepConfig {
-  int64_t kernel, threads, lanes, vectors, tiles, row_loads, pieces, cluster, mail, streams, sm90;
-  int64_t one_shift, workspace_bytes, collectors;
-};
-
-xgemm::ReduceProblem to_problem(const SweepProblem& given) {
-  xgemm::ReduceProblem problem;
+ReduceProblem to_problem(const SweepProblem& given) {
+  ReduceProblem problem;
   problem.op = static_cast<xgemm::ReduceOp>(given.op);
   problem.in_dtype = static_cast<xgemm::DType>(given.dtype);
   problem.in = given.in, problem.out = given.out;
@@ -40,55 +36,31 @@ xgemm::ReduceProblem to_problem(const SweepProblem& given) {
   return problem;
 }
 
-SweepConfig to_sweep(const Config& c) {
-  return {static_cast<int64_t>(c.kernel),
-          c.threads,
-          c.lanes,
-          c.vectors,
-          c.tiles,
-          c.row_loads,
-          c.pieces,
-          c.cluster,
-          c.mail,
-          c.streams,
-          c.sm90,
-          c.one_shift,
-          c.workspace_bytes,
-          c.collectors};
-}
-
-Config to_config(const SweepConfig& c) {
-  return {.kernel = static_cast<reduce::Kernel>(c.kernel),
-          .threads = static_cast<int>(c.threads),
-          .lanes = static_cast<int>(c.lanes),
-          .vectors = static_cast<int>(c.vectors),
-          .tiles = c.tiles,
-          .row_loads = c.row_loads,
-          .pieces = c.pieces,
-          .cluster = static_cast<int>(c.cluster),
-          .mail = c.mail != 0,
-          .collectors = static_cast<int>(c.collectors),
-          .streams = c.streams != 0,
-          .sm90 = c.sm90 != 0,
-          .one_shift = c.one_shift != 0,
-          .workspace_bytes = c.workspace_bytes};
-}
-
 }  // namespace
 
-extern "C" void sweep_select(const SweepProblem* given, int sm_count, int capability,
-                             SweepConfig* config) {
-  const xgemm::ReduceProblem problem = to_problem(*given);
-  *config = to_sweep(reduce::select_config(problem, reduce::make_plan(problem),
-                                           {.sm_count = sm_count, .capability = capability}));
+extern "C" {
+
+// The choice first, then its other candidates.
+Listed* sweep_open(const SweepProblem* given, int sm_count, int capability) {
+  const ReduceProblem problem = to_problem(*given);
+  xgemm::cuda::choose::Listing<reduce::Config> listing;
+  const reduce::Config chosen =
+      reduce::select_config(problem, reduce::make_plan(problem),
+                            {.sm_count = sm_count, .capability = capability}, &listing);
+  return new Listed(problem, chosen, listing, [](const reduce::Config& config) {
+    return reduce::fields_of(config).add("workspace_bytes", config.workspace_bytes);
+  });
 }
 
-// Returns null, or what went wrong.
-extern "C" const char* sweep_launch(const SweepProblem* given, const SweepConfig* config,
-                                    void* workspace, void* stream) {
-  const xgemm::ReduceProblem problem = to_problem(*given);
-  const xgemm::Status status =
-      reduce::launch(problem, reduce::make_plan(problem), to_config(*config), workspace,
-                     static_cast<cudaStream_t>(stream));
-  return status.ok() ? nullptr : cudaGetErrorString(status.error);
+const char* sweep_text(const Listed* listed) { return listed->text.c_str(); }
+
+// Null, or what went wrong.
+const char* sweep_launch(const Listed* listed, int number, void* workspace, void* stream) {
+  return xgemm::sweep::message_of(
+      reduce::launch(listed->problem, reduce::make_plan(listed->problem), listed->choices[number],
+                     workspace, static_cast<cudaStream_t>(stream)));
 }
+
+void sweep_close(const Listed* listed) { delete listed; }
+
+}  // extern "C"

@@ -83,7 +83,6 @@ void define(py::module_& m) {
       .def_property_readonly("collectors", [](const Choice& c) { return c.config.collectors; })
       .def_property_readonly("group", [](const Choice& c) { return c.config.group; })
       .def_property_readonly("streams", [](const Choice& c) { return c.config.streams; })
-      .def_property_readonly("sm90", [](const Choice& c) { return c.config.sm90; })
       .def_property_readonly("workspace_bytes",
                              [](const Choice& c) { return c.config.workspace_bytes; })
       .def_property_readonly("kept", [](const Choice& c) { return sizes_and_strides(c.plan.kept); })

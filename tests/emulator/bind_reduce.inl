@@ -23,11 +23,31 @@ using Address = uintptr_t;
 using Kept = std::tuple<int64_t, int64_t, int64_t>;  // size; strides of input and output
 using Reduced = std::pair<int64_t, int64_t>;         // size, stride
 
-// Returns the choice's explanation. With `pieces` the problem is cut into so many instead: of a
-// cluster, by mail (to so many collectors), or else in a second launch.
+// What it is launched with: the choice, or another of the engine's candidates: of the kernel of
+// this name the best, or the one of this number.
+reduce::Config config_of(const xgemm::ReduceProblem& problem, const reduce::Plan& plan,
+                         const xgemm::DeviceInfo& device, const std::string& kernel,
+                         int64_t candidate) {
+  if (kernel.empty() && candidate < 0) return reduce::select_config(problem, plan, device);
+  xgemm::cuda::choose::Listing<reduce::Config> listing;
+  const reduce::Config chosen = reduce::select_config(problem, plan, device, &listing);
+  if (listing.empty()) return chosen;
+  if (candidate >= 0) return listing[static_cast<size_t>(candidate) % listing.size()].choice;
+  xgemm::cuda::choose::sort_by_estimate(&listing);
+  for (const auto& each : listing) {
+    if (reduce::explain(plan, each.choice).starts_with("kernel: " + kernel + ",")) {
+      return each.choice;
+    }
+  }
+  throw std::runtime_error("no candidate is of the kernel " + kernel);
+}
+
+// Returns the configuration's explanation. With `pieces` the problem is cut into so many: by mail
+// (to so many collectors), or else in a second launch.
 std::string run(int op, int dtype, Address in, Address out, const std::vector<Kept>& kept,
                 const std::vector<Reduced>& reduced, double p, int capability, int sm_count,
-                int pieces, bool cluster, bool mail, int collectors) {
+                int pieces, bool mail, int collectors, const std::string& kernel,
+                int64_t candidate) {
   xgemm::ReduceProblem problem;
   problem.op = static_cast<xgemm::ReduceOp>(op);
   problem.in_dtype = static_cast<xgemm::DType>(dtype);
@@ -37,9 +57,9 @@ std::string run(int op, int dtype, Address in, Address out, const std::vector<Ke
   for (const auto& [size, stride] : reduced) problem.reduced.push({size, stride, 0});
   const reduce::Plan plan = reduce::make_plan(problem);
   reduce::Config config =
-      reduce::select_config(problem, plan, {.sm_count = sm_count, .capability = capability});
+      config_of(problem, plan, {.sm_count = sm_count, .capability = capability}, kernel, candidate);
   if (pieces > 0) {
-    config.pieces = pieces, config.cluster = cluster ? pieces : 1, config.mail = mail;
+    config.pieces = pieces, config.mail = mail;
     config.collectors = collectors;
     config.workspace_bytes = reduce::workspace_bytes(problem, plan, config);
   }
@@ -56,8 +76,8 @@ std::string run(int op, int dtype, Address in, Address out, const std::vector<Ke
 void define(py::module_& m) {
   m.def("reduce", &run, py::kw_only(), py::arg("op"), py::arg("dtype"), py::arg("source"),
         py::arg("destination"), py::arg("kept"), py::arg("reduced"), py::arg("p"),
-        py::arg("capability"), py::arg("sm_count"), py::arg("pieces") = 0,
-        py::arg("cluster") = false, py::arg("mail") = false, py::arg("collectors") = 0);
+        py::arg("capability"), py::arg("sm_count"), py::arg("pieces") = 0, py::arg("mail") = false,
+        py::arg("collectors") = 0, py::arg("kernel") = "", py::arg("candidate") = -1);
 }
 
 }  // namespace bind_reduce

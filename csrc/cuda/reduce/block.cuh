@@ -1,12 +1,10 @@
-// From the accumulators of a block's threads to results: across the block, its cluster or the
-// pieces in memory. Every order is fixed, so results are the same bits in every run.
+// From the accumulators of a block's threads to results: across the block, or the pieces in memory.
+// Every order is fixed, so results are the same bits in every run.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-#include "cuda/ptx/griddep.h"
-#include "cuda/reduce/cluster.cuh"
 #include "cuda/reduce/mail.cuh"
 #include "cuda/reduce/ops.cuh"
 #include "cuda/reduce/params.h"
@@ -73,19 +71,6 @@ __device__ inline Offsets kept_offsets(const KeptDim* dims, int count, int64_t i
   return {index * dims[0].in_stride, index * dims[0].out_stride};
 }
 
-// At a kernel's start: what finish_block of `columns` outputs relies on.
-template <typename Op, bool kSm90>
-__device__ inline void start_block(const Params& p, const Place& place, int columns) {
-  if constexpr (kSm90) {
-    if (p.cluster > 1) {
-      XGEMM_DYNAMIC_SHARED(char, raw, 16);
-      ClusterMeeting<typename Op::Acc>(raw, p, columns, place.piece).open();
-    } else {
-      ptx::griddep_launch_dependents();
-    }
-  }
-}
-
 // `exists`: each of a block's rows of threads has other outputs, `by` places before the usual ones.
 struct Shift {
   bool exists = false;
@@ -93,13 +78,13 @@ struct Shift {
 };
 
 // kFinal: there are no pieces, or they have met. Thread t has outputs t % lanes * V and following.
-template <typename Op, int V, bool kSm90, bool kFinal, typename OutputOf>
+template <typename Op, int V, bool kFinal, typename OutputOf>
 __device__ inline void finish_block(const Params& p, uint32_t piece, typename Op::Acc (&acc)[V],
                                     int lanes, Shift shift, const OutputOf& output_of) {
   using Acc = typename Op::Acc;
   XGEMM_DYNAMIC_SHARED(char, raw, 16);
   constexpr int kPitch = accumulator_pitch(V);
-  Acc* shared = reinterpret_cast<Acc*>(raw + cluster_bytes(p.cluster, lanes * V));
+  Acc* shared = reinterpret_cast<Acc*>(raw);
   // Threads that have the same outputs are adjacent in a warp, or `lanes` apart.
   const int thread = threadIdx.x, columns = lanes * V;
   const int span = shift.exists ? lanes : max(lanes, 32);
@@ -132,23 +117,6 @@ __device__ inline void finish_block(const Params& p, uint32_t piece, typename Op
     const int64_t output = column < existing ? output_of(column) : -1;
     if (output >= 0) static_cast<typename Op::Out*>(p.out)[output] = Op::finish(sum, p);
   };
-  if constexpr (kSm90) {
-    if (p.cluster > 1) {
-      const ClusterMeeting<Acc> meeting(raw, p, columns, piece);
-      meeting.wait_for_all();
-      for (int i = thread; i < columns; i += blockDim.x) meeting.send(i, combine_groups(i));
-      for (uint32_t i = meeting.first() + thread; i < meeting.end(); i += blockDim.x) {
-        meeting.wait_for_mail();
-        Acc sum = meeting.from(0, i);
-#pragma unroll 4
-        for (uint32_t rank = 1; rank < p.cluster; ++rank) {
-          sum = Op::combine(sum, meeting.from(rank, i));
-        }
-        store_result(i, sum);
-      }
-      return;
-    }
-  }
   if (kFinal || (p.pieces.divisor == 1 && !p.partial)) {
     for (int i = thread; i < columns; i += blockDim.x) store_result(i, combine_groups(i));
     return;
@@ -166,8 +134,8 @@ __device__ inline void finish_block(const Params& p, uint32_t piece, typename Op
       mail.receive(first, blockDim.x >> __popc(columns - 1), last, column,
                    [&](const Acc& acc) { met[0] = Op::combine(met[0], acc); });
       __syncthreads();  // shared memory is used again
-      finish_block<Op, 1, false, true>(
-          p, 0, met, columns, {}, [&](int i) { return i < existing ? output_of(i) : int64_t{-1}; });
+      finish_block<Op, 1, true>(p, 0, met, columns, {},
+                                [&](int i) { return i < existing ? output_of(i) : int64_t{-1}; });
       return;
     }
   }
@@ -191,17 +159,15 @@ __device__ inline void collect_mail(const Params& p, const Place& place, uint32_
   mail.receive(threadIdx.x >> __popc(share - 1), blockDim.x >> __popc(share - 1), p.pieces.divisor,
                first_column + (threadIdx.x & (share - 1)),
                [&](const typename Op::Acc& acc) { met[0] = Op::combine(met[0], acc); });
-  finish_block<Op, 1, false, true>(p, 0, met, static_cast<int>(share), {}, [&](int i) {
-    return output_of(static_cast<int>(first_column) + i);
-  });
+  finish_block<Op, 1, true>(p, 0, met, static_cast<int>(share), {},
+                            [&](int i) { return output_of(static_cast<int>(first_column) + i); });
 }
 
 // Combines the partial results that lie in memory, [pieces][outputs][those of an output]. Thread t
 // has output t % lanes of the block's tile.
-template <typename Op, bool kSm90>
+template <typename Op>
 __global__ void __launch_bounds__(512) pieces_kernel(const __grid_constant__ Params p) {
   using Acc = typename Op::Acc;
-  if constexpr (kSm90) ptx::griddep_wait();
   const int lanes = p.lanes, log_lanes = __popc(p.lanes - 1), rows = blockDim.x >> log_lanes;
   const int64_t first = (p.first_tile + blockIdx.x) * lanes;
   const int64_t output = first + (threadIdx.x & (lanes - 1));
@@ -216,7 +182,7 @@ __global__ void __launch_bounds__(512) pieces_kernel(const __grid_constant__ Par
       acc[0] = Op::combine(acc[0], partials[piece * of_piece * p.outputs + inner]);
     }
   }
-  finish_block<Op, 1, false, true>(p, 0, acc, lanes, {}, [&](int column) {
+  finish_block<Op, 1, true>(p, 0, acc, lanes, {}, [&](int column) {
     return first + column < p.outputs ? first + column : int64_t{-1};
   });
 }

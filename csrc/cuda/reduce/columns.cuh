@@ -100,18 +100,15 @@ __device__ inline void store_lanes(
   }
 }
 
-// Products of bf16 end in the ways that take the fewest registers: with 86 for 80 one block less
-// fits an SM.
-template <typename Op>
+template <typename Op>  // is_tight
 inline constexpr bool kTight = std::is_same_v<Op, Prod<__nv_bfloat16>>;
 
-template <typename Op, bool kSm90, bool kShifted>
+template <typename Op, bool kShifted>
 __global__ void __launch_bounds__(512, 1) columns_kernel(const __grid_constant__ Params p) {
   using T = typename Op::Element;
   constexpr int V = kVector<T>, U = sizeof(T) == 1 ? 4 : 8;  // rows in flight
   const Place place = place_of(p);
   const uint32_t lanes = p.lanes, log_lanes = __popc(lanes - 1), rows = blockDim.x >> log_lanes;
-  if (place.piece < p.pieces.divisor) start_block<Op, kSm90>(p, place, lanes * V);
   uint32_t tile_inner;
   const uint32_t tile_outer =
       p.kept_inner.divide(static_cast<uint32_t>(place.tile), &tile_inner);  // below 2^31
@@ -190,7 +187,7 @@ __global__ void __launch_bounds__(512, 1) columns_kernel(const __grid_constant__
 #pragma unroll
   for (int i = 0; i < V; ++i) acc[i] = Op::widen(best[i], 0);
   const Shift shift = {one_shift, static_cast<int>(skip)};
-  finish_block<Op, V, kSm90, false>(p, place.piece, acc, lanes, shift, output_of);
+  finish_block<Op, V, false>(p, place.piece, acc, lanes, shift, output_of);
 }
 
 // The same where columns are short and many: each thread has all rows of its 16 bytes of columns,

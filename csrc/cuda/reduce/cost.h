@@ -1,130 +1,142 @@
-// What a way to cut a reduction takes, estimated: what select_config compares.
+// How long a way to cut a reduction takes: what the engine compares.
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <limits>
 
 #include "cuda/choose/device_constants.h"
 #include "cuda/choose/estimate.h"
+#include "cuda/reduce/problem.h"
 
 namespace xgemm::cuda::reduce {
 
-// What rows and tiles of columns have of their own.
-struct Costs {
-  double mail, mail_slots;  // once, and for each slot that a thread reads
-  double imbalance;
-};
-inline constexpr Costs kOfRows = {0.83, 0.092, 0.028}, kOfTiles = {0.53, 0.145, 0.085};
-
-// How a problem is cut: `tiles` of outputs, each in `pieces` of the reduced extent.
-struct Cut {
-  int threads = 0, lanes = 1;
-  int64_t tiles = 0, pieces = 1;
-  int64_t loads = 0;            // 16-byte ones of a thread
-  int64_t outputs_of_tile = 0;  // to bring together
-  int batch = 0;                // loads in flight
-  int resident = 0;             // threads of an SM
-  int64_t run = 0;              // bytes that lie behind one another
-  int best_threads = 128;       // all else being equal
-  double slower = 1;            // at reading a byte
-  double end = 0;               // us that its ending takes more than others'
-  double end_alone = 0;         // tiles: the same where a thread has all rows of its columns
-  int words_of_slot = 1;        // collected mail, in 8 bytes: positions have two
-  bool one_shift = false;
-  bool tiled = false;  // columns, not narrow ones
-  bool large = false;  // tiles of whole lines, and so many bytes that latencies hide behind them
-
-  const Costs& costs() const { return tiled ? kOfTiles : kOfRows; }
+// What a candidate has its threads do.
+struct Work {
+  int64_t loads = 0;            // of a thread
+  int batch = 8;                // of them in flight
+  int passes = 1;               // loads for each: two where two are shifted into one
+  int resident = 1024;          // threads of an SM
+  int64_t run = 0;              // bytes behind one another that a block reads at once
+  bool narrow = false;          // tiles are narrower than the rows that they are parts of
+  double unread = 1;            // bytes that are read for each that counts
+  double lines = 4;             // of 128 bytes that a warp's load touches, or turns at a bank
+  double shuffles = 0;          // of a thread at a block's end
+  double combines = 0;          // of accumulators, one after the other
+  bool alone = false;           // a thread has outputs for itself: none of these but for pieces
+  int64_t outputs_of_tile = 1;  // that pieces bring together
 };
 
-// Estimates are in us, without what all ways to cut a problem have in common. The form is a guess;
-// the constants were fitted to benchmarks/sweep_reduce.py's times on an H200 (984 problems, of each
-// about 75 ways): what is chosen takes 1.043x the fastest's time on average. Those of tiles, of
-// collectors and of thin columns were fitted again, over 111 problems of columns, of each 100 to
-// 900 ways (1.026x the fastest's time; 1.035x before), and over 43 of few rows (1.018x; 1.057x).
-inline constexpr double kBlock = 0.36, kBatch = 0.44,
-                        kLoad = 0.018;                  // a batch of loads, a load in it
-inline constexpr double kBytes = 1 / 3.6e6, kRun = 16;  // a byte; a run's start, in bytes
-inline constexpr double kTileRun = 77;                  // the same of tiles of columns, squared
-inline constexpr double kLargeRun = 22;                 // of large ones, cubed
-inline constexpr double kLargeReductionBytes = 70e6;
-inline constexpr int64_t kTallColumn = 512, kTallestColumn = 16384;
-inline constexpr int64_t kLine = 128;
-inline constexpr double kCluster = 0.54, kClusterWave = 0.58;
-inline constexpr double kMailPiece = 0.0003;
-inline constexpr int kFlatLoads = 4;       // that flat columns seem to have more
-inline constexpr double kThinBytes = 2.2;  // of an element: less take as long
-inline constexpr double kThinEnd = -1.0;   // nothing meets
-inline constexpr double kWrappedEnd = 0.3;
-inline constexpr double kAloneEnd = -1.0, kMinAloneBytes = 8e6;
-inline constexpr double kLaunch = 2.9, kLaunchBytes = 0.96e-6;
-inline constexpr double kThreads = 0.071;
-inline constexpr int64_t kLongRow = 1024;  // loads
-inline constexpr int kLongRowThreads = 256;
-inline constexpr int kMinThreads = 64, kMaxBlocksOfSm = 16;
-inline constexpr int64_t kMaxMail = 16384;  // slots that one block reads
-inline constexpr double kCollectors = 0.42,
-                        kCollector = 0.027;          // that tiles have them, and each of all
-inline constexpr int kMinOfCollector = 8;            // outputs
-inline constexpr int kMaxOfSm = 2, kMaxOfTile = 32;  // collectors
-
-inline constexpr double kCannot = std::numeric_limits<double>::infinity();
-// At reading a byte, with blocks of less than 512 threads: one run, and tiles of whole lines.
-inline constexpr double kSmallBlocksOfRun = 1.04, kSmallBlocksOfTiles = 1.015;
-inline double cube(double x) { return x * x * x; }
-
-// `bytes` are those of the whole input.
-inline choose::Estimate estimate(const Cut& cut, double bytes, int sm_count,
-                                 const choose::DeviceConstants& gpu) {
-  const auto sms = static_cast<double>(sm_count);
-  const auto blocks = static_cast<double>(cut.tiles * cut.pieces);
-  const double slots = sms * std::min(cut.resident / cut.threads, kMaxBlocksOfSm);
-  const double waves = blocks / slots;
-  const auto loads = static_cast<double>(cut.loads);
-  const double of_batch = kBatch + kLoad * std::min<double>(loads, cut.batch);
-  const double latency =
-      (kBlock + of_batch * std::ceil(loads / cut.batch)) * std::max(1.0, std::ceil(waves));
-  double uneven = 1 + cut.costs().imbalance * (std::ceil(blocks / sms) * sms / blocks - 1);
-  if (waves > 1) uneven = 1 + cut.costs().imbalance / waves;
-  const auto run = static_cast<double>(cut.run);
-  const double of_runs = cut.large   ? cube(kLargeRun / run)
-                         : cut.tiled ? std::pow(kTileRun / run, 2)
-                                     : kRun / run;
-  const double traffic = kBytes * cut.slower * bytes * uneven * (1 + of_runs) / gpu.dram_speed;
-  const auto log2 = [](int n) { return static_cast<int>(std::bit_width(unsigned(n))); };
-  const int odd_threads = std::abs(log2(cut.threads) - log2(cut.best_threads));
-  const double both = cut.large ? std::cbrt(cube(latency) + cube(traffic))
-                                : std::sqrt(latency * latency + traffic * traffic);
-  const bool alone = cut.tiled && cut.pieces == 1 && cut.lanes == cut.threads && !cut.one_shift;
-  return {.us = both + kThreads * odd_threads + cut.end + (alone ? cut.end_alone : 0),
-          .parts = {.first_bytes = latency, .dram = traffic}};
-}
-
-// Of mail that `collectors` blocks of a tile share, or that its last piece collects (0).
-inline double meeting_in_mail(const Cut& cut, int sm_count, int collectors) {
-  const int64_t share = cut.outputs_of_tile / std::max(collectors, 1);
-  const int64_t slots = cut.pieces * share;
-  if (share > cut.threads || slots > kMaxMail) return kCannot;
-  if (collectors > 0) {
-    if (share == 0 || (collectors > 1 && share < kMinOfCollector)) return kCannot;
-    if (cut.tiles * collectors > kMaxOfSm * sm_count) return kCannot;
+// us from the launch until loads are under way, and of an SM for a warp's load.
+struct KernelCosts {
+  double start, load;
+};
+constexpr KernelCosts costs_of(Kernel kernel) {
+  switch (kernel) {
+    case Kernel::kShortRows:
+      return {5.0, 0.002};
+    case Kernel::kRaggedRows:
+      return {5.0, 0.013};
+    case Kernel::kTeamRows:
+      return {4.54, 0.002};
+    case Kernel::kLoneRows:
+      return {3.94, 0.002};
+    case Kernel::kRowPieces:
+      return {4.94, 0.002};
+    case Kernel::kRows:
+      return {4.59, 0.004};
+    case Kernel::kRuns:  // which counts as ragged rows do
+      return {4.59, 0.013};
+    case Kernel::kColumns:
+    case Kernel::kShifted:
+      return {4.08, 0.006};
+    case Kernel::kWrapped:
+      return {4.85, 0.007};
+    case Kernel::kStrided:
+      return {5.72, 0};
+    default:
+      return {3.52, 0};
   }
-  // (The last piece's mail takes positions no longer than what was fitted for numbers.)
-  const int64_t words = collectors > 0 ? slots * cut.words_of_slot : slots;
-  const double of_thread = static_cast<double>(words) / cut.threads;
-  const double shared =
-      collectors > 0 ? kCollectors + kCollector * static_cast<double>(cut.tiles * collectors) : 0;
-  return cut.costs().mail + shared + cut.costs().mail_slots * std::max(of_thread, 2.0) +
-         kMailPiece * static_cast<double>(cut.pieces);
 }
 
-inline double meeting_in_a_launch(const Cut& cut) {
-  return kLaunch +
-         kLaunchBytes * 8 * static_cast<double>(cut.pieces * cut.tiles * cut.outputs_of_tile);
+// Of an H200, in us. benchmarks/sweep_reduce.py's times of 339 sums of fp16 and fp32 gave them and
+// the table above, and 180 others judged them.
+struct CostConstants {
+  double batch = 0.76, load_of_batch = 0.0067;  // until loads have come
+  double megabyte = 0.207;                      // of all SMs
+  double megabyte_of_sm = 3.5;                  // of one
+  double unequal_sms = 0.037;                   // some read slower: of one turn
+  double run = 14, narrow_run = 27.6;           // bytes: where blocks read so many they lose half
+  double line = 0.00082;                        // of an SM for a warp's load
+  double block = 0.062;                         // of an SM
+  double shuffle = 0.031, combine = 0.032;
+  double launch = 2.9, result = 8e-6;  // a second launch, and 8 bytes that it reads
+  double mail = 0.55, slot = 0.185;    // of a thread that reads it
+  double collectors = 1.0, collector = 0.008;
+};
+inline constexpr CostConstants kCosts{};
+
+inline constexpr int kMaxBlocksOfSm = 32;
+inline constexpr double kFewestSlots = 2;  // of a thread: fewer take as long
+
+// 8-byte words of all pieces' results for a tile.
+inline double words_of_tile(const Config& config, const Work& work, Kind kind) {
+  return static_cast<double>(accumulator_bytes(kind) / 8 * config.pieces * work.outputs_of_tile);
+}
+// Of mail, that a thread of the blocks that read it has.
+inline double slots_of_thread(const Config& config, const Work& work, Kind kind) {
+  return words_of_tile(config, work, kind) / std::max(config.collectors, 1) / config.threads;
+}
+
+inline double meeting_us(const Config& config, const Work& work, Kind kind, bool groups) {
+  if (config.pieces == config.cluster && !groups) return 0;
+  if (!config.mail) {
+    return kCosts.launch +
+           kCosts.result * static_cast<double>(config.tiles) * words_of_tile(config, work, kind);
+  }
+  const double slots = std::max(slots_of_thread(config, work, kind), kFewestSlots);
+  const double collecting =
+      config.collectors == 0
+          ? 0
+          : kCosts.collectors +
+                kCosts.collector * static_cast<double>(config.tiles * config.collectors);
+  return kCosts.mail + kCosts.slot * slots + collecting;
+}
+
+// Without the meeting. `megabytes` are those of the input and of the results.
+inline choose::Estimate estimate(const Config& config, const Work& work, double megabytes,
+                                 int sm_count, const choose::DeviceConstants& gpu) {
+  const KernelCosts kernel = costs_of(config.kernel);
+  const double sms = sm_count;
+  const auto blocks = static_cast<double>(config.tiles * config.pieces);
+  const int of_sm = std::clamp(work.resident / config.threads, 1, kMaxBlocksOfSm);
+  const double waves = std::max(blocks / (sms * of_sm), 1.0);
+  const double busiest = waves > 1 ? blocks / sms + 0.5 : std::ceil(blocks / sms);
+  const auto loads = static_cast<double>(work.loads * work.passes);
+  const auto batch = static_cast<double>(std::min<int64_t>(work.loads, work.batch));
+  const auto batches = static_cast<double>((work.loads + work.batch - 1) / work.batch);
+  const bool ends = !work.alone || config.pieces > 1;
+  const double end = ends ? kCosts.shuffle * work.shuffles + kCosts.combine * work.combines : 0;
+  const double of_block =
+      (kCosts.batch + kCosts.load_of_batch * batch) * batches * work.passes + end;
+  const auto run = static_cast<double>(work.run);
+  const double lost =
+      work.narrow ? std::sqrt(kCosts.narrow_run / run) : std::sqrt(std::sqrt(kCosts.run / run));
+  const double read = megabytes * work.unread;
+  const choose::Parts parts = {
+      .launch = kernel.start,
+      .first_bytes = of_block * std::ceil(waves),
+      .dram =
+          read * kCosts.megabyte * (1 + kCosts.unequal_sms / waves) * (1 + lost) / gpu.dram_speed,
+      .intake = read / blocks * busiest * kCosts.megabyte_of_sm / gpu.clock_speed,
+      .issue =
+          (blocks / sms * config.threads / 32 * loads * (kernel.load + kCosts.line * work.lines) +
+           kCosts.block * blocks / sms) /
+          gpu.clock_speed};
+  const auto fourth = [](double x) { return x * x * x * x; };
+  const double sum =
+      fourth(parts.first_bytes) + fourth(parts.dram) + fourth(parts.intake) + fourth(parts.issue);
+  return {.us = kernel.start + std::sqrt(std::sqrt(sum)), .parts = parts};
 }
 
 }  // namespace xgemm::cuda::reduce

@@ -30,6 +30,17 @@ std::string blocks_of(const Config& config) {
   return text;
 }
 
+JsonObject describe(const ReduceProblem& problem, const Plan& plan, const DeviceInfo& device) {
+  JsonObject json;
+  return json.add("outputs", plan.outputs)
+      .add("elements", plan.extent)
+      .add("dtype", xgemm::name_of(problem.in_dtype))
+      .add("capability", device.capability)
+      .add("sm_count", device.sm_count);
+}
+
+}  // namespace
+
 JsonObject fields_of(const Config& config) {
   JsonObject json;
   return json.add("kernel", name_of(config.kernel))
@@ -43,17 +54,6 @@ JsonObject fields_of(const Config& config) {
       .add("collectors", config.collectors)
       .add("group", config.group);
 }
-
-JsonObject describe(const ReduceProblem& problem, const Plan& plan, const DeviceInfo& device) {
-  JsonObject json;
-  return json.add("outputs", plan.outputs)
-      .add("elements", plan.extent)
-      .add("dtype", xgemm::name_of(problem.in_dtype))
-      .add("capability", device.capability)
-      .add("sm_count", device.sm_count);
-}
-
-}  // namespace
 
 std::string explain(const Plan& plan, const Config& config) {
   std::string text = "kernel: ";

@@ -10,9 +10,6 @@
 
 namespace xgemm::cuda::reduce {
 
-constexpr Status kNoSuchKernel = {cudaErrorInvalidValue, "choosing a reduction kernel"};
-constexpr const char* kWhere = "the reduction kernel";
-
 inline ElementsParams elements_params(const Params& p) {
   return {.in = p.in,
           .out = p.out,
@@ -21,16 +18,6 @@ inline ElementsParams elements_params(const Params& p) {
           .kept_out_stride = p.row_out_stride,
           .extent = static_cast<uint32_t>(p.extent),
           .outputs = static_cast<uint32_t>(p.outputs),
-          .base = p};
-}
-
-inline LoneRowsParams lone_rows_params(const Params& p) {
-  return {.in = p.in,
-          .out = p.out,
-          .row_stride = p.row_stride,
-          .row_out_stride = p.row_out_stride,
-          .l2_policy = p.l2_policy,
-          .extent = static_cast<uint32_t>(p.extent),
           .base = p};
 }
 
@@ -46,6 +33,8 @@ Status launch_frequent(Step step, const StridedParams& params, const Grid& grid)
       return launch_grid(kWhere, grid, short_rows_kernel<Op, false>, params.base);
     case Step::kRaggedRows:
       return launch_grid(kWhere, grid, short_rows_kernel<Op, true>, params.base);
+    case Step::kColumns:
+      return launch_grid(kWhere, grid, columns_kernel<Op, false>, params.base);
     case Step::kRuns:
       return launch_grid(kWhere, grid, runs_kernel<Op>, params);
     case Step::kFlat:
@@ -74,69 +63,57 @@ Status launch_small(Step step, const Params& params, const Grid& grid) {
   return launch_grid(kWhere, grid, warp_columns_kernel<Op>, elements_params(params));
 }
 
-template <typename Op, bool kSm90, bool kFewKernels>
+template <typename Op, bool kFewKernels>
 Status launch_op(Step step, const StridedParams& params, const Grid& grid) {
-  if (step == Step::kPieces) {
-    return launch_grid(kWhere, grid, pieces_kernel<Op, kSm90>, params.base);
-  }
-  if (step == Step::kRows) return launch_grid(kWhere, grid, rows_kernel<Op, kSm90>, params.base);
-  if constexpr (!kFewKernels) {
-    if (step == Step::kColumns) {
-      return launch_grid(kWhere, grid, columns_kernel<Op, kSm90, false>, params.base);
-    }
-  }
-  if constexpr (kSm90 && kSmall<Op>) {
-    if (step == Step::kRowPieces) {
-      return launch_grid(kWhere, grid, row_pieces_kernel<Op>, lone_rows_params(params.base));
-    }
-  }
-  if constexpr (!kSm90) {  // whose rows, columns and pieces alone are compiled for Hopper, too
-    if (step == Step::kTeamRows) {
+  switch (step) {
+    case Step::kPieces:
+      return launch_grid(kWhere, grid, pieces_kernel<Op>, params.base);
+    case Step::kRows:
+      return launch_grid(kWhere, grid, rows_kernel<Op>, params.base);
+    case Step::kTeamRows:
       return launch_grid(kWhere, grid, team_rows_kernel<Op>, params.base);
-    } else if (step == Step::kShifted) {
-      return launch_grid(kWhere, grid, columns_kernel<Op, false, true>, params.base);
-    } else if (step == Step::kThin) {
+    case Step::kShifted:
+      return launch_grid(kWhere, grid, columns_kernel<Op, true>, params.base);
+    case Step::kThin:
       return launch_grid(kWhere, grid, thin_columns_kernel<Op>, params.base);
-    } else if (step == Step::kStrided) {
+    case Step::kStrided:
       return launch_grid(kWhere, grid, strided_kernel < Op, kRare<Op> ? 2 : 8 >, params);
-    }
-    if constexpr (!kFewKernels) {
-      if constexpr (kSmall<Op>) {
-        if (step == Step::kLoneRows || step == Step::kShortColumns || step == Step::kWarpColumns) {
-          return launch_small<Op>(step, params.base, grid);
-        }
-      }
-      return launch_frequent<Op>(step, params, grid);
-    }
+    case Step::kLoneRows:
+    case Step::kShortColumns:
+    case Step::kWarpColumns:
+      if constexpr (!kFewKernels && kSmall<Op>) return launch_small<Op>(step, params.base, grid);
+      return kNoSuchKernel;
+    default:
+      if constexpr (!kFewKernels) return launch_frequent<Op>(step, params, grid);
+      return kNoSuchKernel;
   }
-  return kNoSuchKernel;
 }
 
 // Where elements are compared: launch_i8.
 template <typename T>
 inline constexpr bool kReadAsUnsigned = std::is_same_v<T, int8_t>;
 
-template <typename T, bool kSm90>
+template <typename T>
 Status launch_typed(Kind kind, Step step, const StridedParams& params, const Grid& grid) {
   switch (kind) {
     case Kind::kSum:
-      return launch_op<Sum<T>, kSm90, false>(step, params, grid);
+      return launch_op<Sum<T>, false>(step, params, grid);
     case Kind::kExtreme:
       if constexpr (!kReadAsUnsigned<T>) {
-        return launch_op<Extreme<T>, kSm90, false>(step, params, grid);
+        return launch_op<Extreme<T>, false>(step, params, grid);
       }
       break;
     case Kind::kProd:
-      return launch_op<Prod<T>, kSm90, !kIsFloat<T>>(step, params, grid);
+      return launch_op<Prod<T>, !kIsFloat<T>>(step, params, grid);
     case Kind::kArg:
-      if constexpr (!kReadAsUnsigned<T>) return launch_op<Arg<T>, kSm90, false>(step, params, grid);
+      if constexpr (!kReadAsUnsigned<T>) return launch_op<Arg<T>, false>(step, params, grid);
       break;
     case Kind::kSquares:
-      if constexpr (kIsFloat<T>) return launch_op<Squares<T>, kSm90, false>(step, params, grid);
+      if constexpr (kIsFloat<T>) return launch_op<Squares<T>, false>(step, params, grid);
       break;
     case Kind::kPowers:
-      if constexpr (kIsFloat<T> && !kSm90) {
-        return launch_op<Powers<T>, kSm90, true>(step, params, grid);
+      if constexpr (kIsFloat<T>) {
+        return launch_op<Powers<T>, true>(step, params, grid);
       }
       break;
   }

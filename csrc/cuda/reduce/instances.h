@@ -34,6 +34,9 @@ static_assert(step_of(Kernel::kStrided) == Step::kStrided);
 using Launcher = Status(Kind kind, Step step, const StridedParams& params, const Grid& grid);
 Launcher launch_f16, launch_bf16, launch_f32, launch_f64;
 Launcher launch_i8, launch_i16, launch_i32, launch_i64, launch_u8;
-Launcher sm90_f16, sm90_bf16, sm90_f32;  // rows, columns and pieces: what has_sm90 says
+Launcher sm90_f16, sm90_bf16, sm90_f32;  // row pieces
+
+constexpr Status kNoSuchKernel = {cudaErrorInvalidValue, "choosing a reduction kernel"};
+constexpr const char* kWhere = "the reduction kernel";
 
 }  // namespace xgemm::cuda::reduce

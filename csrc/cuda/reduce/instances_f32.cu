@@ -3,7 +3,7 @@
 namespace xgemm::cuda::reduce {
 
 Status launch_f32(Kind kind, Step step, const StridedParams& params, const Grid& grid) {
-  return launch_typed<float, false>(kind, step, params, grid);
+  return launch_typed<float>(kind, step, params, grid);
 }
 
 }  // namespace xgemm::cuda::reduce

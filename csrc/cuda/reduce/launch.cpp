@@ -120,14 +120,14 @@ void set_dims(const ReduceProblem& problem, const Plan& plan, const Config& conf
   }
 }
 
-Launcher* launcher_of(DType dtype, bool sm90) {
+Launcher* launcher_of(DType dtype) {
   switch (dtype) {
     case DType::kF16:
-      return sm90 ? sm90_f16 : launch_f16;
+      return launch_f16;
     case DType::kBF16:
-      return sm90 ? sm90_bf16 : launch_bf16;
+      return launch_bf16;
     case DType::kF32:
-      return sm90 ? sm90_f32 : launch_f32;
+      return launch_f32;
     case DType::kF64:
       return launch_f64;
     case DType::kI8:
@@ -143,6 +143,10 @@ Launcher* launcher_of(DType dtype, bool sm90) {
       return launch_u8;
   }
   return nullptr;
+}
+
+Launcher* launcher_of_clusters(DType dtype) {  // has_small
+  return dtype == DType::kF16 ? sm90_f16 : dtype == DType::kBF16 ? sm90_bf16 : sm90_f32;
 }
 
 // A launch for each part of the tiles that a grid takes.
@@ -172,14 +176,13 @@ Status launch_short_rows(const ReduceProblem& problem, const Plan& plan, const C
     const Grid grid{.blocks = dim3(static_cast<unsigned>(ceil_div(rows, rows_of_block))),
                     .threads = dim3(config.threads),
                     .stream = stream};
-    return launcher_of(problem.in_dtype, false)(kind, step_of(config.kernel), params, grid);
+    return launcher_of(problem.in_dtype)(kind, step_of(config.kernel), params, grid);
   });
 }
 
 Status launch_pieces(const ReduceProblem& problem, const Plan& plan, StridedParams& params,
-                     Kind kind, bool sm90, cudaStream_t stream) {
+                     Kind kind, cudaStream_t stream) {
   Params& p = params.base;
-  p.cluster = 1;
   p.lanes = 1;
   const uint32_t parts = p.pieces.divisor * p.runs.divisor;
   const auto one_more = [&] {  // those of a group lie apart: rather few for each thread
@@ -194,9 +197,8 @@ Status launch_pieces(const ReduceProblem& problem, const Plan& plan, StridedPara
         .blocks = dim3(static_cast<unsigned>(count)),
         .threads = dim3(threads),
         .shared_bytes = static_cast<size_t>(threads / 32 * p.lanes * accumulator_bytes(kind)),
-        .stream = stream,
-        .overlaps_previous = sm90};
-    return launcher_of(problem.in_dtype, sm90)(kind, Step::kPieces, params, grid);
+        .stream = stream};
+    return launcher_of(problem.in_dtype)(kind, Step::kPieces, params, grid);
   });
 }
 
@@ -229,7 +231,7 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
   p.partial = config.group > 1;
   p.pieces = FastDivmod(static_cast<uint32_t>(config.pieces));
   p.collectors = static_cast<uint32_t>(config.collectors), p.piece_blocks = ~0u;
-  p.cluster = config.cluster, p.lanes = config.lanes, p.vectors = config.vectors;
+  p.lanes = config.lanes, p.vectors = config.vectors;
   p.row_loads = static_cast<uint32_t>(config.row_loads);
   p.l2_policy = config.streams ? ptx::kEvictFirst : ptx::kEvictNormal;
   p.transform = transform_of(problem);
@@ -248,8 +250,6 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
   }
 
   const bool in_memory = config.pieces > config.cluster || config.group > 1;
-  // Hopper's build has clusters, and starts the second launch early.
-  const bool sm90 = config.sm90;
   const int64_t most_tiles = kMaxBlocks / (config.pieces + config.collectors);
   const Status status = in_parts(config.tiles, most_tiles, [&](int64_t begin, int64_t tiles) {
     p.first_tile = begin, p.piece_blocks = static_cast<uint32_t>(tiles * config.pieces);
@@ -262,11 +262,13 @@ Status launch(const ReduceProblem& problem, const Plan& plan, const Config& conf
         .shared_bytes = static_cast<size_t>(shared_bytes(config, kind, problem.in_dtype)),
         .stream = stream,
         .cluster = dim3(config.cluster)};
-    return launcher_of(problem.in_dtype, sm90)(kind, step_of(config.kernel), params, grid);
+    Launcher* run = config.kernel == Kernel::kRowPieces ? launcher_of_clusters(problem.in_dtype)
+                                                        : launcher_of(problem.in_dtype);
+    return run(kind, step_of(config.kernel), params, grid);
   });
   if (!status.ok() || !in_memory || config.mail) return status;
   p.outputs = plan.outputs, p.runs = FastDivmod(static_cast<uint32_t>(config.group));
-  return launch_pieces(problem, plan, params, kind, sm90 && config.tiles <= most_tiles, stream);
+  return launch_pieces(problem, plan, params, kind, stream);
 }
 
 }  // namespace xgemm::cuda::reduce

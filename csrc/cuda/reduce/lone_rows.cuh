@@ -57,6 +57,16 @@ class RowLoads {
   uint32_t skip_, first_, end_, edge_, edges_;
 };
 
+inline LoneRowsParams lone_rows_params(const Params& p) {
+  return {.in = p.in,
+          .out = p.out,
+          .row_stride = p.row_stride,
+          .row_out_stride = p.row_out_stride,
+          .l2_policy = p.l2_policy,
+          .extent = static_cast<uint32_t>(p.extent),
+          .base = p};
+}
+
 // A row by a block.
 template <typename Op>
 __global__ void __launch_bounds__(kMaxRowWarps * 32, 2)

@@ -171,7 +171,7 @@ struct Powers : Additive<T, double> {
   __device__ static T finish_lane(double lane, const Params& p) { return finish(lane, p); }
 };
 
-// Not worth many registers, nor a build for Hopper (has_sm90).
+// Not worth many registers.
 template <typename Op>
 inline constexpr bool kRare = false;
 template <typename T>

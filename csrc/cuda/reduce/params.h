@@ -29,7 +29,6 @@ struct Params {
   int64_t extent;      // elements reduced into one output
   uint64_t l2_policy;  // of the loads of `in`
   FastDivmod pieces;   // of each tile: they are adjacent blocks
-  uint32_t cluster;
   int64_t row_stride;  // kept[0].in_stride
 
   void* out;

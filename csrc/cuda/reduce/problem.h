@@ -33,6 +33,10 @@ enum class Kernel : int8_t {
   kCopy,          // one element for each output, which is the result, or whose position is 0
 };
 
+// Whose tiles may have blocks beside them that collect their mail.
+constexpr bool collects(Kernel kernel) {
+  return kernel == Kernel::kColumns || kernel == Kernel::kShifted || kernel == Kernel::kWrapped;
+}
 // Element by element, so that neither alignment nor the strides of columns matter.
 constexpr bool of_elements(Kernel kernel) {
   return kernel == Kernel::kThin || kernel == Kernel::kShortColumns ||
@@ -51,11 +55,10 @@ struct Config {
   int64_t tiles = 0;      // of outputs: one for each block, or for each of its pieces
   int64_t row_loads = 0;  // short rows, runs: 16-byte loads that cover any; wrapped: of a period
   int64_t pieces = 1;     // of the reduced extent
-  int cluster = 1;        // pieces that meet in a cluster: all, or 1 where they meet in memory
+  int cluster = 1;        // row pieces: all, which meet in a cluster
   bool mail = false;      // they meet there in the same launch, and not in a second one
   int collectors = 0;   // mail: blocks more that share a tile's outputs; 0: its last piece has them
   bool streams = true;  // L2 drops what was read first, and keeps what else it holds
-  bool sm90 = false;    // of the build for Hopper
   bool one_shift = false;  // shifted columns: see has_one_shift
   int group = 1;  // adjacent columns that are one output, which a second launch brings together
   int64_t workspace_bytes = 0;
@@ -80,12 +83,6 @@ constexpr bool is_ordered(Kind kind) { return kind == Kind::kExtreme || kind == 
 constexpr bool few_kernels(Kind kind, DType dtype) {
   return kind == Kind::kPowers || (kind == Kind::kProd && !is_floating(dtype));
 }
-// Compiled for Hopper alone, too: with clusters, and a second launch that is under way early.
-constexpr bool has_sm90(Kind kind, DType dtype) {
-  return kind != Kind::kPowers &&
-         (dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32);
-}
-
 // Whether an Op's Lane (ops.cuh) is a 32-bit number.
 constexpr bool four_byte_lanes(Kind kind, DType dtype) {
   if (kind == Kind::kSquares) return dtype == DType::kF16;
@@ -95,7 +92,8 @@ constexpr bool four_byte_lanes(Kind kind, DType dtype) {
 // Lone rows, row pieces, short columns and warp columns are compiled for these only: of others few
 // are small.
 constexpr bool has_small(Kind kind, DType dtype) {
-  return four_byte_lanes(kind, dtype) && has_sm90(kind, dtype);
+  return four_byte_lanes(kind, dtype) &&
+         (dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32);
 }
 
 // Of larger elements a thread for each column is faster.
@@ -112,7 +110,14 @@ constexpr int in_flight(Kernel kernel, Kind kind, DType dtype) {
 // once: of more, what neighbours store lies too far apart.
 constexpr bool stores_lanes(int64_t result_bytes) { return result_bytes <= 64; }
 
+// Products of bf16 in tiles of columns end in the ways that take the fewest registers: with 86 for
+// 80 one block less fits an SM.
+constexpr bool is_tight(Kind kind, DType dtype) {
+  return kind == Kind::kProd && dtype == DType::kBF16;
+}
+
 constexpr int kMaxShortColumnRows = 8, kWarpColumnsThreads = 512;
+constexpr int kMaxThreadsOfElements = 256;            // of a block of flat, thin and short columns
 constexpr int kLoneRowLoads = 4, kRowPieceLoads = 8;  // of a thread
 constexpr int kMaxRowWarps = 16;                      // of a block that has a row
 constexpr int kMaxCluster = 8;                        // what every GPU with clusters has
@@ -125,10 +130,6 @@ constexpr int64_t rows_of_warp(const Config& config, int batch) {
 // In shared memory a thread's accumulators lie this many apart: an odd number, so that neighbours
 // use other banks.
 constexpr int accumulator_pitch(int of_thread) { return of_thread == 1 ? 1 : of_thread + 1; }
-// A cluster's meeting over so many outputs: a barrier, and 16 bytes for each output and block.
-constexpr int cluster_bytes(int cluster, int columns) {
-  return cluster > 1 ? 16 + 16 * ((columns + cluster - 1) / cluster) * cluster : 0;
-}
 constexpr int64_t accumulator_bytes(Kind kind) { return kind == Kind::kArg ? 16 : 8; }
 // Outputs that a thread has when its block's accumulators meet.
 constexpr int outputs_of_thread(Kernel kernel, DType dtype) {
@@ -139,9 +140,8 @@ constexpr int64_t shared_bytes(const Config& config, Kind kind, DType dtype) {
   if (config.kernel == Kernel::kRowPieces) return 16 + 8 * kMaxCluster * kMaxRowWarps;
   const int of_thread = outputs_of_thread(config.kernel, dtype);
   const int span = config.lanes < 32 && !config.one_shift ? 32 : config.lanes;
-  const int64_t meeting = cluster_bytes(config.cluster, config.lanes * of_thread) +
-                          accumulator_bytes(kind) * (config.threads / span) * config.lanes *
-                              accumulator_pitch(of_thread);
+  const int64_t meeting = accumulator_bytes(kind) * (config.threads / span) * config.lanes *
+                          accumulator_pitch(of_thread);
   if (config.kernel != Kernel::kWrapped) return meeting;
   const int64_t before = accumulator_bytes(kind) * config.threads *
                          accumulator_pitch(static_cast<int>(16 / element_size(dtype)));

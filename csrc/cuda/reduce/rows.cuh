@@ -107,16 +107,11 @@ __device__ inline typename Op::Acc meet_warps(typename Op::Acc acc) {
   return acc;
 }
 
-template <typename Op, bool kSm90>
+template <typename Op>
 __global__ void __launch_bounds__(kMaxRowWarps * 32, kRare<Op> ? 1 : 2)
     rows_kernel(const __grid_constant__ Params p) {
   uint32_t tile = blockIdx.x, piece = 0;
-  if (p.pieces.divisor > 1) {
-    tile = p.pieces.divide(blockIdx.x, &piece);
-    start_block<Op, kSm90>(p, {tile, piece}, 1);
-  } else if constexpr (kSm90) {
-    ptx::griddep_launch_dependents();
-  }
+  if (p.pieces.divisor > 1) tile = p.pieces.divide(blockIdx.x, &piece);
   Offsets offsets = {tile * p.row_stride, tile * p.row_out_stride};
   if (p.kept_count > 1 || p.first_tile > 0) [[unlikely]] {
     offsets = kept_offsets(p.kept, p.kept_count, p.first_tile + tile);
@@ -125,7 +120,7 @@ __global__ void __launch_bounds__(kMaxRowWarps * 32, kRare<Op> ? 1 : 2)
                                  true, threadIdx.x, blockDim.x, piece, p.pieces.divisor);
   if (p.pieces.divisor > 1) {
     typename Op::Acc acc[1] = {Op::widen(lane, 0)};
-    finish_block<Op, 1, kSm90, false>(p, piece, acc, 1, {}, [&](int) { return offsets.out; });
+    finish_block<Op, 1, false>(p, piece, acc, 1, {}, [&](int) { return offsets.out; });
     return;
   }
   const auto acc = meet_warps<Op>(Op::widen(meet_lanes<Op>(lane, 32), 0));
@@ -187,7 +182,7 @@ __global__ void __launch_bounds__(kMaxRowWarps * 32, sizeof(typename Op::Acc) <=
   }
   const Lane lane = fold_tree<kChains>(lanes, [](Lane a, Lane b) { return Op::meet(a, b); });
   typename Op::Acc acc[1] = {Op::widen(lane, 0)};
-  finish_block<Op, 1, false, false>(p, place.piece, acc, 1, {}, [&](int) { return offsets.out; });
+  finish_block<Op, 1, false>(p, place.piece, acc, 1, {}, [&](int) { return offsets.out; });
 }
 
 // A row by a team of `lanes` lanes of a warp, which are at least two vectors' elements.

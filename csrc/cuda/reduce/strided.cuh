@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(512, kStridedCtas<typename Op::Element>)
     }
   }
   typename Op::Acc acc[1] = {Op::widen(best, begin)};
-  finish_block<Op, 1, false, false>(p.base, place.piece, acc, lanes, {}, [&](int i) {
+  finish_block<Op, 1, false>(p.base, place.piece, acc, lanes, {}, [&](int i) {
     const int64_t at = first_output + i;
     return at < p.base.outputs ? kept_offsets(p.kept, p.kept_count, at).out : int64_t{-1};
   });

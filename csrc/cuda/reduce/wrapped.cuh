@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(512, sizeof(typename Op::Lane) == 4 ? 2 : 1)
     }
   }
   typename Op::Acc acc[1] = {meet_periods<Op>(p, period, periods, head, lanes)};
-  finish_block<Op, 1, false, false>(p, place.piece, acc, p.lanes, {}, output_of);
+  finish_block<Op, 1, false>(p, place.piece, acc, p.lanes, {}, output_of);
 }
 
 }  // namespace xgemm::cuda::reduce
