@@ -38,7 +38,7 @@ from sweep.tune import constants, tune_file, with_constants
 
 FLUSH_BYTES = 256 << 20  # more than any L2
 # Of a configuration, before those that take NEAR times the best one's time and more are left alone.
-FIRST_REPEATS, NEAR = 2, 1.25
+FIRST_REPEATS, NEAR = 3, 1.25
 MOST_FLOPS = 2e12
 MOST_BYTES = 8e9
 ROUNDING = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24}
