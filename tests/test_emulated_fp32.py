@@ -199,8 +199,8 @@ def test_the_fp64_tensor_cores_round_once(copies: bool) -> None:
 
 
 WGMMA_TILES = {
-    "tf32x3": ((256, 128, 1), (128, 192, 1), (128, 128, 1), (128, 64, 1)),
-    "tf32": ((128, 256, 1), (128, 256, 2), (128, 192, 1), (128, 128, 1), (128, 64, 1)),
+    "tf32x3": ((256, 128), (128, 192), (128, 128)),
+    "tf32": ((128, 256), (128, 192), (128, 128), (128, 64)),
 }
 
 
@@ -210,13 +210,13 @@ WGMMA_TILES = {
 def test_tiles_of_wgmma(precision: str, swapped: bool, layout: str) -> None:
     """Whole tiles and ends; several tiles a CTA, with fewer k tiles than the boxes that are stored
     under them, and more; D whose rows are aligned to 16 bytes, 8, and 4."""
-    for index, (x, y, cluster) in enumerate(WGMMA_TILES[precision]):
+    for index, (x, y) in enumerate(WGMMA_TILES[precision]):
         m, n, k = 260 + 40 * (index % 2), (260, 262, 271)[index % 3], (132, 228, 36)[index % 3]
         if layout == "nn" or (layout, swapped) == ("tn", True):
             n = 260  # B is not copied
         config = Config(
             "tf32_swapped" if swapped else "tf32", y if swapped else x, x if swapped else y,
-            stages=3, cluster=cluster, ctas=2 * cluster, splits=1 + index % 2,
+            stages=3, ctas=2, splits=1 + index % 2,
             copy_a=swapped and layout[0] == "t", copy_b=not swapped and layout[1] == "n",
             workspace_bytes=4 * (2 * (m + 3) * (n + 3) + (m + n) * (k + 64)) + 512,
         )  # fmt: skip

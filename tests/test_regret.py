@@ -2,8 +2,7 @@
 
 The files of tests/data hold the times of random products on an H200, each in many candidates, and
 where they are from (`sweep_mul.py run` and `compact`). A choice that was not swept has no time.
-The constants were fitted to other products, but those of dense_few and dense_fp32_few were among
-them.
+The constants were fitted to other products, but those of dense_few were among them.
 """
 
 from __future__ import annotations
@@ -35,11 +34,15 @@ BOUNDS = {
     ("mixed", 64, 255): (0.06, 0.18),
     ("mixed", 256, 5000): (0.05, 0.16),
     ("large", 1024, 12000): (0.025, 0.09),
-    ("fp32_few", 1, 4): (0.035, 0.18),
+    ("fp32_few", 1, 4): (0.03, 0.13),
+    ("fp32_mixed", 8, 127): (0.03, 0.13),
+    ("fp32_mixed", 128, 6000): (0.03, 0.13),
 }
 
 
-@pytest.fixture(scope="module", params=["layers", "few", "mixed", "large", "fp32_few"])
+@pytest.fixture(
+    scope="module", params=["layers", "few", "mixed", "large", "fp32_few", "fp32_mixed"]
+)
 def recorded(request: pytest.FixtureRequest) -> Iterator[tuple[dict[str, Any], list[Any]]]:
     with reading() as read:
         yield read(request.param)
@@ -74,6 +77,7 @@ def chosen_key(cpp: ModuleType, shape: Any) -> str:
     problem = cpp.GemmProblem(
         m=shape.m, n=shape.n, k=shape.k,
         dtype="float32" if shape.precision else "bfloat16" if shape.bf16 else "float16",
+        precision=shape.precision or "ieee",
         a=BASE, a_strides=(a_row, a_col), b=BASE, b_strides=(b_row, b_col),
         d=BASE, d_strides=(shape.n, 1),
     )  # fmt: skip

@@ -149,7 +149,6 @@ gemm::Choice choice_of(const xgemm::GemmProblem& given, const gemm::Fields& f) {
     choice.config =
         gemm::tf32::Config{{swapped ? f.block_n : f.block_m, swapped ? f.block_m : f.block_n},
                            swapped,
-                           f.cluster,
                            f.splits,
                            f.ctas};
   } else if (kernel == "tf32_sm80") {

@@ -102,7 +102,6 @@ struct ToFields {
             .block_m = c.swapped ? c.tile.y : c.tile.x,
             .block_n = c.swapped ? c.tile.x : c.tile.y,
             .stages = tf32::stages(problem.precision == Precision::kTf32x3, c.tile),
-            .cluster = c.cluster,
             .splits = c.splits,
             .ctas = c.ctas};
   }

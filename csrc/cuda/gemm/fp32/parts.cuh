@@ -9,13 +9,6 @@ namespace xgemm::cuda::gemm::fp32 {
 
 inline constexpr int kPartsThreads = 256;
 
-// A thread waits for memory once for eight parts. Where there are more, and not so many columns
-// that others would fill in, groups of threads share the parts.
-inline bool shares_parts(int parts, int64_t quads) {
-  constexpr int64_t kMaxQuads = 32 * 1024;
-  return parts > 8 && quads <= kMaxQuads;
-}
-
 // Four columns of a row, summed by as many threads as there are groups.
 template <int kGroups>
 struct PartsOfQuad {

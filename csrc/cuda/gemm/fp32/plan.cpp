@@ -1,6 +1,7 @@
 #include "cuda/gemm/fp32/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "common/math.h"
@@ -87,9 +88,12 @@ Params make_tile_params(const GemmProblem& problem, int block_m, int block_n) {
 
 GemvCut gemv_cut(const Params& p, int columns, int64_t k_per_split, int64_t splits) {
   const int64_t depth = std::min(k_per_split, p.k);
-  const auto cut = [&](int64_t groups, int64_t parts, int64_t step_k, int steps_of_pass) {
-    const int64_t steps = ceil_div(depth, parts * step_k);
-    return GemvCut{static_cast<int>(groups * parts), static_cast<double>(steps) / steps_of_pass};
+  // A pass has so many steps of `step_k`, twice as many where loads are of 16 bytes.
+  const auto cut = [&](int64_t groups, int64_t parts, int64_t step_k, int steps_of_pass,
+                       bool vectors) {
+    const auto steps = static_cast<double>(ceil_div(depth, parts * step_k));
+    return GemvCut{static_cast<int>(groups * parts), static_cast<int>(parts),
+                   steps / (vectors ? 2 * steps_of_pass : steps_of_pass), vectors};
   };
   if (p.b.access == Access::kAlongK) {
     constexpr int64_t kStepOfK = 128, kWarps = 8;
@@ -97,14 +101,14 @@ GemvCut gemv_cut(const Params& p, int columns, int64_t k_per_split, int64_t spli
         p.b.vectors && p.a.vectors && p.a.access == Access::kAlongK && p.k % 4 == 0;
     const int64_t groups = columns / 4;  // of a warp's columns
     const int64_t parts = std::clamp<int64_t>(ceil_div(depth, kStepOfK), 1, kWarps / groups);
-    return cut(groups, parts, kStepOfK, vectors ? 2 : 1);
+    return cut(groups, parts, kStepOfK, 1, vectors);
   }
   constexpr int64_t kManyCtas = 264, kMinSteps = 2, kLongDepth = 1024;
   const int64_t ctas = ceil_div<int64_t>(p.n, columns) * p.batches * splits;
   const int64_t most = ctas <= kManyCtas ? kMaxGemvWarps : depth >= kLongDepth ? 8 : 4;
   const int64_t rows = kMaxGemvColumns / columns;  // of k that a warp takes at a time
   const int64_t parts = std::clamp<int64_t>(ceil_div(depth, rows * kMinSteps), 1, most);
-  return cut(1, parts, rows, p.b.vectors && p.n % 4 == 0 ? 8 : 4);
+  return cut(1, parts, rows, 4, p.b.vectors && p.n % 4 == 0);
 }
 
 bool place_copies(const GemmProblem& problem, align::Copies* copies) {
@@ -139,6 +143,14 @@ void set_splits(Params* params, int splits, void* workspace) {
   params->partials = static_cast<float*>(workspace);
   // Partial sums are stored as they are; what is done to D follows their sum.
   if (splits > 1) params->plain = false, params->store_scale = 1.0f;
+}
+
+double reduce_us(int64_t splits, int64_t bytes, const choose::DeviceConstants& gpu) {
+  constexpr double kLaunchUs = 4.1, kBytesPerUs = 2.1e6;  // written and read again
+  if (splits == 1) return 0;
+  const auto waits = static_cast<double>(waits_for_parts(splits, bytes / (16 * splits)));
+  return kLaunchUs + std::hypot(kPartsWaitUs * waits,
+                                static_cast<double>(bytes) / (kBytesPerUs * gpu.dram_speed));
 }
 
 }  // namespace xgemm::cuda::gemm::fp32

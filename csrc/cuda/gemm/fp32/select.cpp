@@ -34,8 +34,6 @@ constexpr int fmas_per_cycle(int capability) { return capability == 80 ? 64 : 12
 constexpr double kReadBytesPerUs = 4.0e6;
 constexpr double kWaveUs = 2.0;  // filling the pipeline, the epilogue
 constexpr double kLaunchUs = 5.0;
-constexpr double kReduceUs = 8.0;  // the second launch of split-K, and the first one's end
-constexpr double kReduceBytesPerUs = 4.0e6;
 constexpr double kCopyUs = 3.0, kCopyBytesPerUs = 3.0e6;
 constexpr int64_t kMaxSplits = 64, kMinKPerSplit = 64;  // unless K takes more (kMaxKPerSplit)
 constexpr int64_t kMaxWorkspace = int64_t{1} << 28;
@@ -150,18 +148,12 @@ Estimate Model::estimate(const Candidate& c, double) const {
   const double waves_us =
       kWaveUs * static_cast<double>(ceil_div<int64_t>(per_sm, tile.ctas_per_sm));
   const double fmas_us = fmas / fmas_per_us, dram_us = bytes / (kReadBytesPerUs * gpu.dram_speed);
-  double us = c.copies->us + kLaunchUs + waves_us, reduce_us = 0;
-  us += std::max(fmas_us, dram_us);
-  if (splits > 1) {
-    reduce_us =
-        kReduceUs + 2.0 * static_cast<double>(workspace) / (kReduceBytesPerUs * gpu.dram_speed);
-    us += reduce_us;
-  }
-  return {.us = us,
+  const double splits_us = reduce_us(splits, workspace, gpu);
+  return {.us = c.copies->us + kLaunchUs + waves_us + std::max(fmas_us, dram_us) + splits_us,
           .parts = {.launch = kLaunchUs,
                     .dram = dram_us,
                     .mma = fmas_us,
-                    .exchange = reduce_us,
+                    .exchange = splits_us,
                     .epilogue = waves_us,
                     .copies = c.copies->us}};
 }

@@ -14,17 +14,17 @@ namespace {
 
 using choose::Estimate;
 
-// A roofline, in microseconds of an H200, cold L2, fitted to half of 1,062 random products of one
-// to four rows or columns (docs/measurements/fp32.md, "The choice").
-constexpr double kLaunchUs = 4.543, kMemoryBytesPerUs = 4.82e6;
+// A roofline, in microseconds of an H200, cold L2, fitted to half of 625 random products of one to
+// four rows or columns (docs/measurements/fp32.md, "The choice").
+constexpr double kLaunchUs = 3.066, kMemoryBytesPerUs = 4.331e6;
 // What a run of B's contiguous elements costs memory more than its own bytes; and where it does not
 // begin with a line.
-constexpr double kRunBytes = 31.33, kSplitLineBytes = 24.74;
-// Of a pass of a CTA's warps, from their loads to their products; for each row of A; to start a CTA
-// and to end it.
-constexpr double kPassUs = 0.4609, kRowUs = 0.04498, kCtaUs = 1.421;
-// Of the sums of splits of K: over a cluster, or through memory by a second launch.
-constexpr double kClusterUs = 0.4731, kSecondLaunchUs = 2.547;
+constexpr double kRunBytes = 0.958, kSplitLineBytes = 67.16;
+// Of a pass of a CTA's warps, from their loads, of 16 bytes or of 4, to their products; for each
+// row of A; to start a CTA and to end it; and to sum what each part of its warps has.
+constexpr double kVectorPassUs = 0.923, kPassUs = 0.644, kRowUs = 0.063, kCtaUs = 2.131;
+constexpr double kPartUs = 0.047, kStartsUs = 0.91e-3;  // the last: between two CTAs of a grid
+constexpr double kClusterUs = 1.198;                    // of the sums of a cluster's splits of K
 // Of the SMs, those that clusters of more than two find room on: GPCs are not multiples of four.
 constexpr double kClusterSmShare = 0.8832;
 
@@ -48,7 +48,8 @@ class Model {
 
   Model(const Params& p, const DeviceInfo& device) : p_(p), device_(device) {}
 
-  // Every compiled number of columns, by every power of two of splits that leaves each some k.
+  // Every compiled number of columns, by every power of two of splits that leaves each some k:
+  // those of a cluster, as far as there are clusters of so many.
   template <typename Search>
   void candidates(Search& search) const {
     const int64_t least = least_splits(p_.k);
@@ -61,10 +62,8 @@ class Model {
     };
     for (const int block_n : along_k() ? std::span<const int>(kGemvColumnsAlongK) : kGemvColumns) {
       for (int64_t splits = least; splits <= std::max(least, kMaxSplits); splits *= 2) {
-        consider({block_n, 1, splits});
-      }
-      for (int cluster = 2; clusters && cluster <= kMaxCluster; cluster *= 2) {
-        consider({block_n, cluster, cluster});
+        const bool clustered = clusters && splits <= kMaxCluster;
+        consider({block_n, clustered ? static_cast<int>(splits) : 1, splits});
       }
     }
   }
@@ -115,15 +114,18 @@ Estimate Model::estimate(const Candidate& c, double) const {
 
   const GemvCut cut = gemv_cut(p_, c.block_n, k_per_split, splits);
   const double waves = std::ceil(static_cast<double>(ctas_of(c)) / slots_of(c, cut.warps));
-  const double pass_us = kPassUs + kRowUs * block_m();
-  const double issue_us = waves * (kCtaUs + cut.passes * pass_us) / gpu.clock_speed;
-  const double splits_us =
-      c.splits == 1   ? 0
-      : c.cluster > 1 ? kClusterUs
-                      : kSecondLaunchUs + 2.0 * static_cast<double>(workspace) / bytes_per_us;
-  return {
-      .us = kLaunchUs + std::hypot(dram_us, issue_us) + splits_us,
-      .parts = {.launch = kLaunchUs, .dram = dram_us, .issue = issue_us, .exchange = splits_us}};
+  const double pass_us = (cut.vectors ? kVectorPassUs : kPassUs) + kRowUs * block_m();
+  const double starts_us = static_cast<double>(ctas_of(c)) * kStartsUs / gpu.clock_speed;
+  const double cta_us = kCtaUs + kPartUs * cut.parts + cut.passes * pass_us;
+  const double issue_us = waves * cta_us / gpu.clock_speed;
+  const double splits_us = c.splits == 1   ? 0
+                           : c.cluster > 1 ? kClusterUs
+                                           : reduce_us(splits, workspace, gpu);
+  return {.us = kLaunchUs + starts_us + std::hypot(dram_us, issue_us) + splits_us,
+          .parts = {.launch = kLaunchUs + starts_us,
+                    .dram = dram_us,
+                    .issue = issue_us,
+                    .exchange = splits_us}};
 }
 
 }  // namespace

@@ -38,7 +38,6 @@ bool fits(const GemmProblem& problem);
 struct Config {
   TileShape tile;
   bool swapped;  // X is B, else A
-  int cluster;   // CTAs that share Y
   int splits;    // of K
   int ctas;      // of the grid
 };

@@ -1,6 +1,7 @@
 #include "cuda/gemm/tf32/select.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "common/math.h"
@@ -17,39 +18,30 @@ using choose::Estimate;
 using choose::Listing;
 using choose::Scored;
 
-// A tile, the CTAs of a cluster, and the share of the tensor cores' rate that its mainloop
-// reaches.
+// A tile, and the share of the tensor cores' rate that its mainloop reaches.
 struct Tile {
   TileShape shape;
-  int cluster;
   double efficiency;
 };
-#define XGEMM_TILE(X, Y, CLUSTER, PERCENT) Tile{{X, Y}, CLUSTER, 0.01 * PERCENT},
+#define XGEMM_TILE(X, Y, PERCENT) Tile{{X, Y}, 0.01 * PERCENT},
 constexpr Tile kTilesOfThree[] = {XGEMM_TF32X3_TILES(XGEMM_TILE)};
 constexpr Tile kTilesOfOne[] = {XGEMM_TF32_TILES(XGEMM_TILE)};
 #undef XGEMM_TILE
 
-// A fit of an H200's times of 198 shapes, 4,324 tiles and splits of them, of which kLinesPerCycle
-// was moved for large unaligned shapes: over these the choice takes about 2.3 % (one product)
-// longer than the best; with three products, 0.2 % before that.
-constexpr double kLaunchUs = 3.1, kStartUs = 1.1;
+// A fit of an H200's times of half of 3,840 random products (docs/measurements/fp32.md, "The
+// choice").
+constexpr double kLaunchUs = 4.966;     // until the first tile has come
 constexpr double kFmasPerCycle = 1024;  // of TF32, one SM
-constexpr double kTileUs = 1.1;         // filling the pipeline
-constexpr double kElementUs = 9.4e-5;   // the epilogue, for each element of a tile
-constexpr double kWrongWayUs = 1.7;     // more, where D is contiguous along Y
-// The epilogue for each element of a D that is not aligned, contiguous along X and along Y: these
-// are stored one by one. (Fitted to 1,254 products of which the choice was another without it.)
-constexpr double kLooseElementUs = 2.4e-4, kLooseWrongWayUs = 4.5e-4;
-constexpr double kReadBytesPerUs = 2.2e6;
-constexpr double kOverlapLost = 0.14;  // of the shorter of products and reads
-// L2 gives an SM so many lines of 128 bytes a cycle; an operand whose contiguous runs do not all
-// begin with a line takes two for each of a box's rows (3617x2784x4204 takes 280 us by clusters,
-// which share operands, and 355 by the same tile without).
-constexpr double kLinesPerCycle = 0.6;
-constexpr double kSectorsLines = 1.5;  // for runs that begin with a sector of 32 bytes
-constexpr double kReduceUs = 3.5;      // the second launch of split-K
-constexpr double kReduceBytesPerUs = 3.5e6;
-constexpr double kCopyUs = 4.3, kCopyBytesPerUs = 3.8e6;
+constexpr double kTileUs = 0.732;       // of a tile, between mainloop and epilogue
+constexpr double kCodeUs = 0.845;       // the epilogue's instructions, for 128 columns of a tile
+constexpr double kMemoryBytesPerUs = 5.961e6, kL2BytesPerUs = 13.64e6;  // of all SMs
+// What runs of 128 bytes that do not begin with a sector of 32 bytes cost L2 more.
+constexpr double kSectorShare = 0.871;
+// The epilogue, for each element: four along Y at a time, two along X; one by one along X, where
+// eight lanes have a sector; the same where D is not aligned; one by one along Y.
+constexpr double kQuadUs = 0.386e-4, kPairUs = 0.976e-4, kAlongXUs = 0.528e-4;
+constexpr double kLooseAlongXUs = 1.366e-4, kLooseAlongYUs = 2.468e-4;
+constexpr double kCopyUs = 3.654, kCopyBytesPerUs = 3.408e6;
 constexpr int64_t kMinKTilesPerSplit = 4, kMaxSplits = 32;
 constexpr int64_t kMaxWorkspace = int64_t{1} << 28;
 constexpr int64_t kMaxUnits = INT32_MAX - (1 << 16);  // a CTA counts them in 32 bits
@@ -87,16 +79,14 @@ struct Cut {
   int64_t partials;                  // bytes
 };
 
-// Lines of L2 for 32 k of a row, or 32 rows of a k.
-double lines(const Matrix& matrix, bool copied) {
+// L2's traffic over the bytes of an operand.
+double sectors(const Matrix& matrix, bool copied) {
   const int64_t stride = matrix.fits_along_k() ? matrix.row_stride : matrix.k_stride;
-  if (copied || stride % 32 == 0) return 1;
-  return stride % 8 == 0 ? kSectorsLines : 2;
+  return copied || stride % 8 == 0 ? 1 : 1 + kSectorShare;
 }
 
-// Of a cluster's CTAs together.
 int64_t tiles_of(const GemmProblem& p, const Tile& tile, bool swapped) {
-  return ceil_div<int64_t>(swapped ? p.n : p.m, tile.shape.x * tile.cluster) *
+  return ceil_div<int64_t>(swapped ? p.n : p.m, tile.shape.x) *
          ceil_div<int64_t>(swapped ? p.m : p.n, tile.shape.y) * batches_of(p);
 }
 
@@ -105,11 +95,24 @@ bool d_along_n(const GemmProblem& p) {
   return std::abs(p.d_col_stride) <= std::abs(p.d_row_stride);
 }
 
-// Whether all of what is contiguous begins with a multiple of 16 bytes.
-bool d_is_aligned(const GemmProblem& p) {
+// Whether all of what is contiguous begins with a multiple of so many elements.
+bool d_is_aligned(const GemmProblem& p, int64_t elements) {
   const int64_t step = d_along_n(p) ? p.d_row_stride : p.d_col_stride;
   const int64_t batch_step = p.batch_dims > 0 ? p.batch[0].d : 0;
-  return (step | batch_step) % 4 == 0 && reinterpret_cast<uintptr_t>(p.d) % 16 == 0;
+  const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.d) / sizeof(float));
+  return (step | batch_step | address) % elements == 0;
+}
+
+// Of an element of a tile that is whole, and of one that is not: those are stored one by one.
+struct Stores {
+  double whole, ragged;
+};
+Stores stores_of(const GemmProblem& p, const Side& side, bool split) {
+  const bool quads = split || d_is_aligned(p, 4), pairs = split || d_is_aligned(p, 2);
+  if (d_along_n(p) != side.swapped) return {quads ? kQuadUs : kLooseAlongYUs, kLooseAlongYUs};
+  const double single = quads ? kAlongXUs : kLooseAlongXUs;
+  const bool along_rows = !side.x_copied && !side.x.fits_along_k();
+  return along_rows && pairs ? Stores{kPairUs, kAlongXUs} : Stores{single, single};
 }
 
 // Nothing where there are too many parts, or too large ones.
@@ -120,7 +123,7 @@ std::optional<Cut> cut_of(const GemmProblem& p, const Candidate& c) {
   const int64_t units = tiles_of(p, *c.tile, c.side->swapped) * splits;
   const int64_t partials =
       splits > 1 ? 4 * splits * batches * round_up<int64_t>(p.m, 4) * round_up<int64_t>(p.n, 4) : 0;
-  if (partials > kMaxWorkspace || units > kMaxUnits / c.tile->cluster) return std::nullopt;
+  if (partials > kMaxWorkspace || units > kMaxUnits) return std::nullopt;
   return Cut{per_split, splits, units, partials};
 }
 
@@ -149,14 +152,11 @@ class Model {
   Estimate estimate(const Candidate& c, double) const;
 
   Choice choice(const Candidate& c) const {
-    const int cluster = c.tile->cluster;
     const Cut cut = *cut_of(p_, c);
-    const int64_t most = sm_count_ / cluster;
     return {.config = Config{.tile = c.tile->shape,
                              .swapped = c.side->swapped,
-                             .cluster = cluster,
                              .splits = static_cast<int>(cut.splits),
-                             .ctas = static_cast<int>(std::min(cut.units, most)) * cluster},
+                             .ctas = static_cast<int>(std::min<int64_t>(cut.units, sm_count_))},
             .copies = c.side->copies,
             .workspace_bytes = cut.partials + c.side->copies.bytes,
             .reason = "TF32 tensor cores are estimated to be faster than FP32 cores"};
@@ -165,14 +165,12 @@ class Model {
  private:
   template <typename Search>
   void of_tile(const Tile& tile, const Side& side, Search& search) const {
-    if (tile.cluster > sm_count_) return;
     const int64_t k_tiles = ceil_div<int64_t>(p_.k, kBlockK);
     const int64_t most = std::clamp<int64_t>(k_tiles / kMinKTilesPerSplit, 1, kMaxSplits);
     const int64_t tiles = tiles_of(p_, tile, side.swapped);
     search.consider({&tile, &side, 1});
     for (const int waves : {1, 2}) {  // K in as many parts as fill the SMs so often
-      const int64_t parts =
-          std::min<int64_t>(int64_t{sm_count_ / tile.cluster} * waves / tiles, most);
+      const int64_t parts = std::min<int64_t>(int64_t{sm_count_} * waves / tiles, most);
       if (parts > 1) search.consider({&tile, &side, parts});
     }
   }
@@ -187,38 +185,41 @@ Estimate Model::estimate(const Candidate& c, double) const {
   const auto cut = cut_of(p_, c);
   if (!cut) return {};
   const Side& side = *c.side;
-  const TileShape shape = c.tile->shape;
-  const int cluster = c.tile->cluster;
-  const double products = p_.precision == Precision::kTf32x3 ? 3 : 1;
-  const double fma_cycles =
-      products * kBlockK * shape.x * shape.y / (kFmasPerCycle * c.tile->efficiency);
-  const double line_cycles =
-      (shape.x * lines(side.x, side.x_copied) + shape.y * lines(side.y, side.y_copied) / cluster) /
-      kLinesPerCycle;
-  const auto k_tiles = static_cast<double>(cut->per_split);
-  const double k_us = k_tiles * std::max(fma_cycles, line_cycles) / gpu_.mma_cycles_per_us;
-  // Eight lanes of a store have rows of X, so X should be what D is contiguous along.
-  const bool along_x = d_along_n(p_) == side.swapped;
-  double store_us = kElementUs * shape.x * shape.y + (along_x ? 0.0 : kWrongWayUs);
-  if (cut->splits == 1 && !d_is_aligned(p_)) {
-    const double elements = static_cast<double>(p_.m) * static_cast<double>(p_.n) *
-                            static_cast<double>(batches_of(p_)) /
-                            static_cast<double>(cut->units * cluster);  // of a tile that exist
-    store_us = std::max(store_us, (along_x ? kLooseElementUs : kLooseWrongWayUs) * elements);
-  }
-  const double tile_us = kTileUs + store_us;
-  const double read = 4.0 * static_cast<double>(p_.k) * static_cast<double>(p_.m + p_.n) *
-                      static_cast<double>(batches_of(p_));
-  const auto waves =
-      static_cast<double>(ceil_div<int64_t>(cut->units, std::max(sm_count_ / cluster, 1)));
-  const double busy = waves * (k_us + tile_us), stream = read / (kReadBytesPerUs * gpu_.dram_speed);
-  double us = kLaunchUs + kStartUs + std::max(busy, stream) + kOverlapLost * std::min(busy, stream);
-  double reduce_us = 0, copies_us = 0;
-  if (cut->splits > 1) {
-    reduce_us = kReduceUs +
-                2.0 * static_cast<double>(cut->partials) / (kReduceBytesPerUs * gpu_.dram_speed);
-    us += reduce_us;
-  }
+  const int64_t x = c.tile->shape.x, y = c.tile->shape.y, m = side.x.rows, n = side.y.rows;
+  const bool three = p_.precision == Precision::kTf32x3;
+  const auto batches = static_cast<double>(batches_of(p_));
+  const auto waves = static_cast<double>(ceil_div<int64_t>(cut->units, sm_count_));
+  const double memory_bytes = kMemoryBytesPerUs * gpu_.dram_speed;
+  const double k_bytes = 4.0 * static_cast<double>(p_.k) * batches;
+  const double read_us = k_bytes * static_cast<double>(m + n) / memory_bytes;
+  const double store_bytes = 4.0 * static_cast<double>(m) * static_cast<double>(n) * batches;
+  const double write_us = store_bytes * static_cast<double>(cut->splits) / memory_bytes;
+  const double lines_of_x =
+      static_cast<double>(ceil_div(n, y) * m) * sectors(side.x, side.x_copied);
+  const double lines_of_y =
+      static_cast<double>(ceil_div(m, x) * n) * sectors(side.y, side.y_copied);
+  const double l2_us = k_bytes * (lines_of_x + lines_of_y) / (kL2BytesPerUs * gpu_.l2_speed);
+  const double fmas = (three ? 3.0 : 1.0) * kBlockK * static_cast<double>(x * y * cut->per_split);
+  const double mma_us =
+      waves * fmas / (kFmasPerCycle * c.tile->efficiency * gpu_.mma_cycles_per_us);
+  // Whole tiles, and in the last wave those at the ends, where these take longer.
+  const Stores of = stores_of(p_, side, cut->splits > 1);
+  const int64_t ends = std::max(m % x * std::min(n, y), n % y * std::min(m, x));
+  const double whole_us = m >= x && n >= y ? of.whole * static_cast<double>(x * y) : 0;
+  const double ends_us = of.ragged * static_cast<double>(ends);
+  const double stores_us =
+      (waves - 1) * (whole_us > 0 ? whole_us : ends_us) + std::max(whole_us, ends_us);
+  // Waves overlap each other's loads, products and stores; one wave alone has them in turn.
+  const double tiles_us = waves * kTileUs;
+  const double together = std::hypot(mma_us + tiles_us + stores_us, read_us + write_us, l2_us);
+  const double in_turn =
+      tiles_us + std::hypot(mma_us, read_us, l2_us) + std::hypot(stores_us, write_us);
+  const double code_us = kCodeUs / 128 * static_cast<double>(y) *
+                         (three ? static_cast<double>(x) / 128 : 1.0) / gpu_.clock_speed;
+  double us = kLaunchUs + code_us + together + std::max(in_turn - together, 0.0) / waves;
+  const double reduce_us = fp32::reduce_us(cut->splits, cut->partials, gpu_);
+  us += reduce_us;
+  double copies_us = 0;
   if (side.copies.bytes > 0) {
     copies_us = kCopyUs +
                 2.0 * static_cast<double>(side.copies.bytes) / (kCopyBytesPerUs * gpu_.dram_speed);
@@ -226,56 +227,76 @@ Estimate Model::estimate(const Candidate& c, double) const {
   }
   return {.us = us,
           .parts = {.launch = kLaunchUs,
-                    .first_bytes = kStartUs,
-                    .dram = stream,
-                    .l2 = waves * k_tiles * line_cycles / gpu_.mma_cycles_per_us,
-                    .mma = waves * k_tiles * fma_cycles / gpu_.mma_cycles_per_us,
+                    .dram = read_us + write_us,
+                    .l2 = l2_us,
+                    .mma = mma_us,
+                    .issue = code_us,
                     .exchange = reduce_us,
-                    .epilogue = waves * tile_us,
+                    .epilogue = tiles_us + stores_us,
                     .copies = copies_us}};
 }
 
-// mma.sync: any strides and batches. K is in as many parts as fill the SMs once.
-std::optional<Scored<Choice>> select_sm80(const GemmProblem& p, const DeviceInfo& device) {
-  constexpr int64_t kMinKPerSplit = 256;
-  constexpr double kMmaEfficiency = 0.6;
-  constexpr double kMmaCyclesPerUs = 1400, kMmaWaveUs = 3;
-  // What data centers have: elsewhere TF32 is no faster than fp32, and three products are slower.
-  const int capability = device.capability;
-  const bool large = capability == 80 || (capability >= 90 && capability < 120);
-  const bool three = p.precision == Precision::kTf32x3;
-  if (three && !large) return std::nullopt;
-  const int sm_count = std::max(device.sm_count, 1);
-  const fp32::Params shape = fp32::make_params(p);
-  const int64_t tiles =
-      ceil_div<int64_t>(p.m, sm80::kTile) * ceil_div<int64_t>(p.n, sm80::kTile) * shape.batches;
-  const int64_t least = least_splits(p.k);
-  const int64_t most = std::max(least, std::min<int64_t>(p.k / kMinKPerSplit, kMaxSplits));
-  const auto [k_per_split, splits, partials] =
-      splits_of(shape, std::clamp<int64_t>(int64_t{sm_count} / tiles, least, most), fp32::kBlockK);
-  if (partials > kMaxWorkspace && least == 1) return std::nullopt;
-  // FMAs a cycle, one SM; Hopper and Blackwell keep more for wgmma and tcgen05.
-  const double peak = !large ? 128 : capability == 80 ? 512 : 660;
-  const double rate = peak * kMmaEfficiency;
-  const double fmas =
-      static_cast<double>(k_per_split) * sm80::kTile * sm80::kTile * (three ? 3 : 1);
-  const int64_t waves = ceil_div<int64_t>(tiles * splits, sm_count);
-  const auto& gpu = choose::constants_of(device);
-  const double mma_us =
-      static_cast<double>(waves) * (fmas / rate / (kMmaCyclesPerUs * gpu.clock_speed));
-  const double reduce_us = splits > 1 ? kReduceUs + 2.0 * static_cast<double>(partials) /
-                                                        (kReduceBytesPerUs * gpu.dram_speed)
-                                      : 0;
-  return Scored<Choice>{
-      {.config =
-           sm80::Config{.splits = static_cast<int>(splits),
-                        .ctas = static_cast<int>(std::min<int64_t>(tiles * splits, INT32_MAX))},
-       .workspace_bytes = partials,
-       .reason = "TF32 by mma.sync is estimated to be faster than FP32 cores"},
-      {.us = kLaunchUs + mma_us + kMmaWaveUs + reduce_us,
-       .parts = {
-           .launch = kLaunchUs, .mma = mma_us, .exchange = reduce_us, .epilogue = kMmaWaveUs}}};
-}
+// mma.sync: any strides and batches; K whole, or in as many parts as fill the SMs once.
+class MmaSyncModel {
+ public:
+  using Candidate = int64_t;  // parts of K, that there are to be
+
+  MmaSyncModel(const GemmProblem& p, const DeviceInfo& device)
+      : device_(device),
+        products_(p.precision == Precision::kTf32x3 ? 3 : 1),
+        // Hopper's and Blackwell's data-center GPUs keep more for wgmma and tcgen05.
+        rate_(device.capability == 80                              ? 512
+              : device.capability >= 90 && device.capability < 120 ? 660
+                                                                   : kFmasOfOthers),
+        params_(fp32::make_params(p)),
+        tiles_(ceil_div<int64_t>(p.m, sm80::kTile) * ceil_div<int64_t>(p.n, sm80::kTile) *
+               params_.batches) {}
+
+  template <typename Search>
+  void candidates(Search& search) const {
+    // Elsewhere TF32 is no faster than fp32, and three products are slower.
+    if (products_ > 1 && rate_ == kFmasOfOthers) return;
+    const int64_t least = least_splits(params_.k);
+    const int64_t most = std::max(least, std::min<int64_t>(params_.k / kMinKPerSplit, kMaxSplits));
+    const int64_t filling = std::clamp<int64_t>(device_.sm_count / tiles_, least, most);
+    search.consider(least);
+    if (splits(filling).workspace_bytes <= kMaxWorkspace) search.consider(filling);
+  }
+
+  Estimate estimate(Candidate parts, double) const {
+    const auto [k_each, count, partials] = splits(parts);
+    const auto& gpu = choose::constants_of(device_);
+    const int64_t waves = ceil_div<int64_t>(tiles_ * count, std::max(device_.sm_count, 1));
+    const double mma_us = static_cast<double>(waves * k_each * sm80::kTile * sm80::kTile) *
+                          products_ / (rate_ * kEfficiency * kCyclesPerUs * gpu.clock_speed);
+    const double reduce_us = fp32::reduce_us(count, partials, gpu);
+    return {
+        .us = kLaunchUs + mma_us + kWaveUs + reduce_us,
+        .parts = {.launch = kLaunchUs, .mma = mma_us, .exchange = reduce_us, .epilogue = kWaveUs}};
+  }
+
+  Choice choice(Candidate parts) const {
+    const auto [k_each, count, partials] = splits(parts);
+    return {
+        .config =
+            sm80::Config{.splits = static_cast<int>(count),
+                         .ctas = static_cast<int>(std::min<int64_t>(tiles_ * count, INT32_MAX))},
+        .workspace_bytes = partials,
+        .reason = "TF32 by mma.sync is estimated to be faster than FP32 cores"};
+  }
+
+ private:
+  static constexpr int64_t kMinKPerSplit = 256;
+  static constexpr double kEfficiency = 0.6, kCyclesPerUs = 1400, kWaveUs = 3;
+  static constexpr double kFmasOfOthers = 128;  // a cycle, one SM
+
+  Splits splits(int64_t parts) const { return splits_of(params_, parts, fp32::kBlockK); }
+
+  const DeviceInfo& device_;
+  double products_, rate_;  // of TF32; FMAs a cycle, one SM
+  fp32::Params params_;
+  int64_t tiles_;
+};
 
 }  // namespace
 
@@ -285,9 +306,7 @@ std::optional<Scored<Choice>> select(const GemmProblem& p, const DeviceInfo& dev
   if (device.capability == 90 && fits(p)) {
     return choose::pick<Choice>(Model(p, device), listing);
   }
-  const auto sm80 = select_sm80(p, device);
-  if (sm80 && listing != nullptr) listing->push_back(*sm80);
-  return sm80;
+  return choose::pick<Choice>(MmaSyncModel(p, device), listing);
 }
 
 }  // namespace xgemm::cuda::gemm::tf32

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kPartsThreads)
 }
 
 template <TileShape kShape>
-Status launch_parts_of(const Params& p, int split_tiles, cudaStream_t stream) {
+Status launch_parts(const Params& p, int split_tiles, cudaStream_t stream) {
   using OfShape = Tile<kShape, Precision::kIeee, true>;
   constexpr int kQuads = kShape.block_m * kShape.block_n / 4;
   const bool shared = shares_parts(p.splits, int64_t{split_tiles} * kQuads);
@@ -93,7 +93,11 @@ Status launch_tile(Params p, const Config& config, void* workspace, cudaStream_t
   const int split_tiles = tiles - p.whole, ctas = p.whole + split_tiles * splits;
   const Status status = launch_layouts<Tile>(params, ctas, stream);
   if (!status.ok() || split_tiles == 0) return status;
-  return launch_parts(p, Tile::kShape, split_tiles, stream);
+  // Tiles of the same sides share a kernel.
+  constexpr TileShape kOfParts = Tile::kBlockM == 64    ? kTile64x64
+                                 : Tile::kBlockN == 128 ? kTile32x128
+                                                        : kTileSliced;
+  return launch_parts<kOfParts>(p, split_tiles, stream);
 }
 
 template <bool kTma>
@@ -129,14 +133,6 @@ Status launch(const GemmProblem& problem, const Config& config, void* workspace,
   const Params params = make_tile_params(problem, config.shape->block_m, config.shape->block_n);
   const auto run = config.by_threads ? launch_config<false> : launch_config<true>;
   return run(params, config, workspace, stream);
-}
-
-Status launch_parts(const Params& params, const TileShape& shape, int split_tiles,
-                    cudaStream_t stream) {
-  const auto run = shape.block_m == 64    ? launch_parts_of<kTile64x64>
-                   : shape.block_n == 128 ? launch_parts_of<kTile32x128>
-                                          : launch_parts_of<kTileSliced>;
-  return run(params, split_tiles, stream);
 }
 
 Status launch_gemv(const Params& params, const fp32::Config& config, cudaStream_t stream) {

@@ -16,10 +16,6 @@ namespace xgemm::cuda::gemm::fp32::sm90 {
 Status launch(const GemmProblem& problem, const Config& config, void* workspace,
               cudaStream_t stream);
 
-// D from the parts of its last tiles.
-Status launch_parts(const Params& params, const TileShape& shape, int split_tiles,
-                    cudaStream_t stream);
-
 // The gemv kernels whose parts of K are a cluster of config.cluster CTAs.
 Status launch_gemv(const Params& params, const fp32::Config& config, cudaStream_t stream);
 

@@ -1,6 +1,8 @@
 #include "cuda/gemm/fp32/sm90/select.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <vector>
 
 #include "common/math.h"
@@ -15,35 +17,38 @@ using choose::Estimate;
 using choose::Listing;
 using choose::Scored;
 
-// A tile and the rates that its CTAs reach.
+// How fast four warps multiply where many share an SM, over the FP64 tensor cores' rate, and the
+// time that each wave's warps wait for their own products, over theirs at that rate.
+struct Mainloop {
+  double rate, latency;
+};
 struct Tile {
   const TileShape* shape;
-  // The share of the FP64 tensor cores' rate that four, eight ... warps of an SM reach in their
-  // mainloops, where TMA loads and where threads copy.
-  double of_tma[4], of_copies[3];
-  double bytes_per_us;  // of all that is read and stored
+  Mainloop of_tma, of_copies;  // where TMA loads, and where threads copy
 };
-constexpr Tile kTiles[] = {{&kTile64x64, {0.744, 0.873, 0.892, 0.975}, {0.57, 0.66, 0.68}, 3.9e6},
-                           {&kTile32x128, {0.631, 0.740, 0.756}, {0.538, 0.593, 0.593}, 3.9e6},
-                           {&kTileOfWarp, {0.744, 0.873, 0.892}, {0.635, 0.70, 0.70}, 3.0e6},
-                           {&kTileSliced, {0.6, 0.78, 0.8, 0.87}, {0.39, 0.47, 0.47}, 2.7e6},
-                           {&kTileOfTf32, {0.66, 1.16, 1.48}, {0.333, 0.495, 0.523}, 1.9e6}};
+constexpr Tile kTiles[] = {{&kTile64x64, {1.259, 0.749}, {0.863, 0.713}},
+                           {&kTile32x128, {1.193, 0.717}, {0.813, 1.135}},
+                           {&kTileOfWarp, {0.84, 0.45}, {0.48, 0.58}},
+                           {&kTileSliced, {1.184, 0.834}, {0.662, 1.187}},
+                           {&kTileOfTf32, {2.239, 0.814}, {0.804, 1.415}}};
 constexpr int64_t kMaxRowsOfFlat = 96;
 constexpr int64_t kMaxRowsOfWarp = 32, kMaxColumnsOfWarp = 128;  // its sides, or the other way
 // Few rows by a large matrix, which the flat tile reads in longer runs.
 constexpr int64_t kStreamRows = 28, kMinStream = 1024;
 
 // A model of waves of as many CTAs as the SMs hold, and of a last one of fewer. Constants: a fit
-// of an H200's times of 1,081 shapes, 9,865 tiles, splits and copies of them, those of the tile
-// that warps share of 3,700 shapes: over these the choice takes 0.5 % longer than the best. An SM's
-// time for the start and the end of a wave, and of four warps in it.
-constexpr double kWaveUs = 0.28, kFourWarpsUs = 0.18;
+// of an H200's times of half of 3,840 random products (docs/measurements/fp32.md, "The choice"). An
+// SM's time for the start and the end of a wave, and of four warps in it.
+constexpr double kWaveUs = 0.079, kFourWarpsUs = 0.448;
 constexpr double kFmasPerCycle = 128;  // of an SM
-constexpr double kStartUs = 5.4;       // the launch, and until the first tile has come
-constexpr double kStoreBytesPerUs = 6.5e6;
-constexpr double kReduceUs = 3.4, kReduceBytesPerUs = 3.3e6;  // the sum of parts, a second launch
-constexpr double kSplitUs = 0.046;                         // more, for each part of a tile over 8
-constexpr double kCopyUs = 2.95, kCopyBytesPerUs = 4.4e6;  // one launch for both operands
+constexpr double kStartUs = 5.434;     // the launch, and until the first tile has come
+constexpr double kMemoryBytesPerUs = 4.822e6;
+// All CTAs ask for the same lines at the same time: a line of L2 serves one request after the
+// other. An operand across k of few rows has several k in a line, and a request for each.
+constexpr double kLineRequestUs = 0.188e-3;
+// The sum of parts, a second launch: it waits for L2, or for its bytes.
+constexpr double kReduceUs = 1.765, kReduceBytesPerUs = 1.702e6;
+constexpr double kCopyUs = 2.768, kCopyBytesPerUs = 3.918e6;  // one launch for both operands
 
 constexpr int64_t kMaxWorkspace = int64_t{1} << 28;  // of parts
 constexpr int64_t kMaxSplits = 12, kMaxSplitsOfFewTiles = 264;
@@ -77,36 +82,33 @@ class Side {
         tiles_(ceil_div<int64_t>(p.m, shape_.block_m) * ceil_div<int64_t>(p.n, shape_.block_n) *
                p.batches),
         k_tiles_(ceil_div<int64_t>(p.k, shape_.stage_depth())),
-        store_bytes_(4.0 * static_cast<double>(p.m) * static_cast<double>(p.n) *
-                     static_cast<double>(p.batches)),
-        stream_us_((store_bytes_ + 4.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) *
-                                       static_cast<double>(p.batches)) /
-                   (tile.bytes_per_us * gpu_.dram_speed)) {}
+        memory_us_(4.0 *
+                   (static_cast<double>(p.m) * static_cast<double>(p.n) +
+                    static_cast<double>(p.k) * static_cast<double>(p.m + p.n)) *
+                   static_cast<double>(p.batches) / (kMemoryBytesPerUs * gpu_.dram_speed)),
+        requests_us_(kLineRequestUs / gpu_.clock_speed *
+                     std::max(requests(p.a, p.m, true, ceil_div<int64_t>(p.n, shape_.block_n)),
+                              requests(p.b, p.n, false, ceil_div<int64_t>(p.m, shape_.block_m)))) {}
 
   template <typename Search>
   void candidates(Search& search) const {
     consider({this, tiles_, 1}, search);
-    // The tiles of the last wave, of the last two, and all.
-    const int64_t waves = tiles_ / slots_;
-    for (int64_t last = 0; last <= std::min<int64_t>(waves, 2); ++last) {
-      const int64_t whole = (waves - last) * slots_;
-      if (whole == tiles_ || (last == 2 && whole > 0)) continue;
-      const int64_t split_tiles = tiles_ - whole;
-      for (int64_t splits = 2; splits <= kMaxSplits && split_tiles * splits <= 4 * slots_;
-           ++splits) {
-        // None of them empty.
-        if (ceil_div(k_tiles_, ceil_div(k_tiles_, splits)) != splits) continue;
-        consider({this, whole, splits}, search);
-      }
-      if (whole > 0 || shape_.warps() == 1) continue;
-      // Few tiles: as many parts as give each SM from one to all that it holds.
-      for (int per_sm = 1; per_sm <= per_sm_; ++per_sm) {
-        const int64_t k_tiles_each = ceil_div(
-            k_tiles_,
-            std::clamp<int64_t>(int64_t{sm_count_} * per_sm / tiles_, 1, kMaxSplitsOfFewTiles));
-        const int64_t splits = ceil_div(k_tiles_, k_tiles_each);
-        if (splits > kMaxSplits) consider({this, 0, splits}, search);
-      }
+    // The tiles of the last wave, which are all where they are few.
+    const int64_t whole = tiles_ / slots_ * slots_, split_tiles = tiles_ - whole;
+    if (split_tiles == 0) return;
+    for (int64_t splits = 2; splits <= kMaxSplits && split_tiles * splits <= 4 * slots_; ++splits) {
+      // None of them empty.
+      if (ceil_div(k_tiles_, ceil_div(k_tiles_, splits)) != splits) continue;
+      consider({this, whole, splits}, search);
+    }
+    if (whole > 0 || shape_.warps() == 1) return;
+    // Few tiles: as many parts as give each SM from one to all that it holds.
+    for (int per_sm = 1; per_sm <= per_sm_; ++per_sm) {
+      const int64_t k_tiles_each = ceil_div(
+          k_tiles_,
+          std::clamp<int64_t>(int64_t{sm_count_} * per_sm / tiles_, 1, kMaxSplitsOfFewTiles));
+      const int64_t splits = ceil_div(k_tiles_, k_tiles_each);
+      if (splits > kMaxSplits) consider({this, 0, splits}, search);
     }
   }
 
@@ -115,22 +117,22 @@ class Side {
     double busy_us = 0;
     if (c.whole > 0) busy_us += waves_us(c.whole, p_.k);
     if (parts > 0) busy_us += waves_us(parts, ceil_div(k_tiles_, c.splits) * shape_.stage_depth());
-    const double store_us = store_bytes_ / (kStoreBytesPerUs * gpu_.dram_speed);
-    double us = kStartUs + operands_.us + std::max(busy_us, stream_us_) + store_us, reduce_us = 0;
+    double us = kStartUs + operands_.us + std::hypot(busy_us, memory_us_, requests_us_);
+    double reduce_us = 0;
     if (parts > 0) {
-      // Threads share those of few tiles.
-      const double split_us = c.whole > 0 ? kSplitUs : kSplitUs / kPartsGroups;
-      reduce_us = kReduceUs +
-                  static_cast<double>(parts_bytes(c)) / (kReduceBytesPerUs * gpu_.dram_speed) +
-                  split_us * static_cast<double>(std::max<int64_t>(c.splits - 8, 0));
+      const int64_t quads = (tiles_ - c.whole) * shape_.block_m * shape_.block_n / 4;
+      const auto waits = static_cast<double>(waits_for_parts(c.splits, quads));
+      const double bytes_us =
+          static_cast<double>(parts_bytes(c)) / (kReduceBytesPerUs * gpu_.dram_speed);
+      reduce_us = kReduceUs + std::hypot(kPartsWaitUs * waits, bytes_us);
       us += reduce_us;
     }
     return {.us = us,
             .parts = {.launch = kStartUs,
-                      .dram = stream_us_,
+                      .dram = memory_us_,
+                      .l2 = requests_us_,
                       .mma = busy_us,
                       .exchange = reduce_us,
-                      .epilogue = store_us,
                       .copies = operands_.us}};
   }
 
@@ -156,6 +158,19 @@ class Side {
     if (parts_bytes(c) <= kMaxWorkspace) search.consider(c);
   }
 
+  // Of an operand's busiest line, over all boxes of 32 k that `tiles` of the other's rows ask for.
+  // A copy lies across k.
+  double requests(const OperandParams& operand, int64_t rows, bool is_a, int64_t tiles) const {
+    if (operands_.by_threads) return 0;
+    const auto& copies = operands_.copies;
+    const bool copied = (is_a != p_.transposed ? copies.a : copies.b) != align::Order::kNone;
+    const int64_t stride = copied                              ? round_up<int64_t>(rows, 4)
+                           : operand.access == Access::kAlongK ? kDepth
+                                                               : std::abs(operand.k_stride);
+    const double of_box = std::max(kDepth / static_cast<double>(std::max<int64_t>(stride, 1)), 1.0);
+    return of_box * static_cast<double>(ceil_div<int64_t>(p_.k, kDepth) * tiles);
+  }
+
   // Of `count` CTAs of so many k.
   double waves_us(int64_t count, int64_t k) const {
     const int warps = shape_.warps();
@@ -163,11 +178,11 @@ class Side {
     // Four warps' products.
     const double us = 4.0 / warps * shape_.block_m * shape_.block_n * static_cast<double>(depth) /
                       (kFmasPerCycle * gpu_.fma_cycles_per_us);
-    const double* of = operands_.by_threads ? tile_.of_copies : tile_.of_tma;
+    const Mainloop& of = operands_.by_threads ? tile_.of_copies : tile_.of_tma;
     const auto wave_us = [&](int ctas) {
       if (ctas == 0) return 0.0;
       const int fours = ceil_div(ctas * warps, 4);
-      return fours * us / of[fours - 1] + kFourWarpsUs * ctas * warps / 4 + kWaveUs;
+      return us * (fours / of.rate + of.latency) + kFourWarpsUs * ctas * warps / 4 + kWaveUs;
     };
     const auto last = static_cast<int>(ceil_div<int64_t>(count % slots_, sm_count_));
     return static_cast<double>(count / slots_) * wave_us(per_sm_) + wave_us(last);
@@ -180,7 +195,7 @@ class Side {
   Operands operands_;
   int sm_count_, per_sm_;
   int64_t slots_, tiles_, k_tiles_;
-  double store_bytes_, stream_us_;
+  double memory_us_, requests_us_;
 };
 
 // TMA counts rows, k and batches in 32 bits, and one grid has all CTAs.
@@ -201,20 +216,10 @@ bool plan_copies(const GemmProblem& problem, const Params& p, const DeviceInfo& 
   if (a_fits && b_fits) return true;
   // make_params may have swapped the problem's operands.
   operands->copies = {order(p.transposed ? b_fits : a_fits), order(p.transposed ? a_fits : b_fits)};
-  // A block of the copy has so many rows, whether they exist or not.
-  const auto copied_bytes = [&](const OperandParams& operand, int64_t rows,
-                                int64_t BatchDim::* batch) {
-    const int64_t of_block = operand.access == Access::kAlongK ? 32 : 128;
-    const int64_t batches = p.batch_dims > 0 && p.batch[0].*batch == 0 ? 1 : p.batches;
-    return 4.0 * static_cast<double>(round_up(rows, of_block)) * static_cast<double>(p.k) *
-           static_cast<double>(batches);
-  };
-  double bytes = 0;
-  if (!a_fits) bytes += copied_bytes(p.a, p.m, &BatchDim::a);
-  if (!b_fits) bytes += copied_bytes(p.b, p.n, &BatchDim::b);
-  operands->us =
-      kCopyUs + 2.0 * bytes / (kCopyBytesPerUs * choose::constants_of(device).dram_speed);
-  return place_copies(problem, &operands->copies);
+  if (!place_copies(problem, &operands->copies)) return false;
+  operands->us = kCopyUs + 2.0 * static_cast<double>(operands->copies.bytes) /
+                               (kCopyBytesPerUs * choose::constants_of(device).dram_speed);
+  return true;
 }
 
 // All tiles that suit the problem, each as its operands may get to the kernel.
@@ -252,9 +257,8 @@ class Model {
       return false;
     }
     const int64_t shorter = std::min(q.m, q.n), longer = std::max(q.m, q.n);
-    if (shape.warps() == 1 && (shorter > kMaxRowsOfWarp || longer > kMaxColumnsOfWarp)) {
-      return false;
-    }
+    const bool of_warp = q.batches > 1 && shorter <= kMaxRowsOfWarp && longer <= kMaxColumnsOfWarp;
+    if (shape.warps() == 1 && !of_warp) return false;
     return shape.slices == 1 || shorter > kStreamRows || std::min(longer, q.k) < kMinStream;
   }
 

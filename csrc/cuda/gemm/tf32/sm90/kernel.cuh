@@ -1,7 +1,6 @@
 // fp32 products on Hopper's TF32 tensor cores: TMA into a pipeline of stages, X from there to
 // registers and Y by descriptors to wgmma. With one product X goes by descriptors, too, where it
-// lies along k. A cluster of two CTAs takes two tiles of the same rows of Y and shares Y by
-// multicast.
+// lies along k.
 //
 // With three products each operand is the sum of two TF32 numbers: the consumers split X in
 // registers, three warps split Y in shared memory, and a_small b_small is left out. Tensor cores
@@ -41,21 +40,20 @@ template <typename Tile>
 class Scheduler {
  public:
   __device__ explicit Scheduler(const Params& params)
-      : params_(params), next_(blockIdx.x / Tile::kCluster) {}
+      : params_(params), next_(static_cast<int>(blockIdx.x)) {}
 
   __device__ bool next(WorkTile* work_tile) {
     if (next_ >= params_.work_tiles) return false;
     const int per_plane = params_.tiles_x * params_.tiles_y;
     const int plane = next_ / per_plane, in_plane = next_ % per_plane;
-    constexpr int kGroupRows = 2048 / (Tile::kRows * Tile::kCluster);
+    constexpr int kGroupRows = 2048 / Tile::kRows;
     const layout::Place place =
         layout::grouped_tile(in_plane, params_.tiles_x, params_.tiles_y, kGroupRows);
-    const int x = place.row * Tile::kCluster + static_cast<int>(blockIdx.x) % Tile::kCluster;
-    work_tile->x = x * Tile::kRows;
+    work_tile->x = place.row * Tile::kRows;
     work_tile->y = place.column * Tile::kColumns;
     work_tile->batch = plane / params_.splits;
     work_tile->split = plane % params_.splits;
-    next_ += gridDim.x / Tile::kCluster;
+    next_ += gridDim.x;
     return true;
   }
 
@@ -95,14 +93,7 @@ __device__ inline void produce(const Params& params, SharedStorage<Tile>& smem) 
       } else {
         ptx::tma_load_3d(x, &params.x, full, k, work_tile.x, x_batch);
       }
-      if constexpr (Tile::kCluster == 1) {
-        ptx::tma_load_3d(smem.y[state.stage], &params.y, full, k, work_tile.y, y_batch);
-      } else {
-        constexpr int kShare = Tile::kColumns / Tile::kCluster;
-        const int row = static_cast<int>(blockIdx.x) % Tile::kCluster * kShare;
-        ptx::tma_load_multicast_3d(smem.y[state.stage] + row * kBlockK, &params.y, full,
-                                   (1 << Tile::kCluster) - 1, k, work_tile.y + row, y_batch);
-      }
+      ptx::tma_load_3d(smem.y[state.stage], &params.y, full, k, work_tile.y, y_batch);
     }
   }
 }
@@ -293,13 +284,9 @@ class Consumer {
     state_.advance();
   }
 
-  // By every warp, as X is read by each for itself, to every CTA that sends to this one.
+  // By every warp, as X is read by each for itself.
   __device__ void release(int stage) {
-    if constexpr (Tile::kCluster == 1) {
-      if (lane_ == 0) ptx::mbarrier_arrive(&smem_.empty[stage]);
-    } else {
-      if (lane_ < Tile::kCluster) ptx::mbarrier_arrive_cluster(&smem_.empty[stage], lane_);
-    }
+    if (lane_ == 0) ptx::mbarrier_arrive(&smem_.empty[stage]);
   }
 
   SharedStorage<Tile>& smem_;
@@ -328,17 +315,6 @@ __device__ inline void consume(const Params& params, SharedStorage<Tile>& smem, 
   ping_pong.finish();
 }
 
-// All threads of the cluster.
-template <typename Tile>
-__device__ inline void meet() {
-  if constexpr (Tile::kCluster > 1) {
-    ptx::cluster_arrive_relaxed();
-    ptx::cluster_wait();
-  } else {
-    __syncthreads();
-  }
-}
-
 template <typename Tile, bool kXAlongRows>
 __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant__ Params params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -354,11 +330,11 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
     for (int stage = 0; stage < Tile::kStages; ++stage) {
       ptx::mbarrier_init(&smem.full[stage], 1);
       ptx::mbarrier_init(&smem.split[stage], kSplitters / 32);
-      ptx::mbarrier_init(&smem.empty[stage], kConsumerWarps * Tile::kCluster);
+      ptx::mbarrier_init(&smem.empty[stage], kConsumerWarps);
     }
     ptx::fence_mbarrier_init();
   }
-  meet<Tile>();
+  __syncthreads();
   if (warp < kWarpgroup / 32) {
     ptx::setmaxnreg_dec<24>();
     if (warp == 0 && ptx::elect_one()) produce<Tile, kXAlongRows>(params, smem);
@@ -369,8 +345,6 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_kernel(const __grid_constant
     ptx::setmaxnreg_inc<240>();
     consume<Tile, kXAlongRows>(params, smem, warp / 4 - 1, thread);
   }
-  // Nobody leaves while the other CTA still tells it that a stage has been read.
-  if constexpr (Tile::kCluster > 1) meet<Tile>();
 #endif
 }
 

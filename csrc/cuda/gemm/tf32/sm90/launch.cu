@@ -31,22 +31,19 @@ Status launch_kernel(const Params& params, int ctas, cudaStream_t stream) {
   static SharedMemoryLimit limit;
   const cudaError_t set = limit.raise(reinterpret_cast<const void*>(kernel), kSmem);
   if (set != cudaSuccess) return {set, "shared memory of the TF32 GEMM"};
-  const Grid grid{.blocks = dim3(ctas),
-                  .threads = dim3(kThreads),
-                  .shared_bytes = kSmem,
-                  .stream = stream,
-                  .cluster = dim3(Tile::kCluster)};
+  const Grid grid{
+      .blocks = dim3(ctas), .threads = dim3(kThreads), .shared_bytes = kSmem, .stream = stream};
   return launch_grid("the TF32 GEMM", grid, kernel, params);
 }
 
 using Launch = Status (*)(const Params&, int, cudaStream_t);
 
-// The kernel for a tile of plan.h's list.
+// The kernel for a tile of the lists.
 template <bool kThree, bool kXAlongRows>
-Launch find_kernel(TileShape tile, int cluster) {
-#define XGEMM_TILE(X, Y, CLUSTER, PERCENT)                                \
-  if (tile.x == X && tile.y == Y && cluster == CLUSTER) {                 \
-    return launch_kernel<TileConfig<kThree, X, Y, CLUSTER>, kXAlongRows>; \
+Launch find_kernel(TileShape tile) {
+#define XGEMM_TILE(X, Y, PERCENT)                                \
+  if (tile.x == X && tile.y == Y) {                              \
+    return launch_kernel<TileConfig<kThree, X, Y>, kXAlongRows>; \
   }
   if constexpr (kThree) {
     XGEMM_TF32X3_TILES(XGEMM_TILE)
@@ -107,19 +104,19 @@ Status launch(const GemmProblem& p, const Config& config, const fp32::Params& pa
   params.x_batched = x.batch_stride != 0, params.y_batched = y.batch_stride != 0;
   params.splits = config.splits;
   params.k_tiles_per_split = ceil_div(params.k_tiles, config.splits);
-  params.tiles_x = static_cast<int>(ceil_div<int64_t>(x.rows, tile.x * config.cluster));
+  params.tiles_x = static_cast<int>(ceil_div<int64_t>(x.rows, tile.x));
   params.tiles_y = static_cast<int>(ceil_div<int64_t>(y.rows, tile.y));
   params.work_tiles = params.tiles_x * params.tiles_y * params.batch * params.splits;
   set_result(&params, p, config.swapped, partials);
   const auto batches = [&](bool batched) { return batched ? params.batch : 1; };
   if (!encode(&params.x, x, p.k, batches(params.x_batched), tile.x, !three) ||
-      !encode(&params.y, y, p.k, batches(params.y_batched), tile.y / config.cluster, !three)) {
+      !encode(&params.y, y, p.k, batches(params.y_batched), tile.y, !three)) {
     return {cudaErrorInvalidValue, "encoding a tensor map of the TF32 GEMM"};
   }
   const bool along_rows = !x.fits_along_k();
   const auto find = three ? (along_rows ? find_kernel<true, true> : find_kernel<true, false>)
                           : (along_rows ? find_kernel<false, true> : find_kernel<false, false>);
-  const Launch run = find(tile, config.cluster);
+  const Launch run = find(tile);
   if (run == nullptr) return {cudaErrorInvalidValue, "choosing a TF32 kernel"};
   return run(params, config.ctas, stream);
 }

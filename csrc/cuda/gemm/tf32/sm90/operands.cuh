@@ -12,11 +12,10 @@
 namespace xgemm::cuda::gemm::tf32::sm90 {
 
 // What the kernel is compiled for. kThree: three products of parts, else one.
-template <bool kThree_, int kRows_, int kColumns_, int kCluster_>
+template <bool kThree_, int kRows_, int kColumns_>
 struct TileConfig {
   static constexpr bool kThree = kThree_;
   static constexpr int kRows = kRows_, kColumns = kColumns_;  // of X, of Y
-  static constexpr int kCluster = kCluster_;                  // CTAs along X that share Y
   static constexpr int kSubs = kRows / (64 * kConsumers);     // of 64 rows, a consumer
   static constexpr int kStages = stages(kThree, {kRows, kColumns});
   static_assert(kThree || kSubs == 1, "one product has one set of accumulators");

@@ -17,7 +17,7 @@ struct Params {
   int x_rows, y_rows, k_tiles;
   bool x_batched, y_batched;  // else the operand is the same for every batch
   int splits, k_tiles_per_split;
-  int tiles_x, tiles_y;   // of a cluster
+  int tiles_x, tiles_y;
   int batch, work_tiles;  // tiles of all batches and splits
 
   // Element (i, j) of the result, X's row and Y's, is i * x_stride + j * y_stride elements from its
