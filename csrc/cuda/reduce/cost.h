@@ -66,7 +66,8 @@ struct CostConstants {
   double megabyte = 0.207;                      // of all SMs
   double megabyte_of_sm = 3.5;                  // of one
   double unequal_sms = 0.037;                   // some read slower: of one turn
-  double run = 14, narrow_run = 27.6;           // bytes: where blocks read so many they lose half
+  double run = 14, narrow_run = 80;             // bytes: where blocks read so many they lose half
+  double narrow_pieces = 0.1;                   // more is lost where pieces read other rows
   double line = 0.00082;                        // of an SM for a warp's load
   double block = 0.062;                         // of an SM
   double shuffle = 0.031, combine = 0.032;
@@ -120,8 +121,9 @@ inline choose::Estimate estimate(const Config& config, const Work& work, double 
   const double of_block =
       (kCosts.batch + kCosts.load_of_batch * batch) * batches * work.passes + end;
   const auto run = static_cast<double>(work.run);
-  const double lost =
-      work.narrow ? std::sqrt(kCosts.narrow_run / run) : std::sqrt(std::sqrt(kCosts.run / run));
+  const double of_run = kCosts.narrow_run / run;
+  const double lost = work.narrow ? of_run * of_run + (config.pieces > 1 ? kCosts.narrow_pieces : 0)
+                                  : std::sqrt(std::sqrt(kCosts.run / run));
   const double read = megabytes * work.unread;
   const choose::Parts parts = {
       .launch = kernel.start,
