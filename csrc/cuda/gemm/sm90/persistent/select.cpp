@@ -32,8 +32,9 @@ constexpr double kLaunchUs = 7.038;
 // Until memory is read at its full rate, for products of so many bytes and more.
 constexpr double kRampUs = 1.519, kRampBytes = 32e6;
 constexpr double kCyclesPerUs = 1952;  // at which tensor cores work
-// A product that takes so long and longer holds a lower clock by this share.
-constexpr double kHeatLoss = 0.3209, kHotUs = 300;
+// A product that takes so long and longer holds a lower clock by this share: less where pairs read
+// an operand once for both.
+constexpr double kHeatLoss = 0.3209, kPairHeatLoss = 0.275, kHotUs = 300;
 constexpr double kMemoryBytesPerUs = 3.699e6;
 // Lines of 128 bytes that L2 gives all SMs; more than one for 128 bytes of a row that begins within
 // a sector.
@@ -129,7 +130,8 @@ class Side {
     const auto& [side, tile, rows, columns, walk] = c;
     const double cold_us =
         static_cast<double>(walk.steps) * cycles_of(tile, walk.splits) / cycles_per_us_;
-    const double mma_us = cold_us * (1 + kHeatLoss * std::min(1.0, cold_us / kHotUs));
+    const double heat = tile.cluster == kPair ? kPairHeatLoss : kHeatLoss;
+    const double mma_us = cold_us * (1 + heat * std::min(1.0, cold_us / kHotUs));
     const double lines_us = l2_us(rows, columns);
     const double ramp_us = kRampUs * std::min(1.0, bytes_ / kRampBytes);
     const double tiles_us =
