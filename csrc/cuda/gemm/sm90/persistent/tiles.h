@@ -33,6 +33,4 @@ struct Config {
   TILE(208, 4)                 \
   TILE(192, 5)                 \
   TILE(176, 5)                 \
-  TILE(160, 5)                 \
-  TILE(144, 6)                 \
   TILE(128, 6)
