@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sweep import recorded
 from sweep.commands import Commands
 from sweep.library import LIBRARY, Config, Device, Library, Shape, build, current_device
 from sweep.model import Record, against_torch, estimates, fit, regret, winners
-from sweep.recorded import compact
 from sweep.tune import constants, tune_file, with_constants
 
 FLUSH_BYTES = 256 << 20  # more than any L2
@@ -307,19 +307,10 @@ def fit_constants(options: argparse.Namespace) -> None:
         source.write_text(with_constants(source.read_text(), tuned.values))
 
 
-def compact_sweep(options: argparse.Namespace) -> None:
-    report = json.loads(options.sweep.read_text())
-    device, records = load(options.sweep)
-    provenance = {
-        "command": options.command_line,
-        "gpu": device.name,
-        "torch": report["torch"],
-        "cuda": report["cuda"],
-        "seed": report["seed"],
-        "measured": options.measured,
-        "problems": f"{options.records} of {len(records)}",
-    }
-    compact(options.output, provenance, records, options.records)
+def compact(options: argparse.Namespace) -> None:
+    _, records = load(options.sweep)
+    timed = [recorded.Timed(each.shape, each.seconds, each.torch) for each in records]
+    recorded.compact_sweep(options, timed)
 
 
 def main() -> None:
@@ -343,13 +334,8 @@ def main() -> None:
     tune.add_argument("--source", type=Path, required=True, help="of csrc/cuda/gemm")
     tune.add_argument("--rounds", type=int, default=2, help="over all constants, at most")
     tune.add_argument("--write", action="store_true", help="into the source")
-    small = commands.add("compact", help="write some of a sweep's times to a small file, for tests")
-    small.add_argument("sweep", type=Path)
-    small.add_argument("--output", type=Path, required=True)
-    small.add_argument("--records", type=int, default=240)
-    small.add_argument("--command-line", required=True, help="that made the sweep")
-    small.add_argument("--measured", required=True, help="when: a month")
-    commands.execute(build, sweep, judge, tune=fit_constants, compact=compact_sweep)
+    commands.add_compact()
+    commands.execute(build, sweep, judge, tune=fit_constants, compact=compact)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sweep import recorded
 from sweep.commands import Commands
 from sweep.library import Device, current_device
 from sweep.reductions import LIBRARY, Library, Reduction, build
@@ -201,6 +202,15 @@ def judge(options: argparse.Namespace) -> None:
     show(records, device, library, options.worst)
 
 
+def compact(options: argparse.Namespace) -> None:
+    _, records = load([options.sweep])
+    timed = [
+        recorded.Timed(each.of, recorded.near(each.seconds, each.chosen), each.torch)
+        for each in records
+    ]
+    recorded.compact_sweep(options, timed)
+
+
 def main() -> None:
     commands = Commands(__doc__, LIBRARY, "problems")
     commands.run.add_argument("--named", action="store_true", help="the benchmark's shapes, too")
@@ -208,7 +218,8 @@ def main() -> None:
         "--random", type=int, default=300, help="problems drawn log-uniformly"
     )
     commands.show.add_argument("sweep", type=Path, nargs="+")
-    commands.execute(build, sweep, judge)
+    commands.add_compact()
+    commands.execute(build, sweep, judge, compact=compact)
 
 
 if __name__ == "__main__":

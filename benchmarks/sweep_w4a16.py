@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
+from sweep import recorded
 from sweep.commands import Commands
 from sweep.library import ROOT, Device, current_device
 from sweep.tune import Family, tune_file, with_constants
@@ -216,6 +217,15 @@ def fit_constants(options: argparse.Namespace) -> None:
             source.write_text(with_constants(source.read_text(), tuned.values))
 
 
+def compact(options: argparse.Namespace) -> None:
+    _, records = load(options.sweep)
+    timed = [
+        recorded.Timed(each.shape, recorded.near({**each.seconds, **each.again}, each.chosen))
+        for each in records
+    ]
+    recorded.compact_sweep(options, timed)
+
+
 def main() -> None:
     commands = Commands(__doc__, LIBRARY, "products")
     commands.run.add_argument("--rows", type=int, nargs="*", default=ROWS, help="M")
@@ -235,7 +245,8 @@ def main() -> None:
     tune.add_argument("--least-squares", type=int, default=0, help="rounds of it, before these")
     tune.add_argument("--rounds", type=int, default=2, help="over all constants, at most")
     tune.add_argument("--write", action="store_true", help="where the held-out regret falls")
-    commands.execute(build, sweep, judge, tune=fit_constants)
+    commands.add_compact()
+    commands.execute(build, sweep, judge, tune=fit_constants, compact=compact)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""The choice of dense kernels beside recorded times of all candidates, without a GPU.
+"""The choice of kernels beside recorded times of all candidates, without a GPU.
 
-The files of tests/data hold the times of random products on an H200, each in many candidates, and
-where they are from (`sweep_mul.py run` and `compact`). A choice that was not swept has no time.
-The constants were fitted to other products, but those of dense_few were among them.
+The files of tests/data hold the times of random products and sums on an H200, each in many
+candidates, and where they are from (`run` and `compact` of the sweeps). A choice that was not swept
+has no time. The constants were fitted to other problems, but those of dense_few were among them.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -119,3 +120,61 @@ def test_the_middle_candidate_is_too_slow(kind: str, least: int, most: int) -> N
     assert problems[0].regret("no such kernel") is None
     middle = [sorted(each.us, key=each.us.__getitem__)[len(each.us) // 2] for each in problems]
     assert mean(regrets(problems, middle)) > 2 * BOUNDS[kind, least, most][0]
+
+
+# Rows of W4A16's products: the least, the most; regret's bounds: mean and 95 %.
+W4A16_BOUNDS = {
+    (1, 8): (0.03, 0.1),
+    (9, 128): (0.025, 0.09),
+    (129, 4096): (0.015, 0.07),
+}
+REDUCE_BOUNDS = {"random": (0.04, 0.15), "named": (0.03, 0.09)}
+
+
+def judge(problems: list[Any], keys: list[str], bounds: tuple[float, float]) -> None:
+    measured = regrets(problems, keys)
+    assert len(measured) >= 0.85 * len(problems) > 20
+    assert mean(measured) <= bounds[0], f"{mean(measured):.1%} over {len(measured)}"
+    assert measured[int(0.95 * len(measured))] <= bounds[1], measured[-5:]
+    middle = [sorted(each.us, key=each.us.__getitem__)[len(each.us) // 2] for each in problems]
+    assert mean(regrets(problems, middle)) > 2 * bounds[0]  # the bound tells choices apart
+
+
+@contextmanager
+def sweeps() -> Iterator[Any]:
+    with reading():
+        from sweep import listing, recorded, reductions, w4a16
+
+        yield recorded, listing.key_of, w4a16.Product, reductions.Reduction
+
+
+@pytest.mark.parametrize(("least", "most"), W4A16_BOUNDS)
+def test_the_choice_of_w4a16(cpp: ModuleType, least: int, most: int) -> None:
+    with sweeps() as (recorded, key_of, product, _):
+        provenance, found = recorded.read(DATA / "w4a16_layers_h200.json.xz", product)
+        assert provenance["seed"] == 29110802  # none of those that constants were fitted to
+        problems = [each for each in found if least <= each.shape.m <= most]
+        keys = []
+        for of in (each.shape for each in problems):
+            problem = cpp.W4A16Problem(m=of.m, n=of.n, k=of.k, group_size=of.group_size)
+            said = json.loads(cpp.explain_w4a16_json(problem, *H200, candidates=False))
+            keys.append(key_of(said["choice"]))
+    judge(problems, keys, W4A16_BOUNDS[least, most])
+
+
+@pytest.mark.parametrize("kind", REDUCE_BOUNDS)
+def test_the_choice_of_reductions(cpp: ModuleType, kind: str) -> None:
+    with sweeps() as (recorded, key_of, _, reduction):
+        _, problems = recorded.read(DATA / f"reduce_{kind}_h200.json.xz", reduction)
+        keys = []
+        for of in (each.shape for each in problems):
+            strides = [math.prod(of.shape[d + 1 :]) for d in range(len(of.shape))]
+            kept = [d for d in range(len(of.shape)) if d != of.dim]
+            out = [math.prod(of.shape[e] for e in kept[i + 1 :]) for i in range(len(kept))]
+            choice = cpp.select_reduce(
+                op=0, dtype={"float16": 0, "float32": 2}[of.dtype], address=BASE,
+                kept=[(of.shape[d], strides[d], out[i]) for i, d in enumerate(kept)],
+                reduced=[(of.extent, strides[of.dim])],
+            )  # fmt: skip
+            keys.append(key_of(json.loads(choice.json())["choice"]))
+    judge(problems, keys, REDUCE_BOUNDS[kind])

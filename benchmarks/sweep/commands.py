@@ -28,6 +28,14 @@ class Commands:
         self.add = commands.add_parser  # of more commands, which `execute` is given by name
         self.show.add_argument("--recorded", action="store_true", help="the choices of back then")
 
+    def add_compact(self) -> None:
+        small = self.add("compact", help="write some of a sweep's times to a small file, for tests")
+        small.add_argument("sweep", type=Path)
+        small.add_argument("--output", type=Path, required=True)
+        small.add_argument("--records", type=int, default=240)
+        small.add_argument("--command-line", required=True, help="that made the sweep")
+        small.add_argument("--measured", required=True, help="when: a month")
+
     def execute(
         self,
         build: Callable[[], Path],
