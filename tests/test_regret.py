@@ -95,6 +95,15 @@ def test_the_data_say_where_they_are_from(recorded):
     assert all(len(each.us) >= 10 and min(each.us.values()) > 0 for each in problems)
 
 
+def judge(problems: list[Any], keys: list[str], bounds: tuple[float, float]) -> None:
+    measured = regrets(problems, keys)
+    assert len(measured) >= 0.85 * len(problems) > 20
+    assert mean(measured) <= bounds[0], f"{mean(measured):.1%} over {len(measured)}"
+    assert measured[int(0.95 * len(measured))] <= bounds[1], measured[-5:]
+    middle = [sorted(each.us, key=each.us.__getitem__)[len(each.us) // 2] for each in problems]
+    assert mean(regrets(problems, middle)) > 2 * bounds[0]  # the bound tells choices apart
+
+
 @pytest.mark.parametrize(("kind", "least", "most"), BOUNDS)
 def test_the_choice_is_near_the_best_candidate(
     cpp: ModuleType, kind: str, least: int, most: int
@@ -103,23 +112,9 @@ def test_the_choice_is_near_the_best_candidate(
         problems = [
             each for each in read(kind)[1] if least <= min(each.shape.m, each.shape.n) <= most
         ]
-        measured = regrets(problems, [chosen_key(cpp, each.shape) for each in problems])
-    assert len(measured) >= 0.85 * len(problems) > 20
-    mean_bound, bound_of_95 = BOUNDS[kind, least, most]
-    assert mean(measured) <= mean_bound, f"{mean(measured):.1%} over {len(measured)}"
-    assert measured[int(0.95 * len(measured))] <= bound_of_95, measured[-5:]
-
-
-@pytest.mark.parametrize(("kind", "least", "most"), BOUNDS)
-def test_the_middle_candidate_is_too_slow(kind: str, least: int, most: int) -> None:
-    """The bound tells choices apart: the candidate of median time fails it."""
-    with reading() as read:
-        problems = [
-            each for each in read(kind)[1] if least <= min(each.shape.m, each.shape.n) <= most
-        ]
+        keys = [chosen_key(cpp, each.shape) for each in problems]
     assert problems[0].regret("no such kernel") is None
-    middle = [sorted(each.us, key=each.us.__getitem__)[len(each.us) // 2] for each in problems]
-    assert mean(regrets(problems, middle)) > 2 * BOUNDS[kind, least, most][0]
+    judge(problems, keys, BOUNDS[kind, least, most])
 
 
 # Rows of W4A16's products: the least, the most; regret's bounds: mean and 95 %.
@@ -129,15 +124,6 @@ W4A16_BOUNDS = {
     (129, 4096): (0.015, 0.07),
 }
 REDUCE_BOUNDS = {"random": (0.04, 0.15), "named": (0.03, 0.09)}
-
-
-def judge(problems: list[Any], keys: list[str], bounds: tuple[float, float]) -> None:
-    measured = regrets(problems, keys)
-    assert len(measured) >= 0.85 * len(problems) > 20
-    assert mean(measured) <= bounds[0], f"{mean(measured):.1%} over {len(measured)}"
-    assert measured[int(0.95 * len(measured))] <= bounds[1], measured[-5:]
-    middle = [sorted(each.us, key=each.us.__getitem__)[len(each.us) // 2] for each in problems]
-    assert mean(regrets(problems, middle)) > 2 * bounds[0]  # the bound tells choices apart
 
 
 @contextmanager
@@ -168,13 +154,9 @@ def test_the_choice_of_reductions(cpp: ModuleType, kind: str) -> None:
         _, problems = recorded.read(DATA / f"reduce_{kind}_h200.json.xz", reduction)
         keys = []
         for of in (each.shape for each in problems):
-            strides = [math.prod(of.shape[d + 1 :]) for d in range(len(of.shape))]
-            kept = [d for d in range(len(of.shape)) if d != of.dim]
-            out = [math.prod(of.shape[e] for e in kept[i + 1 :]) for i in range(len(kept))]
+            dtype = {"float16": 0, "float32": 2}[of.dtype]
             choice = cpp.select_reduce(
-                op=0, dtype={"float16": 0, "float32": 2}[of.dtype], address=BASE,
-                kept=[(of.shape[d], strides[d], out[i]) for i, d in enumerate(kept)],
-                reduced=[(of.extent, strides[of.dim])],
-            )  # fmt: skip
+                op=0, dtype=dtype, address=BASE, kept=of.kept, reduced=[of.reduced]
+            )
             keys.append(key_of(json.loads(choice.json())["choice"]))
     judge(problems, keys, REDUCE_BOUNDS[kind])

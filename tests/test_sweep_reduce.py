@@ -29,14 +29,10 @@ def sweep() -> Iterator[ModuleType]:
 
 
 def candidates(cpp: ModuleType, of: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    strides = [math.prod(of.shape[d + 1 :]) for d in range(len(of.shape))]
-    kept = [d for d in range(len(of.shape)) if d != of.dim]
-    out = [math.prod(of.shape[e] for e in kept[i + 1 :]) for i in range(len(kept))]
+    dtype = {"float16": 0, "float32": 2}[of.dtype]
     choice = cpp.select_reduce(
-        op=0, dtype={"float16": 0, "float32": 2}[of.dtype], address=1 << 20,
-        kept=[(of.shape[d], strides[d], out[i]) for i, d in enumerate(kept)],
-        reduced=[(of.extent, strides[of.dim])],
-    )  # fmt: skip
+        op=0, dtype=dtype, address=1 << 20, kept=of.kept, reduced=[of.reduced]
+    )
     said = json.loads(choice.json())
     return said["choice"], said["candidates"]
 

@@ -42,6 +42,22 @@ class Reduction:
         return math.prod(self.shape) // self.extent
 
     @property
+    def kept(self) -> list[tuple[int, int, int]]:
+        """Size, stride of the input, stride of the result of each dimension that stays."""
+        rest = [d for d in range(len(self.shape)) if d != self.dim]
+        return [
+            (self.shape[d], math.prod(self.shape[d + 1 :]), math.prod(
+                self.shape[e] for e in rest[i + 1 :]
+            ))
+            for i, d in enumerate(rest)
+        ]  # fmt: skip
+
+    @property
+    def reduced(self) -> tuple[int, int]:
+        """Size and stride of the dimension that goes."""
+        return self.extent, math.prod(self.shape[self.dim + 1 :])
+
+    @property
     def extent(self) -> int:
         return self.shape[self.dim]
 
@@ -57,13 +73,10 @@ class _Problem(ctypes.Structure):
 
 
 def _problem(of: Reduction, source: int, destination: int) -> _Problem:
-    strides = [math.prod(of.shape[d + 1 :]) for d in range(len(of.shape))]
-    kept = [d for d in range(len(of.shape)) if d != of.dim]
-    out = [math.prod(of.shape[e] for e in kept[i + 1 :]) for i in range(len(kept))]
-    flat = [n for i, d in enumerate(kept) for n in (of.shape[d], strides[d], out[i])]
+    flat = [number for dim in of.kept for number in dim]
     return _Problem(
-        OPS.index(of.op), DTYPES.index(of.dtype), len(kept), 1, (ctypes.c_int64 * 12)(*flat),
-        (ctypes.c_int64 * 8)(of.extent, strides[of.dim]), source, destination,
+        OPS.index(of.op), DTYPES.index(of.dtype), len(of.kept), 1, (ctypes.c_int64 * 12)(*flat),
+        (ctypes.c_int64 * 8)(*of.reduced), source, destination,
     )  # fmt: skip
 
 

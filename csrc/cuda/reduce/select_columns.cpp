@@ -1,6 +1,7 @@
 // Columns: neighbouring elements that belong to neighbouring outputs.
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 
 #include "cuda/reduce/model.h"
 #include "cuda/reduce/params.h"

@@ -16,7 +16,7 @@ using choose::Estimate;
 using choose::Listing;
 using choose::Scored;
 
-// Least squares of the logarithm over the candidates near the best of each of 1,694 products on an
+// Least squares of the logarithm over the candidates near the best of each of 1,894 products on an
 // H200, cold (as `sweep_w4a16.py tune --least-squares` does it; seeds 29110602, 701, 702 and 703,
 // groups of 128); so they are a fit's numbers, and not each of them that of the thing it is named
 // after.
